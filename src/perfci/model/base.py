@@ -1,0 +1,55 @@
+"""What every document of perfci has in common."""
+
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+ArmName = Literal["base", "head"]
+ARMS: tuple[ArmName, ArmName] = ("base", "head")
+DeviceKind = Literal["cuda", "cpu"]
+
+
+class Document(BaseModel):
+    """Strict by default: an unknown field is an error, and attribute docstrings become the schema's descriptions."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=True,
+        ser_json_inf_nan="strings",
+    )
+
+
+class PerfciError(Exception):
+    """An error for people: one line that says what, where and what to do, with the exit code it ends in.
+
+    Exit codes: 1 the gate failed, 2 usage or configuration, 3 the measurement or the machine failed.
+    """
+
+    exit_code: int = 3
+
+
+class UsageError(PerfciError):
+    """A mistake in the command line or in `perfci.yaml`: exit code 2."""
+
+    exit_code = 2
+
+
+class MachineError(PerfciError):
+    """The measurement or the machine failed: exit code 3."""
+
+    exit_code = 3
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(text, pattern)
+
+
+def plain_path(path: Any) -> str:
+    """A path inside a repository as it is written in documents: forward slashes, relative."""
+    return str(PurePosixPath(path))

@@ -1,0 +1,87 @@
+"""The plan: everything that is fixed before the first sample."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.policy import Severity
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Looks(Document):
+    """When the data are looked at, and how much of each error rate a look may spend.
+
+    The shares of each column sum to at most 1, so that the rates hold by a union bound over the looks.
+    Simulated in `tests/stats`; the procedure is described in docs/measurement.md.
+    """
+
+    pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
+    """Numbers of pairs at which to decide."""
+    convict: list[Share] = Field(default_factory=lambda: [0.0, 0.0, 0.30, 0.25, 0.20, 0.15, 0.10])
+    """Share of α that a conviction may spend at each look."""
+    acquit: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
+    """Share of β that an acquittal may spend at each look."""
+    alpha: Share = 0.01
+    """Chance that a run on unchanged code fails, over all its judgements together."""
+    beta: Share = 0.01
+    """Chance, per judgement, that a slow-down of the limit's size is acquitted."""
+    confirm: Share = 0.005
+    """A conviction must also show a change of more than half the limit at this level."""
+
+
+class Schedule(Document):
+    """How a launch pair is measured."""
+
+    placements: int = Field(3, ge=1, le=64)
+    """Fresh allocations of each case's inputs in one launch."""
+    blocks: int = Field(4, ge=2, le=64)
+    """Blocks of samples per arm and placement; even."""
+    samples: int = Field(5, ge=1, le=1000)
+    """Samples per block at most."""
+    sample_time: Positive = 1e-3
+    """Seconds that a batch of executions lasts at least (CPU)."""
+    block_time: Positive = 6e-3
+    """Seconds that a block aims at."""
+
+
+class Judgement(Document):
+    """One question that the run must answer: one case, one metric, one bound."""
+
+    case: str
+    device: DeviceKind
+    metric: str
+    unit: str
+    better: Literal["lower", "higher"]
+    kind: Literal["regression", "min", "max"]
+    bound: float
+    """Relative change for `regression`; a value in `unit` for `min` and `max`."""
+    floor: float = 0.0
+    """Seconds under which a change is never a regression."""
+    severity: Severity = "fail"
+    on_missing: Severity = "fail"
+    source: str = ""
+    """Where the limit stands: `limits[2]` or the kernel's own declaration."""
+
+    @property
+    def gating(self) -> bool:
+        """Whether this judgement can fail the run, and so shares in α."""
+        return self.severity == "fail"
+
+
+class Plan(Document):
+    """What is measured, in which order, and how it will be decided."""
+
+    seed: int
+    arms: list[ArmName]
+    """`[head]` for a run without base."""
+    looks: Looks = Field(default_factory=Looks)
+    schedules: dict[DeviceKind, Schedule] = Field(default_factory=dict)
+    judgements: list[Judgement] = Field(default_factory=list)
+    m: int = Field(1, ge=1)
+    """Number of gating judgements: each gets α/m."""
+    budget: Positive = 900.0
+    """Seconds for measuring."""
+    max_pairs: int = Field(64, ge=1)

@@ -1,0 +1,187 @@
+"""The policy: what a repository writes into `perfci.yaml`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from perfci.model.base import DeviceKind, Document
+from perfci.model.metrics import CATALOGUE, CustomMetric, Metric, resolve
+from perfci.model.units import (
+    FLOP_UNITS,
+    RATE_UNITS,
+    SIZE_UNITS,
+    TIME_UNITS,
+    Duration,
+    Percent,
+    Size,
+    parse,
+)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _inside(path: str) -> str:
+    if path.startswith(("/", "~")) or ".." in path.split("/"):
+        raise ValueError(f"{path!r} must be a path inside the repository")
+    return path
+
+
+def _quantity(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("write a number, or a number with its unit such as '5ms', '80%' or '2TB/s'")
+    return value
+
+
+Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
+InsidePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+Quantity = Annotated[float | str, BeforeValidator(_quantity)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=80)]
+Severity = Literal["fail", "warn"]
+
+_UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
+    "s": (TIME_UNITS, "5ms"),
+    "B/s": (RATE_UNITS, "2TB/s"),
+    "/s": (RATE_UNITS, "5000/s"),
+    "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
+    "B": (SIZE_UNITS, "2GB"),
+}
+
+
+def bound_in_unit(value: float | str, metric: Metric) -> float:
+    """An absolute bound in the metric's own unit. Raises ValueError where the unit does not fit the metric."""
+    if isinstance(value, str):
+        units, example = _UNITS_OF.get(metric.unit, ({metric.unit: 1.0, "": 1.0}, f"10{metric.unit}"))
+        return parse(value, units, example)
+    if metric.unit == "s":
+        raise ValueError(f"{value!r} has no unit: write it like '5ms'")
+    return float(value)
+
+
+class Limit(Document):
+    """What must hold for the cases it names. Of several limits on one case and metric the last one counts."""
+
+    cases: Patterns = Field(default_factory=lambda: ["*"])
+    """Globs on case ids, such as `matmul/*`."""
+    metric: str = "time"
+    """A name from the metric catalogue, or one declared under `metrics`."""
+    regression: Percent | None = None
+    """The smallest change for the worse, against base, that must be found."""
+    floor: Duration | None = None
+    """A change in `time` smaller than this is never a regression."""
+    min: Quantity | None = None
+    """An absolute lower bound."""
+    max: Quantity | None = None
+    """An absolute upper bound."""
+    devices: Patterns = Field(default_factory=lambda: ["*"])
+    """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
+    severity: Severity = "fail"
+    """What a broken limit does to the verdict."""
+    on_missing: Severity = "fail"
+    """What a case or metric that is gone from head does to the verdict."""
+
+    @model_validator(mode="after")
+    def _one_purpose(self) -> "Limit":
+        if self.regression is None and self.min is None and self.max is None:
+            raise ValueError("a limit needs one of: regression, min, max")
+        if self.floor is not None and (self.metric != "time" or self.regression is None):
+            raise ValueError("floor belongs to a limit with metric: time and regression")
+        return self
+
+
+class Command(Document):
+    """A case that is a process of its own: a C++ benchmark, an application."""
+
+    name: Name
+    """The case id, or the first part of the ids that it reports itself."""
+    run: str = Field(min_length=1)
+    """The command line, run by `sh -c` in the arm's tree."""
+    reads: Literal["wall", "perfci", "nvbench"] = "wall"
+    """What is measured: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or NVBench's JSON
+    (perfci adds `--jsonbin "$PERFCI_NVBENCH"` where the command does not name that variable itself)."""
+    device: DeviceKind = "cpu"
+    """Which device the command needs."""
+    timeout: Duration | None = None
+    """For one execution; the policy's own by default."""
+
+
+def _unique(commands: list[Command]) -> list[Command]:
+    names = [command.name for command in commands]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two commands are named {name!r}")
+    return commands
+
+
+class Policy(Document):
+    """`perfci.yaml`: which cases there are, how they are built, and what must hold."""
+
+    version: Literal[1]
+    """The format of this file."""
+    suite: Annotated[list[InsidePath], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Globs of Python files that declare kernels."""
+    commands: Annotated[list[Command], AfterValidator(_unique)] = Field(default_factory=list)
+    """Cases that are processes of their own."""
+    build: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Shell lines run in each arm's tree; what they install into `$PERFCI_SITE` comes first on the path."""
+    path: Annotated[list[InsidePath], BeforeValidator(_as_list)] = Field(default_factory=lambda: [".", "src"])
+    """Folders of the tree that Python imports from, after `$PERFCI_SITE`."""
+    python: str | None = None
+    """The interpreter of the code under test."""
+    env: dict[Name, str] = Field(default_factory=dict)
+    """Environment variables for build and cases."""
+    pass_env: list[Name] = Field(default_factory=list)
+    """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
+    devices: list[DeviceKind] | None = None
+    """Which devices to measure on; the GPU where there is one, else the CPU."""
+    threads: int = Field(1, ge=1, le=1024)
+    """CPU threads that a case may use; the same cores for both arms."""
+    budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
+    """Time for measuring; what is undecided then is inconclusive."""
+    timeout: Duration = Field(default="60s")  # type: ignore[assignment]
+    """For one step of one case; a case that takes longer has failed."""
+    build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
+    """For the build of one arm."""
+    memory: Size | None = None
+    """Host memory that one launch may use; three quarters of what is free by default."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of inputs and schedule."""
+    mode: Literal["gate", "observe"] = "gate"
+    """`observe` judges and never fails."""
+    metrics: dict[Name, CustomMetric] = Field(default_factory=dict)
+    """Metrics that commands report themselves."""
+    limits: list[Limit] = Field(default_factory=list)
+    """What must hold."""
+
+    @model_validator(mode="after")
+    def _metrics_known(self) -> "Policy":
+        for name in self.metrics:
+            if name in CATALOGUE:
+                raise ValueError(f"metrics: {name!r} is a name of perfci's own catalogue: choose another")
+        for index, limit in enumerate(self.limits):
+            check_limit(limit, self.metrics, f"limits[{index}]")
+        if not self.suite and not self.commands:
+            raise ValueError("nothing to measure: name files under suite, or commands")
+        return self
+
+
+def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Metric:
+    """The metric of `limit`. Raises ValueError, beginning with `where`, for an unknown metric or a wrong unit."""
+    try:
+        metric = resolve(limit.metric, custom)
+    except KeyError:
+        from difflib import get_close_matches
+
+        known = [*CATALOGUE, *custom]
+        close = get_close_matches(limit.metric, known, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
+        raise ValueError(f"{where}.metric: {limit.metric!r} is no metric: {hint}") from None
+    for name in ("min", "max"):
+        value = getattr(limit, name)
+        if value is not None:
+            try:
+                bound_in_unit(value, metric)
+            except ValueError as error:
+                raise ValueError(f"{where}.{name}: {error}") from None
+    return metric

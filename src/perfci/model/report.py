@@ -1,0 +1,144 @@
+"""The report: judgements, and nothing rendered."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.results import Arm, Check, Reason, Work
+
+Class = Literal[
+    "regression", "violation", "missing", "failed", "changed", "clock", "inconclusive", "invalid",
+    "improvement", "unchanged", "added", "skipped",
+]  # fmt: skip
+CLASSES: tuple[Class, ...] = (
+    "failed", "violation", "regression", "missing", "invalid", "changed", "clock", "inconclusive",
+    "improvement", "added", "skipped", "unchanged",
+)  # fmt: skip
+"""Worst first: the order in which people read them."""
+Verdict = Literal["pass", "fail", "error"]
+Effect = Literal["fail", "warn", "pass"]
+
+
+class Interval(Document):
+    """An interval of a relative change or of a value."""
+
+    low: float
+    high: float
+    level: float
+    """Exact coverage."""
+
+
+class Stats(Document):
+    """Launch values of one arm, in the metric's unit."""
+
+    n: int
+    """Launches."""
+    mean: float
+    sd: float
+    """Standard deviation; 0 for one launch."""
+    median: float
+    low: float
+    """Lower end of the exact interval of the median."""
+    high: float
+    level: float
+    """Coverage of [low, high]; 0 where there are too few launches for an interval."""
+
+
+class Row(Document):
+    """One judgement: one case, one metric, one limit."""
+
+    case: str
+    kernel: str
+    device: DeviceKind
+    metric: str
+    unit: str
+    kind: Literal["regression", "min", "max", "presence"]
+    """`presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
+    class_: Class = Field(alias="class")
+    effect: Effect
+    """What this row does to the verdict."""
+    reason: str = ""
+    """One sentence: why this class."""
+    base: float | None = None
+    """Centre of base's launches, in `unit`."""
+    head: float | None = None
+    change: float | None = None
+    """Ratio head/base of the metric (Hodges–Lehmann over pairs)."""
+    worse: bool | None = None
+    """Whether the change points to the worse side."""
+    interval: Interval | None = None
+    """Of the ratio head/base (`regression`), else of head's value."""
+    limit: float | None = None
+    """Relative change, or absolute bound in `unit`."""
+    limit_source: str = ""
+    pairs: int = 0
+    look: int | None = None
+    """Index of the look that decided."""
+    p: float | None = None
+    """One-sided p-value of the deciding test."""
+    file: str = ""
+    line: int = 0
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class Measured(Document):
+    """Statistics of one metric of one case, limit or not."""
+
+    case: str
+    device: DeviceKind
+    metric: str
+    unit: str
+    arms: dict[ArmName, Stats]
+
+
+class CaseFacts(Document):
+    """What is worth knowing of a case besides its numbers."""
+
+    case: str
+    device: DeviceKind
+    work: Work
+    checks: dict[ArmName, Check]
+    contract: dict[str, str]
+    reasons: dict[ArmName, Reason] = Field(default_factory=dict)
+
+
+class Report(Document):
+    """`report.json`."""
+
+    version: Literal[1] = 1
+    run: str
+    mode: Literal["run", "compare"]
+    verdict: Verdict
+    exit_code: Literal[0, 1, 3]
+    sentence: str
+    """The verdict with its largest change, as one sentence."""
+    advice: str = ""
+    """What to do now."""
+    strict: bool = False
+    observe: bool = False
+    exploratory: bool = False
+    """Judged by other limits than the measurement was planned with: error rates do not hold."""
+    counts: dict[str, int]
+    """Class → cases, each case counted once by its worst row."""
+    rows: list[Row]
+    """Worst first."""
+    measured: list[Measured]
+    facts: list[CaseFacts]
+    notes: list[str]
+    files: list[str] = Field(default_factory=list)
+    """Suite files that did not import, one line each."""
+    started: str
+    seconds: float
+    measuring_seconds: float
+    pairs: int = 0
+    """Launch pairs of the case that took most."""
+    noise: float | None = None
+    """Median over cases of the relative standard deviation of one pair's time ratio."""
+    command: list[str]
+    repository: str = ""
+    fingerprint: Fingerprint
+    arms: dict[ArmName, Arm]
+    policy_from: ArmName = "head"

@@ -1,0 +1,176 @@
+"""The results: what was planned, measured and looked at, and nothing judged."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.metrics import CustomMetric
+from perfci.model.plan import Plan
+
+ReasonKind = Literal[
+    "absent",  # the arm does not declare the case
+    "skipped",  # device or tool is not here
+    "import",  # the suite file does not import
+    "build",  # the arm did not build
+    "exception",  # the case raised
+    "crash",  # killed by a signal
+    "exit",  # ended its process
+    "timeout",
+    "memory",
+    "protocol",  # spoke garbage on perfci's channel
+    "wrong",  # wrong result
+    "nan",  # not-a-number where the reference has a number
+    "invalid",  # a measured value that is no finite positive number
+    "budget",  # not reached in time
+]
+
+
+class Reason(Document):
+    """Why something has no value: a kind for programs, a sentence for people."""
+
+    kind: ReasonKind
+    text: str = Field(max_length=2000)
+    """One line."""
+    log: str | None = None
+    """Path of the log, relative to the output folder."""
+
+
+class Work(Document):
+    """The work that one execution of a case declares."""
+
+    flops: float = 0.0
+    read: float = 0.0
+    """Bytes."""
+    written: float = 0.0
+    """Bytes."""
+    items: float = 0.0
+    item: str = "items"
+    """What an item is: tokens, samples."""
+
+
+class Check(Document):
+    """Outcome of the correctness checks of one arm."""
+
+    shapes: int = 0
+    """Sets of parameters that were checked, the case's own and the fuzzed ones."""
+    compared: int = 0
+    """Of these, how many against a reference."""
+    worst: float | None = None
+    """Largest error as a share of what the tolerance allows."""
+    rtol: float | None = None
+    atol: float | None = None
+    sketch: list[float] = Field(default_factory=list)
+    """Projections of the reference's values: equal in both arms if the references agree."""
+
+
+class CaseArm(Document):
+    """What one arm says of a case."""
+
+    status: Literal["ok", "failed", "skipped", "absent"] = "ok"
+    reason: Reason | None = None
+    file: str = ""
+    """Path in the repository."""
+    line: int = 0
+    params: dict[str, Any] = Field(default_factory=dict)
+    work: Work = Field(default_factory=Work)
+    inputs: str = ""
+    """Digest of shapes, types and values of the inputs of the first placement."""
+    contract: dict[str, Any] = Field(default_factory=dict)
+    """How the numbers were measured: timer, cache state, threads, batching."""
+    check: Check = Field(default_factory=Check)
+
+
+class Pair(Document):
+    """One launch of each arm: the unit of the statistics. Values are in the metric's unit."""
+
+    index: int = Field(ge=0)
+    first: ArmName | None = None
+    """Which arm was launched first."""
+    values: dict[ArmName, dict[str, float]]
+    samples: dict[ArmName, int] = Field(default_factory=dict)
+    """Number of timed samples behind `time`."""
+    spread: dict[ArmName, float] = Field(default_factory=dict)
+    """Relative standard deviation of these samples."""
+
+
+class Case(Document):
+    """One case on one device with everything measured of it."""
+
+    id: str
+    kernel: str
+    device: DeviceKind
+    origin: Literal["kernel", "command"] = "kernel"
+    arms: dict[ArmName, CaseArm]
+    pairs: list[Pair] = Field(default_factory=list)
+    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
+    """Why measuring ended."""
+
+    @property
+    def key(self) -> str:
+        """Unique in a results document: `id@device`."""
+        return f"{self.id}@{self.device}"
+
+
+class Arm(Document):
+    """Where the code of one arm came from."""
+
+    ref: str = ""
+    """As the user named it."""
+    commit: str | None = None
+    """Full hash, or None outside git."""
+    subject: str = ""
+    """First line of the commit message."""
+    dirty: bool = False
+    """Whether uncommitted changes of the working tree were measured."""
+    tree: str = ""
+    """Digest of the files that were measured."""
+    build_seconds: float = 0.0
+    modules: dict[str, str] = Field(default_factory=dict)
+    """Imported modules of the repository → path below `tree/` or `site/`."""
+
+
+class FileFailure(Document):
+    """A suite file that could not be imported in one arm."""
+
+    arm: ArmName
+    file: str
+    reason: Reason
+
+
+Finite = Annotated[float, Field(ge=0)]
+
+
+class Results(Document):
+    """`results.json`."""
+
+    version: Literal[1] = 1
+    run: str
+    """Identifier of this run."""
+    mode: Literal["run", "compare"]
+    started: str
+    """UTC, ISO 8601."""
+    seconds: Finite = 0.0
+    """Wall time of everything."""
+    measuring_seconds: Finite = 0.0
+    """Wall time of the launch pairs."""
+    command: list[str]
+    """Command line that reproduces the run."""
+    repository: str = ""
+    """Name of the repository."""
+    fingerprint: Fingerprint
+    arms: dict[ArmName, Arm]
+    policy_from: ArmName = "head"
+    """Whose limits apply."""
+    policy_digest: str = ""
+    """Digest of the limits, budget and mode that the plan was made from."""
+    gate: Literal["gate", "observe"] = "gate"
+    custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
+    plan: Plan
+    cases: list[Case] = Field(default_factory=list)
+    files: list[FileFailure] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    """What a reader must know: what was compared, what was not measured and why."""
+    error: Reason | None = None
+    """An error that ended the measurement: the verdict is `error`."""

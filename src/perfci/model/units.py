@@ -1,0 +1,129 @@
+"""Quantities as people write them (`2%`, `200ns`, `3m`, `8GiB`, `2TB/s`) and as they read them."""
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+
+TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+SIZE_UNITS = {
+    "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
+RATE_UNITS = {f"{name}/s": scale for name, scale in SIZE_UNITS.items()} | {
+    "/s": 1.0, "k/s": 1e3, "M/s": 1e6, "G/s": 1e9,
+}  # fmt: skip
+FLOP_UNITS = {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3}
+
+
+def split(text: str) -> tuple[float, str]:
+    """Split `"200ns"` into `(200.0, "ns")`. Raises ValueError where there is no finite number in front."""
+    match = _NUMBER.match(text)
+    if not match or not math.isfinite(float(match[1])):
+        raise ValueError(f"{text!r} does not begin with a number")
+    return float(match[1]), match[2]
+
+
+def parse(value: Any, units: dict[str, float], example: str) -> float:
+    """Read a quantity in one of `units` (name → factor to the base unit). Raises ValueError with `example`."""
+    if not isinstance(value, str):
+        raise ValueError(f"write it with its unit, such as {example!r}")
+    number, unit = split(value)
+    if unit not in units:
+        raise ValueError(f"{value!r} has no known unit: write it like {example!r} ({', '.join(units)})")
+    return number * units[unit]
+
+
+def parse_percent(value: Any) -> float:
+    """`"2%"` → 0.02. Raises ValueError for anything without a percent sign, outside [0 %, 1000 %]."""
+    share = parse(value, {"%": 0.01}, "2%")
+    if not 0 <= share <= 10:
+        raise ValueError(f"{value!r} is not between 0% and 1000%")
+    return share
+
+
+def parse_duration(value: Any) -> float:
+    """`"200ns"`, `"3m"` → seconds, at least 0. Raises ValueError otherwise."""
+    seconds = parse(value, TIME_UNITS, "30s")
+    if seconds < 0:
+        raise ValueError(f"{value!r} is negative")
+    return seconds
+
+
+def parse_size(value: Any) -> int:
+    """`"8GiB"` → bytes, at least 1. Raises ValueError otherwise."""
+    size = parse(value, SIZE_UNITS, "8GiB")
+    if size < 1:
+        raise ValueError(f"{value!r} is less than a byte")
+    return int(size)
+
+
+def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
+    for name in keep:
+        number = round(value / units[name], 9)
+        if abs(number) >= 1:
+            return f"{number:g}{name}"
+    name = keep[-1]
+    return f"{value / units[name]:g}{name}"
+
+
+Percent = Annotated[
+    float,
+    BeforeValidator(lambda v: parse_percent(v)),
+    PlainSerializer(lambda v: f"{round(v * 100, 9):g}%", return_type=str),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(lambda v: parse_duration(v)),
+    PlainSerializer(lambda v: _write(v, TIME_UNITS, ("s", "ms", "us", "ns")), return_type=str),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(lambda v: parse_size(v)),
+    PlainSerializer(lambda v: f"{v}B", return_type=str),
+]
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to `digits` significant digits, without exponent for the sizes that people meet."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):.{max(0, places)}f}"
+
+
+def show(value: float | None, unit: str) -> str:
+    """A measured value for people: `48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return str(value)
+    if unit == "s":
+        for name in ("s", "ms", "µs"):
+            if abs(value) >= TIME_UNITS[name] * 0.9995:
+                return f"{significant(value / TIME_UNITS[name])} {name}"
+        return f"{significant(value * 1e9)} ns"
+    if unit in ("B/s", "B"):
+        for name in ("TB", "GB", "MB", "kB"):
+            if abs(value) >= SIZE_UNITS[name] * 0.9995:
+                return f"{significant(value / SIZE_UNITS[name])} {name}{unit[1:]}"
+        return f"{significant(value)} {unit}"
+    if unit == "%":
+        return f"{significant(value * 100)} %"
+    if unit in FLOP_UNITS:
+        return f"{significant(value)} {unit}"
+    for name, scale in (("G ", 1e9), ("M ", 1e6), ("k ", 1e3)):
+        if abs(value) >= scale * 0.9995:
+            return f"{significant(value / scale)} {name}{unit}".rstrip()
+    return f"{significant(value)} {unit}".rstrip()
+
+
+def show_change(ratio: float | None) -> str:
+    """A ratio head/base as a signed percentage: 1.021 → `+2.1 %`."""
+    if ratio is None or not math.isfinite(ratio):
+        return "–"
+    percent = (ratio - 1) * 100
+    return f"{percent:+.0f} %" if abs(percent) >= 100 else f"{percent:+.1f} %" if abs(percent) >= 10 else f"{percent:+.2f} %"
