@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
@@ -70,20 +71,29 @@ def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
     return f"{value / units[name]:g}{name}"
 
 
+def _written(units: Iterable[str], examples: list[str]) -> WithJsonSchema:
+    """The JSON schema of a quantity: a string of an unsigned number and one of `units`."""
+    pattern = rf"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples})
+
+
 Percent = Annotated[
     float,
     BeforeValidator(lambda v: parse_percent(v)),
     PlainSerializer(lambda v: f"{round(v * 100, 9):g}%", return_type=str),
+    _written(["%"], ["2%", "0.5%"]),
 ]
 Duration = Annotated[
     float,
     BeforeValidator(lambda v: parse_duration(v)),
     PlainSerializer(lambda v: _write(v, TIME_UNITS, ("s", "ms", "us", "ns")), return_type=str),
+    _written(TIME_UNITS, ["200ns", "30s", "3m"]),
 ]
 Size = Annotated[
     int,
     BeforeValidator(lambda v: parse_size(v)),
     PlainSerializer(lambda v: f"{v}B", return_type=str),
+    _written(SIZE_UNITS, ["8GiB", "500MB"]),
 ]
 
 

@@ -1,0 +1,5 @@
+"""A blocked matrix transpose in C++."""
+
+from blocked._transpose import transpose
+
+__all__ = ["transpose"]

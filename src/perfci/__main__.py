@@ -1,0 +1,5 @@
+"""`python -m perfci`."""
+
+from perfci.cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""The environment of an arm: what is named here passes, everything else stays behind.
+
+Both arms get the same variables but for paths below their own folders, whose names must be of equal length:
+the size of the environment shifts the stack, and that is measurable (Mytkowicz et al., ASPLOS 2009).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_ALWAYS = re.compile(
+    r"""
+    PATH | HOME | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_.* | TZ | TERM | TMPDIR
+    | LD_LIBRARY_PATH | PYTHONPATH | PYTHONNOUSERSITE | VIRTUAL_ENV | CONDA_PREFIX
+    | CC | CXX | NVCC | NVCC_.* | CPPFLAGS | CFLAGS | CXXFLAGS | LDFLAGS | CMAKE_.* | CUDAHOSTCXX
+    | CPATH | C_INCLUDE_PATH | CPLUS_INCLUDE_PATH | LIBRARY_PATH | PKG_CONFIG_PATH
+    | CUDA_.* | NVIDIA_.* | NCCL_.* | OMP_.* | MKL_.* | KMP_.* | OPENBLAS_.*
+    | TORCH_.* | TRITON_.* | MAX_JOBS
+    """,
+    re.VERBOSE,
+)
+_BUILD = re.compile(
+    r"""
+    PIP_.* | UV_.* | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE
+    | (?i:https?_proxy | no_proxy | all_proxy)
+    """,
+    re.VERBOSE,
+)
+# Folders that both arms would share, and with them compiled kernels.
+_CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE
+)
+# Without these a private package index cannot be reached; they go to builds only.
+_INDEX = re.compile(r"(PIP|UV)_.*INDEX.*")
+
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+_CACHES = {
+    "XDG_CACHE_HOME": "xdg",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+    "CUPY_CACHE_DIR": "cupy",
+    "NUMBA_CACHE_DIR": "numba",
+    "PIP_CACHE_DIR": "pip",
+    "UV_CACHE_DIR": "uv",
+}
+
+
+def arm_environment(
+    arm_dir: Path,
+    *,
+    caller: Mapping[str, str],
+    policy_env: Mapping[str, str],
+    pass_env: Iterable[str],
+    threads: int,
+    build: bool,
+) -> dict[str, str]:
+    """The whole environment for builds (`build`) or launches of the arm that lives in `arm_dir`.
+
+    Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
+    libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
+    `PERFCI_SITE` and the arm's own caches.
+    """
+    env = {name: value for name, value in caller.items() if passes(name, build)}
+    env |= dict.fromkeys(_THREADS, str(threads))
+    env |= {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+    env |= {name: caller[name] for name in pass_env if name in caller}
+    env |= policy_env
+    env["PERFCI_SITE"] = str(arm_dir / "site")
+    env |= {name: str(arm_dir / "cache" / folder) for name, folder in _CACHES.items()}
+    return env
+
+
+def passes(name: str, build: bool) -> bool:
+    """Whether the caller's `name` reaches builds (`build`) or launches without being named in the policy."""
+    if build and _INDEX.fullmatch(name):
+        return True
+    if _SECRET.search(name) or _CACHE.fullmatch(name):
+        return False
+    return bool(_ALWAYS.fullmatch(name) or (build and _BUILD.fullmatch(name)))

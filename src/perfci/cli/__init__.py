@@ -1,0 +1,192 @@
+"""Floor 4: the command line. Parses, calls, sets the exit code, nothing else."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+import perfci
+from perfci.model.base import PerfciError, UsageError
+
+app = typer.Typer(
+    name="perfci",
+    help="The performance gate for GPU kernels: base against head, on one machine, in one job.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 passed, 1 the gate failed, 2 usage or configuration, 3 the measurement or the machine failed.",
+)
+
+Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]…", help="Globs on case ids: 'matmul/*'. All by default.", show_default=False)]
+Device = Annotated[list[str] | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice.", show_default=False)]
+Python = Annotated[str | None, typer.Option("--python", metavar="PATH", help="Interpreter of the code under test.", show_default=False)]
+Budget = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Time for measuring, such as 3m.", show_default=False)]
+Quick = Annotated[bool, typer.Option("--quick", help="An answer within a minute for a few cases; small changes stay undecided.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything is written.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too: inconclusive, invalid, changed.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of inputs and schedule.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.")]
+Wait = Annotated[str, typer.Option("--wait", metavar="TIME", help="How long to wait for another perfci on the device.")]
+Committed = Annotated[bool, typer.Option("--committed", help="Measure HEAD as committed, not the working tree.")]
+Where = Annotated[Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
+
+HERE = Path()
+OUT_DEFAULT = Path("perfci-out")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"perfci {perfci.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def compare(
+    cases: Cases = None,
+    base: Annotated[str | None, typer.Option("--base", metavar="REF", help="Branch, tag or commit to compare with: its merge-base with HEAD is measured.", show_default=False)] = None,
+    device: Device = None,
+    quick: Quick = False,
+    budget: Budget = None,
+    strict: Strict = False,
+    resume: Resume = False,
+    committed: Committed = False,
+    python: Python = None,
+    seed: Seed = None,
+    wait: Wait = "10m",
+    out: Out = OUT_DEFAULT,
+    where: Where = HERE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure this tree against a base commit and judge every limit."""
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report(
+        "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget, strict=strict,
+        resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+    )  # fmt: skip
+
+
+@app.command()
+def run(
+    cases: Cases = None,
+    device: Device = None,
+    quick: Quick = False,
+    budget: Budget = None,
+    strict: Strict = False,
+    resume: Resume = False,
+    committed: Committed = False,
+    python: Python = None,
+    seed: Seed = None,
+    wait: Wait = "10m",
+    out: Out = OUT_DEFAULT,
+    where: Where = HERE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure this tree alone: times, rates and absolute limits."""
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report(
+        "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget, strict=strict,
+        resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+    )  # fmt: skip
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(metavar="[RESULTS]", help="A results.json, or the folder that holds it.")] = OUT_DEFAULT,
+    policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="Judge by these limits instead (exploratory).", show_default=False)] = None,
+    strict: Strict = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; beside the results by default.", show_default=False)] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Judge and render again from files alone."""
+    from perfci.cli.report import judge_files
+
+    judge_files(results, policy=policy, strict=strict, out=out, json=json)
+
+
+@app.command("list")
+def list_(
+    cases: Cases = None,
+    python: Python = None,
+    where: Where = HERE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the cases of this tree with their limits, without measuring."""
+    from perfci.cli.listing import list_cases
+
+    list_cases(where, cases or [], python, json)
+
+
+@app.command()
+def init(
+    where: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The repository.")] = HERE,
+    debug: Debug = False,
+) -> None:
+    """Write a policy, a first case and a workflow into a repository."""
+    from perfci.cli.init import write_first_files
+
+    write_first_files(where)
+
+
+def main() -> None:
+    """Entry point: every error is one line on stderr, and the exit code tells its kind."""
+    debug = "--debug" in sys.argv
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(prog_name="perfci", standalone_mode=False)
+    except click.UsageError as error:
+        if error.message and not isinstance(error, click.exceptions.NoArgsIsHelpError):
+            path = error.ctx.command_path if error.ctx else "perfci"
+            _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)")
+        else:
+            typer.echo(error.format_message())
+        sys.exit(2)
+    except click.Abort:
+        _say("interrupted")
+        sys.exit(3)
+    except PerfciError as error:
+        if debug:
+            raise
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _say("interrupted: what was measured is kept; go on with --resume")
+        sys.exit(3)
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody reads on: `perfci list | head`
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())[:300]}: please report it with the output of --debug")
+        sys.exit(3)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _say(line: str) -> None:
+    typer.echo(f"perfci: {line}", err=True)
+
+
+__all__ = ["UsageError", "app", "main"]

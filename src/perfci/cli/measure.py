@@ -1,0 +1,96 @@
+"""`perfci run` and `perfci compare`: measure, judge, render, exit."""
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import typer
+from rich.console import Console
+
+from perfci.cli.output import tell, write_all
+from perfci.cli.progress import Teller
+from perfci.judge.judge import judge
+from perfci.measure.conductor import Measurement, failed_results
+from perfci.measure.options import OUT, Options
+from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.units import parse_duration
+
+DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
+
+
+def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
+    """One whole job. Ends the process with its exit code."""
+    options = _options(mode, **asked)
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console(stderr=True)
+    teller = Teller(console)
+    measurement = Measurement(options, teller)
+    problem: PerfciError | KeyboardInterrupt | None = None
+    try:
+        results = measurement.measure()
+    except (PerfciError, KeyboardInterrupt) as error:
+        kept = failed_results(measurement, error)
+        if kept is None:
+            raise
+        results, problem = kept, error
+    finally:
+        teller.stop()
+    report = judge(results, strict=asked["strict"])
+    write_all(options.out, report, results)
+    tell(report, options.out, asked["json"])
+    if problem is not None:
+        text = "interrupted: go on with --resume" if isinstance(problem, KeyboardInterrupt) else str(problem)
+        typer.echo(f"perfci: {text}", err=True)
+        raise typer.Exit(problem.exit_code if isinstance(problem, PerfciError) else MachineError.exit_code)
+    raise typer.Exit(report.exit_code)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _options(mode: Literal["run", "compare"], **asked: Any) -> Options:
+    """The command line as Options. Raises UsageError for what typer cannot check."""
+    where: Path = asked["where"]
+    if not where.is_dir():
+        raise UsageError(f"--repo {where}: is no folder")
+    out: Path = asked["out"]
+    if out == Path(OUT):
+        out = where / OUT
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out}: is no folder")
+    devices = []
+    for name in asked["device"] or []:
+        if name not in DEVICES:
+            raise UsageError(f"--device {name}: write cuda or cpu")
+        devices.append(DEVICES[name])
+    return Options(
+        mode=mode,
+        where=where.resolve(),
+        out=out.resolve(),
+        base=asked["base"],
+        cases=asked["cases"] or [],
+        devices=devices or None,
+        python=asked["python"],
+        budget=_duration("--budget", asked["budget"]) if asked["budget"] else None,
+        quick=asked["quick"],
+        resume=asked["resume"],
+        committed=asked["committed"],
+        seed=asked["seed"],
+        wait=_duration("--wait", asked["wait"]),
+        command=[os.path.basename(sys.argv[0]) or "perfci", *map(shlex.quote, sys.argv[1:])],
+    )
+
+
+def _duration(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from None
+    if option == "--budget" and seconds <= 0:
+        raise UsageError("--budget must be more than nothing, such as 3m")
+    return seconds

@@ -1,0 +1,34 @@
+"""Writing and telling what was measured and judged."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from perfci.model.report import Report
+from perfci.model.results import Results
+from perfci.render import render_all
+from perfci.render.terminal import print_report
+from perfci.system.files import write_atomic
+
+
+def write_all(out: Path, report: Report, results: Results | None = None) -> None:
+    """Write results (if given), report and everything rendered from it into `out`. Raises MachineError."""
+    if results is not None:
+        write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
+    write_atomic(out / "report.json", report.model_dump_json(indent=1) + "\n")
+    for name, text in render_all(report).items():
+        write_atomic(out / name, text)
+
+
+def tell(report: Report, out: Path, json: bool) -> None:
+    """Print the report: for people, or as JSON alone."""
+    if json:
+        typer.echo(report.model_dump_json(indent=1))
+        return
+    print_report(report, Console())
+    try:
+        shown = out.relative_to(Path.cwd())
+    except ValueError:
+        shown = out
+    typer.echo(f"\nFiles in {shown}/: report.md · report.json · results.json · report.csv · junit.xml · samples.jsonl · logs/")

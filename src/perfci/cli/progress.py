@@ -1,0 +1,58 @@
+"""Progress: one changing line on a terminal, plain lines where there is none."""
+
+import time
+
+from rich.console import Console
+from rich.status import Status
+
+QUIET_SECONDS = 15.0
+"""Without a terminal, at most one line of progress in this time."""
+
+
+class Teller:
+    """Tells a person on stderr what happens; stdout stays for the report."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._status: Status | None = console.status("starting") if console.is_terminal else None
+        self._told = 0.0
+        self._stage = ""
+        self._plain = ""
+        if self._status:
+            self._status.start()
+
+    def stage(self, text: str) -> None:
+        """A new step begins."""
+        self._stage = text
+        if self._status:
+            self._status.update(_plain(text))
+            return
+        # Steps of many (`checking head · case`) are told once for all.
+        kind = text.split(" · ")[0]
+        if kind != self._plain:
+            self._plain = kind
+            self.console.print(f"perfci: {kind}", highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+        self.console.print(f"perfci: {text}", highlight=False, markup=False)
+
+    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
+        """A launch pair is done."""
+        text = f"pair {pairs} done · {cases - left} of {cases} cases decided · {seconds:.0f} s of at most {budget:.0f} s"
+        if self._status:
+            self._status.update(text)
+        elif time.monotonic() - self._told >= QUIET_SECONDS or left == 0:
+            self._told = time.monotonic()
+            self.console.print(f"perfci: {text}", highlight=False, markup=False)
+
+    def stop(self) -> None:
+        """Take the changing line away."""
+        if self._status:
+            self._status.stop()
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,54 @@
+"""`perfci report`: judge and render again, from files alone."""
+
+from pathlib import Path
+
+import typer
+from pydantic import ValidationError
+
+from perfci.cli.output import tell, write_all
+from perfci.judge.judge import judge
+from perfci.model.base import UsageError
+from perfci.model.limits import Subject, judgements
+from perfci.model.plan import Judgement
+from perfci.model.policy_text import parse_policy
+from perfci.model.results import Results
+
+
+def judge_files(results: Path, *, policy: Path | None, strict: bool, out: Path | None, json: bool) -> None:
+    """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code."""
+    path = results / "results.json" if results.is_dir() else results
+    measured = read_results(path)
+    asked = None if policy is None else _judgements(policy, measured)
+    report = judge(measured, strict=strict, judgements=asked)
+    folder = out or path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
+    write_all(folder, report)
+    tell(report, folder, json)
+    raise typer.Exit(report.exit_code)
+
+
+def read_results(path: Path) -> Results:
+    """Read a results document. Raises UsageError for anything else."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}): name a results.json, or measure first") from None
+    try:
+        return Results.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path}: is no results document of this version ({field or 'JSON'}: {first['msg']})") from None
+
+
+def _judgements(policy: Path, results: Results) -> list[Judgement]:
+    try:
+        text = policy.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--policy {policy}: cannot be read ({error})") from None
+    names = results.fingerprint.devices
+    cases = [Subject(c.id, c.device, names.get(c.device, "")) for c in results.cases if c.stopped != "skipped"]
+    return judgements(parse_policy(text, str(policy)), cases)

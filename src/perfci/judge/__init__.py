@@ -1,0 +1,5 @@
+"""Floor 2: results to report. Pure: no clock, no machine, the same report for the same results."""
+
+from perfci.judge.judge import judge
+
+__all__ = ["judge"]

@@ -1,0 +1,146 @@
+"""Results to report."""
+
+import shlex
+from typing import Literal
+
+from perfci.judge.compare import state
+from perfci.judge.limits import limit_row, unknown
+from perfci.judge.measured import facts, measured, noise
+from perfci.judge.presence import fails_in_both, file_rows, presence
+from perfci.judge.rows import Context, order
+from perfci.judge.words import advice, failing, one_line, passing
+from perfci.model.plan import Judgement
+from perfci.model.report import CLASSES, Report, Row, Verdict
+from perfci.model.results import Case, Results
+
+_EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "error": 3}
+
+
+def judge(results: Results, *, strict: bool = False, judgements: list[Judgement] | None = None) -> Report:
+    """Judge a results document: each planned question answered, and a verdict over all.
+
+    `strict` lets what is changed, invalid, inconclusive or a matter of clocks fail the run. `judgements`
+    replaces the planned ones; where they differ the report is marked exploratory, since the error rates
+    were planned for others. The same results give the same report, in whatever order cases and pairs stand
+    in the document. Raises ValueError where the plan's looks do not fit together.
+    """
+    planned = results.plan.judgements
+    asked = planned if judgements is None else judgements
+    exploratory = _sorted(asked) != _sorted(planned)
+    context = Context(
+        looks=results.plan.looks,
+        m=max(1, sum(j.gating for j in asked)) if exploratory else results.plan.m,
+        strict=strict,
+        compared=results.mode == "compare",
+        asked=_by_case(asked),
+        custom=results.custom_metrics,
+    )
+    cases = sorted(results.cases, key=lambda case: case.key)
+    of_files, files_in_both = file_rows(context, results)
+    rows = sorted([*_rows(context, cases), *of_files], key=order)
+    worst = _worst(rows)
+    counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
+    statistics, notes = measured(context, cases)
+
+    broken = _broken(results, context, cases, rows, files_in_both)
+    observe = results.gate == "observe"
+    would_fail = any(row.effect == "fail" for row in rows)
+    verdict: Verdict = "error" if broken else "fail" if would_fail and not observe else "pass"
+    if broken:
+        sentence, todo = broken
+    elif would_fail:
+        sentence, todo = failing(worst), advice(rows, "fail")
+        if observe:
+            sentence = f"Observed only, would have failed: {sentence}"
+        elif context.compared:
+            sentence = f"{sentence} — this change needs a look"
+    else:
+        sentence = passing(worst, sum(bool(case.pairs) for case in cases), context.compared)
+        todo = advice(rows, "warn")
+    if exploratory:
+        notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
+    return Report(
+        run=results.run,
+        mode=results.mode,
+        verdict=verdict,
+        exit_code=_EXIT[verdict],
+        sentence=sentence,
+        advice=todo,
+        strict=strict,
+        observe=observe,
+        exploratory=exploratory,
+        counts={str(name): n for name, n in counts.items()},
+        rows=rows,
+        measured=statistics,
+        facts=[facts(case) for case in cases],
+        notes=[*results.notes, *notes],
+        files=[f"{f.file} ({f.arm}): {one_line(f.reason.text, 400)}" for f in results.files],
+        started=results.started,
+        seconds=results.seconds,
+        measuring_seconds=results.measuring_seconds,
+        pairs=max((len(case.pairs) for case in cases), default=0),
+        noise=noise(cases),
+        command=results.command,
+        repository=results.repository,
+        fingerprint=results.fingerprint,
+        arms=results.arms,
+        policy_from=results.policy_from,
+    )
+
+
+def _sorted(judgements: list[Judgement]) -> list[str]:
+    return sorted(judgement.model_dump_json() for judgement in judgements)
+
+
+def _by_case(judgements: list[Judgement]) -> dict[str, list[Judgement]]:
+    asked: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        asked.setdefault(f"{judgement.case}@{judgement.device}", []).append(judgement)
+    return asked
+
+
+def _rows(context: Context, cases: list[Case]) -> list[Row]:
+    rows = []
+    known = {case.key for case in cases}
+    for case in cases:
+        found = presence(context, case)
+        if found:
+            rows.append(found)
+        if state(case, "head").status != "ok":
+            continue
+        for judgement in context.asked.get(case.key, []):
+            # What is no longer the same question is not compared; a bound holds for head's values alone.
+            if judgement.kind != "regression" or (context.compared and not found):
+                rows.append(limit_row(context, case, judgement))
+    for key, judgements in context.asked.items():
+        if key not in known:
+            rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]
+    return rows
+
+
+def _worst(rows: list[Row]) -> list[Row]:
+    """The first row of each case, where `rows` stand worst first."""
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        first.setdefault((row.case, row.device), row)
+    return list(first.values())
+
+
+def _broken(
+    results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
+) -> tuple[str, str] | None:
+    """What makes the run an error, and what to do about it; None where nothing does."""
+    if results.error:
+        sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
+        return sentence, f"Mend this and run again: {shlex.join(results.command)}"
+    both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
+    both |= {(row.case, row.device) for row in files_in_both}
+    if both:
+        failed = [row for row in _worst(rows) if (row.case, row.device) in both]
+        others = sum(row.effect == "fail" for row in _worst(rows)) - len(failed)
+        besides = f"; besides, {others} more would fail the gate" if others else ""
+        todo = "Mend what fails in base, or remove it there: nothing can be said of its change."
+        return failing(failed) + besides, todo
+    if not rows and not any(case.pairs for case in cases):
+        return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
+    return None

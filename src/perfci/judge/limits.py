@@ -1,0 +1,188 @@
+"""Rows that hold a case's values against a limit."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from perfci.judge.rows import Context, about, about_id, centre
+from perfci.judge.words import beyond, change_words, limit_percent
+from perfci.model.plan import Judgement
+from perfci.model.report import Class, Effect, Interval, Row
+from perfci.model.results import Case
+from perfci.model.units import show
+from perfci.stats.answer import Answer, answer
+from perfci.stats.decide import Decision, final
+from perfci.stats.series import DERIVED, arm_values
+from perfci.stats.walsh import Array, interval
+
+LEVEL = 0.95
+"""Coverage of the intervals that people read."""
+
+_STOPPED = {
+    "budget": ": the budget ended",
+    "interrupted": ": the run was interrupted",
+    "failed": ": a launch failed",
+}
+
+
+def unknown(judgement: Judgement) -> Row:
+    """The row of a judgement whose case the results do not hold."""
+    reason = "not measured: the results hold no such case"
+    return Row(
+        **about_id(judgement.case, judgement.device),
+        **_judged("invalid", judgement.on_missing, reason),
+        **_limit(judgement, judgement.bound),
+    )
+
+
+def limit_row(context: Context, case: Case, judgement: Judgement) -> Row:
+    """The row of one judgement of a case that runs in head, and for a relative limit in base too."""
+    found = answer(case, judgement, context.looks, context.m)
+    decision = final(found.decision)
+    if decision.status == "invalid":
+        fields = _invalid(context, case, judgement, found)
+    elif judgement.kind == "regression":
+        fields = _relative(context, case, judgement, found, decision)
+    else:
+        fields = _absolute(context, case, judgement, found, decision)
+    return Row(**about(case), **_limit(judgement, found.limit), **fields)
+
+
+def _judged(class_: Class, effect: Effect, reason: str) -> dict[str, Any]:
+    return {"class": class_, "effect": effect, "reason": reason}
+
+
+def _limit(judgement: Judgement, limit: float) -> dict[str, Any]:
+    return {
+        "metric": judgement.metric,
+        "unit": judgement.unit,
+        "kind": judgement.kind,
+        "limit": limit,
+        "limit_source": judgement.source,
+    }
+
+
+def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) -> dict[str, Any]:
+    metric, code = judgement.metric, found.decision.reason_code
+    class_: Class = "invalid"
+    effect = context.effect("invalid", judgement.severity)
+    match code:
+        case "empty" if not case.pairs:
+            reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
+        case "empty":
+            reason = f"no finished pair has {metric} in both arms"
+        case "unmeasured":
+            effect, reason = judgement.on_missing, f"not measured: {_unmeasured(case, metric)}"
+        case "base_unmeasured":
+            class_, effect = "added", "pass"
+            reason = f"head has {metric}, base has not: nothing to compare with"
+        case "nonfinite":
+            reason = f"{metric} of a launch is not a finite number"
+        case "nonpositive":
+            reason = f"{metric} of a launch is not positive"
+        case "margin" if judgement.better == "higher" and found.limit >= 1:
+            reason = f"{metric} cannot fall by {limit_percent(found.limit)}: choose a limit under 100 %"
+        case "margin":
+            reason = f"measured values cannot be held to {limit_percent(found.limit)}: choose a larger limit"
+        case _:
+            reason = f"the limit {found.limit} is not a finite number"
+    return {
+        **_judged(class_, effect, reason),
+        "base": centre(arm_values(case, "base", metric)),
+        "head": centre(arm_values(case, "head", metric)),
+        "pairs": found.decision.n,
+    }
+
+
+def _unmeasured(case: Case, metric: str) -> str:
+    if metric in DERIVED and arm_values(case, "head", "time").size:
+        return f"head declares no {DERIVED[metric][1]}"
+    if arm_values(case, "base", metric).size:
+        return f"base has {metric}, head has not"
+    return f"head has no {metric}"
+
+
+def _ratio(base: Array, head: Array) -> tuple[float, Interval]:
+    """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
+    logs = np.log(head) - np.log(base)
+    low, high, level = interval(logs, LEVEL)
+    return math.exp(centre(logs) or 0.0), Interval(low=math.exp(low), high=math.exp(high), level=level)
+
+
+def _relative(
+    context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision
+) -> dict[str, Any]:
+    change, bounds = _ratio(found.base, found.head)
+    words, low, high = (change_words(v, judgement.metric) for v in (change, bounds.low, bounds.high))
+    limit = limit_percent(found.limit)
+    class_: Class
+    match decision.status:
+        case "regression":
+            class_, reason = "regression", f"{words}; the limit is {limit}"
+        case "clock":
+            class_, reason = "clock", f"{words} in time, not in SM cycles: the clock moved, not the code"
+        case "improvement":
+            class_, reason = "improvement", words
+        case "unchanged":
+            class_, reason = "unchanged", f"a change for the worse of {limit} is excluded"
+        case _:
+            class_ = "inconclusive"
+            reason = _undecided(context, case, decision.n, f"{words}, between {low} and {high}")
+    return {
+        **_judged(class_, context.effect(class_, judgement.severity), reason),
+        "base": centre(found.base),
+        "head": centre(found.head),
+        "change": change,
+        "worse": None if change == 1 else (change > 1) == (judgement.better == "lower"),
+        "interval": bounds,
+        "pairs": decision.n,
+        "look": None if class_ == "inconclusive" else decision.look,
+        "p": decision.p,
+    }
+
+
+def _undecided(context: Context, case: Case, n: int, words: str) -> str:
+    first, last = context.looks.pairs[0], context.looks.pairs[-1]
+    stopped = _STOPPED.get(case.stopped, "")
+    if n < first:
+        return f"{n} of the {first} pairs that a decision needs{stopped}; a larger budget would help"
+    helps = "a larger budget or a larger limit" if n < last else "a larger limit or a quieter machine"
+    return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
+
+
+def _absolute(
+    context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision
+) -> dict[str, Any]:
+    head, base = centre(found.head), centre(found.base)
+    bound, value = show(found.limit, judgement.unit), show(head, judgement.unit)
+    broken = f"{value} is {beyond(judgement.kind)} the limit of {bound}"
+    class_: Class
+    match decision.status:
+        case "violation":
+            class_, reason = "violation", broken
+        case "unchanged":
+            class_, reason = "unchanged", f"{value} is within the limit of {bound}"
+        case _:
+            class_ = "inconclusive"
+            reason = _unproved(context, case, decision.n, broken)
+    effect = context.effect(class_, judgement.severity)
+    sign = 1 if judgement.kind == "max" else -1
+    if class_ == "violation" and base is not None and sign * (base - found.limit) > 0:
+        effect, reason = "warn", f"{broken}, as it already was in base ({show(base, judgement.unit)})"
+    return {
+        **_judged(class_, effect, reason),
+        "base": base,
+        "head": head,
+        "interval": Interval(**interval(found.head, LEVEL)._asdict()),
+        "pairs": decision.n,
+        "look": None if class_ == "inconclusive" else decision.look,
+        "p": decision.p,
+    }
+
+
+def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
+    first, stopped = context.looks.pairs[0], _STOPPED.get(case.stopped, "")
+    if n < first:
+        return f"{n} of the {first} launches that a decision needs{stopped}"
+    return f"{broken}, but {n} launches do not prove it{stopped}"

@@ -1,0 +1,105 @@
+"""Rows that speak of a case itself: missing, added, failed, skipped, changed."""
+
+from perfci.judge.compare import differences, state
+from perfci.judge.rows import Context, about, about_id, because, centre
+from perfci.judge.words import one_line
+from perfci.model.base import ARMS, DeviceKind
+from perfci.model.report import Class, Effect, Row
+from perfci.model.results import Case, Results
+from perfci.stats.series import arm_values, metrics
+
+
+def presence(context: Context, case: Case) -> Row | None:
+    """The presence row of a case; None where head runs it and, if there is a base, both arms ask the same."""
+    found = _compared(context, case) if context.compared else _alone(context, case)
+    if found is None:
+        return None
+    class_, effect, reason = found
+    metric = next(iter(metrics(case)), "time")
+    base, head = (centre(arm_values(case, arm, metric)) for arm in ARMS)
+    fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
+    unit = context.unit(metric)
+    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
+
+
+def _gone(context: Context, case: Case) -> Effect:
+    return "fail" if any(j.on_missing == "fail" for j in context.asked.get(case.key, [])) else "warn"
+
+
+def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
+    head = state(case, "head")
+    match head.status:
+        case "ok":
+            return None
+        case "failed":
+            return "failed", "fail", f"fails{because(head)}"
+        case "skipped":
+            return "skipped", "pass", f"skipped{because(head)}"
+        case "absent":
+            return "missing", _gone(context, case), f"not there{because(head)}"
+
+
+def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
+    base, head = state(case, "base"), state(case, "head")
+    match base.status, head.status:
+        case "absent", "absent":
+            return "invalid", context.effect("invalid"), "in neither base nor head"
+        case _, "absent":
+            return "missing", _gone(context, case), f"in base, not in head{because(head)}"
+        case "failed", "failed":
+            return "failed", "fail", f"fails in base and in head{because(head)}"
+        case _, "failed":
+            return "failed", "fail", f"fails in head{because(head)}"
+        case "ok", "skipped":
+            # Shown: a change must not pass silently by skipping what base measured.
+            return "skipped", "warn", f"measured in base, skipped in head{because(head)}"
+        case _, "skipped":
+            return "skipped", "pass", f"skipped{because(head)}"
+        case "absent", _:
+            return "added", "pass", "in head, not in base: nothing to compare with"
+        case "skipped", _:
+            return "added", "pass", f"skipped in base{because(base)}"
+        case "failed", _:
+            return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
+    different = differences(base, head)
+    return ("changed", context.effect("changed"), "; ".join(different)) if different else None
+
+
+def fails_in_both(context: Context, case: Case) -> bool:
+    """Whether a case fails in base and head alike: then the measurement failed, not the change."""
+    return context.compared and all(state(case, arm).status == "failed" for arm in ARMS)
+
+
+def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
+    """Rows of suite files that did not import, whose cases nobody knows; and which of them fail in both arms.
+
+    A file whose failure the rows of its cases tell already gets none.
+    """
+    told = {
+        (name, arm.file)
+        for case in results.cases
+        for name in ARMS
+        if state(case, name).status == "failed"
+        for arm in case.arms.values()
+    }
+    failed = {(failure.file, failure.arm): failure.reason for failure in results.files}
+    device: DeviceKind = min(results.plan.schedules, default="cpu")
+    rows: list[Row] = []
+    both: list[Row] = []
+    for file in sorted({file for file, _ in failed}):
+        arms = [arm for arm in ARMS if (file, arm) in failed and (arm, file) not in told]
+        if not arms:
+            continue
+        where = f" in {' and in '.join(arms)}" if context.compared else ""
+        class_: Class = "failed" if "head" in arms else "invalid"
+        fields = {
+            "class": class_,
+            "effect": "fail" if class_ == "failed" else context.effect(class_),
+            "reason": f"does not import{where}: {one_line(failed[file, arms[-1]].text, 400)}",
+        }
+        rows.append(
+            Row(**about_id(file, device), **fields, metric="time", unit="s", kind="presence", file=file)
+        )
+        if arms == list(ARMS):
+            both.append(rows[-1])
+    return rows, both

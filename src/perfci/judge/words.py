@@ -1,0 +1,140 @@
+"""What rows and reports say in words: directions are spelled out, never left to a sign."""
+
+import math
+
+from perfci.model.report import CLASSES, Class, Effect, Row
+from perfci.model.units import significant
+
+_LONGEST = 160
+_SPEED = ("time", "cycles")
+
+
+def one_line(text: str, longest: int = _LONGEST) -> str:
+    """`text` on one line, cut at `longest` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
+    value = share * 100
+    return f"{significant(value, 3 if value >= 10 else 2)} %"
+
+
+def limit_percent(share: float) -> str:
+    """A limit as it was written: 0.02 → `2 %`."""
+    return f"{share * 100:.4g} %"
+
+
+def change_words(ratio: float, metric: str) -> str:
+    """A ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` where it is no time."""
+    if ratio == 1 or not math.isfinite(ratio):
+        return "the same" if ratio == 1 else "not comparable"
+    more, less = ("slower", "faster") if metric in _SPEED else ("higher", "lower")
+    word = more if ratio > 1 else less
+    if ratio >= 2:
+        return f"{significant(ratio, 2)}× {word}"
+    if ratio <= 0.5 and metric in _SPEED:
+        return f"{significant(1 / ratio, 2)}× {word}"
+    return f"{percent(abs(ratio - 1))} {word}"
+
+
+def beyond(kind: str) -> str:
+    """On which side of an absolute bound a value is wrong."""
+    return "above" if kind == "max" else "below"
+
+
+def headline(row: Row) -> str:
+    """A row as the first half of a sentence."""
+    where, what = row.case, row.metric
+    match row.class_:
+        case "regression" if row.change is not None and what in _SPEED:
+            return f"{where} is {change_words(row.change, what)}"
+        case "regression" if row.change is not None:
+            return f"{where}: {what} is {change_words(row.change, what)}"
+        case "violation":
+            return f"{where}: {what} of {one_line(row.reason)}"
+        case "missing":
+            return f"{where} is missing in head"
+        case "failed" | "changed" | "invalid":
+            return f"{where}: {one_line(row.reason)}"
+        case "clock":
+            return f"{where} is slower in time, not in cycles"
+        case _:
+            return f"{where} is {row.class_}"
+
+
+_ARE: dict[Class, tuple[str, str]] = {
+    "failed": ("fails", "fail"),
+    "violation": ("breaks a bound", "break a bound"),
+    "regression": ("is worse than its limit", "are worse than their limit"),
+    "missing": ("is missing", "are missing"),
+    "invalid": ("is invalid", "are invalid"),
+    "changed": ("has changed", "have changed"),
+    "clock": ("is slower in time, not in cycles", "are slower in time, not in cycles"),
+    "inconclusive": ("is inconclusive", "are inconclusive"),
+    "skipped": ("is skipped", "are skipped"),
+}
+
+
+def _cases(n: int) -> str:
+    return f"{n} case" if n == 1 else f"{n} cases"
+
+
+def _more(n: int) -> str:
+    return f" (+{n} more)" if n > 0 else ""
+
+
+def failing(worst: list[Row]) -> str:
+    """The worst of the rows that fail, and how many other cases fail. `worst`: one row per case, worst
+    first."""
+    rows = [row for row in worst if row.effect == "fail"]
+    return headline(rows[0]) + _more(len(rows) - 1)
+
+
+def passing(worst: list[Row], measured: int, compared: bool) -> str:
+    """The sentence of a run that passes. `worst`: one row per case, worst first; `measured`: cases with
+    numbers."""
+    if not worst:
+        return f"{_cases(measured)} measured; no limit applies" + (
+            "" if compared else " and nothing to compare with"
+        )
+    if all(row.class_ == "skipped" for row in worst):
+        return f"Passed, but nothing was measured, because {one_line(worst[0].reason)}{_more(len(worst) - 1)}"
+    warned = [row for row in worst if row.effect == "warn"]
+    if warned:
+        parts = [
+            f"{n} of {_cases(len(worst))} {_ARE[name][n > 1]}"
+            for name in CLASSES
+            if (n := sum(row.class_ == name for row in warned))
+        ]
+        return "Passed, but " + ", ".join(parts)
+    counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
+    if not compared:
+        parts = [f"{_cases(counts['unchanged'])} within"] if counts["unchanged"] else []
+    else:
+        parts = [f"{_cases(counts['unchanged'])} unchanged"] if counts["unchanged"] else []
+        if n := counts["improvement"]:
+            parts.append(f"{n} improvement" if n == 1 else f"{n} improvements")
+    parts += [f"{counts[name]} {name}" for name in ("added", "skipped") if counts[name]]
+    if compared:
+        return "No regression: " + ", ".join(parts)
+    return "All limits hold: " + ", ".join(parts) + "; compared with nothing"
+
+
+_ADVICE: dict[Class, str] = {
+    "regression": "Look at what moved between base and head; where that is meant, raise the limit in base first.",
+    "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
+    "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
+    "failed": "Mend the case: its reason and its log say what happened.",
+    "invalid": "Mend what the row's reason names; until then nothing is known of the case.",
+    "changed": "Make sure that the new question is meant; the case is compared again once base asks the same.",
+    "clock": "Measure again where the clock is steady: the code itself takes as many cycles as before.",
+    "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
+}
+
+
+def advice(rows: list[Row], effect: Effect) -> str:
+    """What to do about the worst row with this effect; empty where there is none."""
+    worst = next((row for row in rows if row.effect == effect), None)
+    return _ADVICE.get(worst.class_, "") if worst else ""

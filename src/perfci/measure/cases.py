@@ -1,0 +1,128 @@
+"""Discovery: which cases each arm declares, and which of them are measured here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfci.measure.options import Options
+from perfci.measure.prepare import ArmWork, require_inside
+from perfci.model.base import ArmName, DeviceKind, UsageError, matches
+from perfci.model.limits import Subject
+from perfci.model.policy_text import FILE
+from perfci.model.results import Case, CaseArm, FileFailure, Reason
+from perfci.system.process import Launch
+
+
+@dataclass
+class Found:
+    """What one arm's suite declares."""
+
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Key (`id@device`) → the launch's description."""
+    files: list[FileFailure] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    """Suite files that did not import."""
+
+
+def load(arm: ArmWork, launch: Launch, forbidden: Sequence[str]) -> Found:
+    """Import the arm's suite in a launch. Raises Died, and MachineError when the module-origin check fails."""
+    reply = launch.ask("load", max(arm.policy.timeout, 60.0), suite=arm.policy.suite, forbidden=list(forbidden))
+    require_inside(arm, reply["foreign"])
+    arm.info.modules = reply["modules"]
+    found = Found()
+    for case in reply["cases"]:
+        found.cases[f"{case['id']}@{case['device']}"] = case
+    for file in reply["files"]:
+        if file["error"]:
+            reason = Reason(kind="import", text=file["error"]["text"][:1000], log=f"logs/{arm.name}.log")
+            found.files.append(FileFailure(arm=arm.name, file=file["file"], reason=reason))
+            found.broken.add(file["file"])
+    return found
+
+
+def choose_devices(options: Options, policies: Mapping[ArmName, Any], gpu: bool) -> list[DeviceKind]:
+    """What is asked for, else what the policy names, else the GPU where there is one, else the CPU."""
+    asked = options.devices or policies["head"].devices
+    if options.devices and "cuda" in options.devices and not gpu:
+        raise UsageError("--device cuda: there is no GPU that torch can use here: use --device cpu, or see torch.cuda.is_available()")
+    if asked:
+        return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
+    return ["cuda"] if gpu else ["cpu"]
+
+
+def merge(
+    found: Mapping[ArmName, Found], arms: Mapping[ArmName, ArmWork], devices: Sequence[DeviceKind], globs: Sequence[str]
+) -> list[Case]:
+    """All cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
+    described: dict[str, dict[DeviceKind, dict[ArmName, dict[str, Any]]]] = {}
+    for name, one in found.items():
+        for case in one.cases.values():
+            described.setdefault(case["id"], {}).setdefault(case["device"], {})[name] = case
+    wanted = [i for i in sorted(described) if not globs or any(matches(pattern, i) for pattern in globs)]
+    cases = []
+    for ident in wanted:
+        here = [device for device in devices if device in described[ident]]
+        for device in here or sorted(described[ident])[:1]:
+            in_arms = described[ident][device]
+            any_arm = next(iter(in_arms.values()))
+            made = {name: _arm(name, arm, in_arms.get(name), found, any_arm, bool(here)) for name, arm in arms.items()}
+            stopped: Literal["decided", "skipped"] = "decided" if here else "skipped"
+            cases.append(Case(id=ident, kernel=any_arm["kernel"], device=device, arms=made, stopped=stopped))
+    return cases
+
+
+def require_some(
+    cases: Sequence[Case], found: Mapping[ArmName, Found], arms: Mapping[ArmName, ArmWork], globs: Sequence[str]
+) -> None:
+    """Raises UsageError where there is nothing to measure: a mistyped case, an empty suite, only broken files."""
+    if cases:
+        return
+    known = {case["id"] for one in found.values() for case in one.cases.values()}
+    known |= {command.name for arm in arms.values() for command in arm.policy.commands}
+    broken = [failure for one in found.values() for failure in one.files]
+    if known:
+        listed = ", ".join(sorted(known)[:8]) + (" …" if len(known) > 8 else "")
+        raise UsageError(f"{' '.join(globs)}: matches no case; there are {listed}")
+    if broken:
+        raise UsageError(f"{broken[0].file}: {broken[0].reason.text}: no case is left")
+    raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
+
+
+def _arm(
+    name: ArmName,
+    arm: ArmWork,
+    described: dict[str, Any] | None,
+    found: Mapping[ArmName, Found],
+    any_arm: dict[str, Any],
+    measured: bool,
+) -> CaseArm:
+    if arm.failure:
+        return CaseArm(status="failed", reason=arm.failure, file=any_arm["file"], line=any_arm["line"])
+    if described is None:
+        file = any_arm["file"]
+        if file in found[name].broken:
+            reason = next(f.reason for f in found[name].files if f.file == file)
+            return CaseArm(status="failed", reason=reason, file=file, line=any_arm["line"])
+        return CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not declare it"))
+    made = CaseArm(file=described["file"], line=described["line"], params=described["params"])
+    if not measured:
+        made.status = "skipped"
+        made.reason = Reason(kind="skipped", text=f"needs {described['device']}")
+    return made
+
+
+def subjects(cases: Sequence[Case], found: Mapping[ArmName, Found], names: Mapping[str, str]) -> list[Subject]:
+    """The cases as limits see them; a kernel's own limits are base's where base declares the case."""
+    made = []
+    for case in cases:
+        if case.stopped == "skipped":
+            continue
+        described: dict[str, Any] | None = None
+        for arm in ("base", "head"):
+            if arm in found and case.key in found[arm].cases:
+                described = found[arm].cases[case.key]
+                break
+        own = described["limits"] if described else []
+        where = f"{described['file']}:{described['line']}" if described else ""
+        made.append(Subject(case.id, case.device, names.get(case.device, ""), own, where))
+    return made

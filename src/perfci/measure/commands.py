@@ -1,0 +1,204 @@
+"""Cases that are processes of their own: run in turns, base and head, each execution a fresh process."""
+
+import math
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.measure.prepare import STEADY_MALLOC, ArmWork
+from perfci.measure.readers import Reported, read_nvbench, read_perfci_lines
+from perfci.measure.rounds import Outcome
+from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.policy import Command
+from perfci.model.results import Case, CaseArm, Pair, Reason, Work
+from perfci.stats.describe import trimmed_mean
+from perfci.system.process import Died, Parent
+
+PAIR_SECONDS = 0.5
+"""A pair repeats short commands until each arm has run for about this long."""
+MOST_REPEATS = 8
+
+
+@dataclass
+class Runner:
+    """Runs the commands of both arms."""
+
+    parent: Parent
+    arms: Mapping[ArmName, ArmWork]
+    timeout: float
+    cores: list[int]
+    logs: Path
+    scratch: Path
+    walls: dict[str, float] = field(default_factory=dict)
+    """Command → seconds of its first execution: decides how often a pair repeats it."""
+
+    def command(self, name: ArmName, command: str) -> Command | None:
+        """The arm's own form of a command."""
+        return next((c for c in self.arms[name].policy.commands if c.name == command), None)
+
+    def execute(self, name: ArmName, command: Command) -> dict[str, Reported]:
+        """Run a command once. Returns case id → what it reported. Raises Died."""
+        arm = self.arms[name]
+        out = self.scratch / "command"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        env = {name: value for name, value in arm.env.items() if STEADY_MALLOC.get(name) != value}
+        env["PERFCI_METRICS"] = str(out / "metrics.jsonl")
+        env["PERFCI_NVBENCH"] = str(out / "nvbench.json")
+        env["PYTHONPATH"] = ":".join([*arm.path(), *filter(None, [env.get("PYTHONPATH")])])
+        line = command.run
+        if command.reads == "nvbench" and "PERFCI_NVBENCH" not in line:
+            line += ' --jsonbin "$PERFCI_NVBENCH"'
+        log = self.logs / f"{name}.log"
+        ended = self.parent.execute(
+            ["/bin/sh", "-c", line],
+            env=env,
+            cwd=arm.tree,
+            log=log,
+            timeout=command.timeout or self.timeout,
+            cores=self.cores if command.device == "cpu" else (),
+        )
+        if ended.code != 0:
+            kind = "crash" if ended.signal is not None else "exit"
+            raise Died(Reason(kind=kind, text=f"`{command.run[:200]}` {ended.words()}", log=f"logs/{log.name}"))
+        if command.reads == "wall":
+            return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
+        try:
+            if command.reads == "nvbench":
+                return read_nvbench(out / "nvbench.json", command.name)
+            return read_perfci_lines(out / "metrics.jsonl", command.name)
+        except ValueError as error:
+            raise Died(Reason(kind="invalid", text=str(error)[:1000], log=f"logs/{log.name}")) from None
+
+    def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
+        """Run every command once in each arm: which cases there are, and whether they work."""
+        names = list(dict.fromkeys(c.name for arm in self.arms.values() for c in arm.policy.commands))
+        cases: dict[str, Case] = {}
+        for name in names:
+            if globs and not any(matches(glob, name) or glob.startswith(f"{name}/") for glob in globs):
+                continue
+            note(f"running {name}")
+            found: dict[ArmName, dict[str, Reported] | Reason] = {}
+            device: DeviceKind = "cpu"
+            for arm in self.arms:
+                command = self.command(arm, name)
+                if command is None:
+                    found[arm] = Reason(kind="absent", text=f"{arm} does not declare it")
+                    continue
+                device = command.device
+                if self.arms[arm].failure:
+                    found[arm] = self.arms[arm].failure
+                elif device not in devices:
+                    found[arm] = Reason(kind="skipped", text=f"needs {device}")
+                else:
+                    try:
+                        found[arm] = self.execute(arm, command)
+                        self.walls.setdefault(name, 0.0)
+                    except Died as died:
+                        found[arm] = died.reason
+            for case in _cases(name, device, found):
+                if not globs or any(matches(glob, case.id) for glob in globs):
+                    cases[case.key] = case
+        return list(cases.values())
+
+    def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
+        """The commands as cases, without running them: those that report sub-cases count as one."""
+        cases: list[Case] = []
+        for name in dict.fromkeys(c.name for arm in self.arms.values() for c in arm.policy.commands):
+            command = self.command("head", name)
+            if command is not None and (not globs or any(matches(glob, name) for glob in globs)):
+                found: dict[ArmName, dict[str, Reported] | Reason] = {"head": {name: Reported(name, {}, None, None)}}
+                if command.device not in devices:
+                    found["head"] = Reason(kind="skipped", text=f"needs {command.device}")
+                cases += _cases(name, command.device, found)
+        return cases
+
+    def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
+        """One pair of every case of one command: the arms in turns, short commands several times."""
+        rng = random.Random(f"{seed}/command/{command}/{index}")
+        outcomes = {case.id: Outcome(case) for case in cases}
+        order = [name for name in self.arms if any(case.arms[name].status == "ok" for case in cases)]
+        rng.shuffle(order)
+        gathered: dict[ArmName, dict[str, list[Reported]]] = {name: {} for name in order}
+        repeats = 1
+        turns = list(order)
+        while turns:
+            name = turns.pop(0)
+            own = self.command(name, command)
+            try:
+                if own is None:
+                    raise Died(Reason(kind="absent", text=f"{name} does not declare it"))
+                for ident, reported in self.execute(name, own).items():
+                    gathered[name].setdefault(ident, []).append(reported)
+            except Died as died:
+                for outcome in outcomes.values():
+                    outcome.failures[name] = died.reason
+                return list(outcomes.values())
+            if not turns and repeats < self._repeats(gathered, command):
+                repeats += 1
+                order = order[::-1]  # A B B A …
+                turns = list(order)
+        for case in cases:
+            _close(outcomes[case.id], gathered, order[0])
+        return list(outcomes.values())
+
+    def _repeats(self, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], command: str) -> int:
+        """How often each arm runs in a pair; wall-time commands only, others sample by themselves."""
+        first = next(iter(gathered.values())).get(command)
+        if not first or set(first[0].values) != {"time"} or len(first[0].values["time"]) != 1:
+            return 1
+        return max(1, min(MOST_REPEATS, int(PAIR_SECONDS / max(first[0].values["time"][0], 1e-3))))
+
+
+def _cases(command: str, device: DeviceKind, found: Mapping[ArmName, dict[str, Reported] | Reason]) -> list[Case]:
+    idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
+    cases = []
+    for ident in idents:
+        arms: dict[ArmName, CaseArm] = {}
+        for name, one in found.items():
+            if isinstance(one, Reason):
+                status = {"absent": "absent", "skipped": "skipped"}.get(one.kind, "failed")
+                arms[name] = CaseArm(status=status, reason=one)  # type: ignore[arg-type]
+            elif ident not in one:
+                arms[name] = CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not report it"))
+            elif one[ident].reason is not None:
+                arms[name] = CaseArm(status="failed", reason=one[ident].reason)
+            else:
+                arms[name] = CaseArm(work=one[ident].work or Work(), contract={"name": "command"})
+        skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())
+        cases.append(
+            Case(id=ident, kernel=command, device=device, origin="command", arms=arms, stopped="skipped" if skipped else "decided")
+        )  # fmt: skip
+    return cases
+
+
+def _close(outcome: Outcome, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], first: ArmName) -> None:
+    """Turn what both arms reported into a pair."""
+    case = outcome.case
+    values: dict[ArmName, dict[str, float]] = {}
+    counts: dict[ArmName, int] = {}
+    for name, by_case in gathered.items():
+        if case.arms[name].status != "ok":
+            continue
+        runs = by_case.get(case.id, [])
+        reason = next((run.reason for run in runs if run.reason), None)
+        if reason or not runs:
+            outcome.failures[name] = reason or Reason(kind="invalid", text="no longer reported in a later execution")
+            continue
+        merged: dict[str, list[float]] = {}
+        for run in runs:
+            for metric, samples in run.values.items():
+                merged.setdefault(metric, []).extend(samples)
+        values[name] = {metric: _centre(samples) for metric, samples in merged.items()}
+        counts[name] = max(map(len, merged.values()), default=0)
+        outcome.samples[name] = [merged.get("time", [])]
+    if not outcome.failures:
+        outcome.pair = Pair(index=len(case.pairs), first=first, values=values, samples=counts)
+
+
+def _centre(samples: Sequence[float]) -> float:
+    if not samples or not all(math.isfinite(value) for value in samples):
+        return math.nan
+    return trimmed_mean(samples)

@@ -1,0 +1,415 @@
+"""The conductor: from sources to results. It never imports the user's code and never touches the GPU."""
+
+import hashlib
+import json
+import os
+import platform
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import perfci
+from perfci.measure.cases import Found, choose_devices, load, merge, require_some, subjects
+from perfci.measure.checks import Estimates, check_arm, comparable
+from perfci.measure.commands import Runner
+from perfci.measure.journal import Journal
+from perfci.measure.options import Options, Progress
+from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
+from perfci.measure.rounds import Bench, Outcome, run_round
+from perfci.model.base import ArmName, DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import idle_limits, judgements
+from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.policy import Policy
+from perfci.model.results import Case, Reason, Results
+from perfci.stats.answer import answer
+from perfci.system.facts import free_memory, host_facts
+from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
+from perfci.system.lease import Lease
+from perfci.system.process import Arena, Died, Parent
+
+MEMORY_SHARE = 0.75
+"""Share of the free memory that one launch may use, where the policy names no limit."""
+QUICK_BUDGET = 50.0
+QUICK_LOOKS = 3
+"""`--quick`: seconds, and looks (16 pairs)."""
+SCHEDULES: dict[DeviceKind, Schedule] = {
+    "cpu": Schedule(placements=3, blocks=6, samples=5, sample_time=1e-3, block_time=6e-3),
+    # 8 placements of 14 samples: what the noise of `cold` was measured with.
+    "cuda": Schedule(placements=8, blocks=2, samples=7, sample_time=1e-3, block_time=50e-3),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything that stands before the suites are looked at."""
+
+    sources: Sources
+    limits: Policy
+    arms: Mapping[ArmName, ArmWork]
+    parent: Parent
+    facts: Fingerprint
+    benches: Mapping[DeviceKind, Bench]
+    runner: Runner
+    seed: int
+
+
+class Measurement:
+    """One run or comparison. `measure()` fills `results`, which are worth writing even when it raises."""
+
+    def __init__(self, options: Options, progress: Progress) -> None:
+        self.options = options
+        self.progress = progress
+        self.started = time.monotonic()
+        self.results: Results | None = None
+
+    def measure(self) -> Results:
+        """Do everything. Raises PerfciError; results up to then are in `self.results`."""
+        with ExitStack() as stack:
+            place = self._open_place(stack)
+            for device in place.benches:
+                key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
+                stack.enter_context(Lease(key, self.options.wait, self.progress.note))
+            self._measure(place, stack)
+        assert self.results is not None
+        return self.results
+
+    def listing(self) -> tuple[list[Case], list[Judgement], list[str]]:
+        """The cases of head, their judgements, and the suite files that do not import. Measures nothing."""
+        with ExitStack() as stack:
+            place = self._open_place(stack)
+            found = self._discover(place)
+            globs = self.options.cases
+            cases = merge(found, place.arms, list(place.benches), globs)
+            cases += place.runner.declared(list(place.benches), globs)
+            require_some(cases, found, place.arms, globs)
+            asked = judgements(place.limits, subjects(cases, found, place.facts.devices))
+            return cases, asked, [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
+
+    def _open_place(self, stack: ExitStack) -> "Place":
+        """Snapshots, parent, builds and facts: everything before the first look at the suite."""
+        options = self.options
+        sources = find_sources(options)
+        limits = sources.policies[sources.policy_from]
+        for path in sweep_scratch():
+            self.progress.note(f"removed what an earlier run left behind: {path}")
+        try:
+            (options.out / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error("make", options.out, error) from None
+        write_atomic(options.out / ".gitignore", "*\n")
+        scratch = stack.enter_context(make_scratch("perfci")).path
+        arms = materialise(options, sources, scratch, self.progress)
+        first = next(iter(arms.values()))
+        env = environment(first, limits.threads, build=False)
+        parent = Parent(first.python, scratch, env, limits.memory or int(free_memory() * MEMORY_SHARE))
+        stack.callback(parent.close)
+        self._build(arms, parent)
+        self.progress.stage("starting the workers")
+        parent.preload()
+        facts = self._facts(arms, parent, scratch, limits)
+        devices = choose_devices(options, sources.policies, "cuda" in facts.devices)
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if cores and limits.threads > len(cores):
+            raise UsageError(
+                f"threads: {limits.threads} are asked for, this process may use {len(cores)} cores: lower threads"
+            )
+        cores = cores[-limits.threads :]
+        seed = options.seed if options.seed is not None else limits.seed
+        forbidden = [str(sources.root), *(str(arm.folder) for arm in arms.values())]
+        logs = options.out / "logs"
+        benches = {
+            device: Bench(
+                parent=parent,
+                arms=arms,
+                schedule=SCHEDULES[device],
+                seed=seed,
+                threads=limits.threads,
+                cores=cores if device == "cpu" else [],
+                timeout=limits.timeout,
+                forbidden=forbidden,
+                logs=logs,
+            )
+            for device in devices
+        }
+        runner = Runner(parent, arms, limits.timeout, cores, logs, scratch)
+        return Place(sources, limits, arms, parent, facts, benches, runner, seed)
+
+    def _build(self, arms: Mapping[ArmName, ArmWork], parent: Parent) -> None:
+        for arm in arms.values():
+            if arm.policy.build:
+                self.progress.stage(f"building {arm.name}")
+                build(arm, parent, self.options.out)
+        broken = [arm for arm in arms.values() if arm.failure]
+        if broken and (broken[0].name == "base" or len(broken) == len(arms)):
+            reason = broken[0].failure
+            assert reason is not None
+            raise MachineError(f"{reason.text} (log: {self.options.out / (reason.log or '')})")
+
+    def _facts(
+        self, arms: Mapping[ArmName, ArmWork], parent: Parent, scratch: Path, limits: Policy
+    ) -> Fingerprint:
+        """Facts of machine, interpreter and GPU, as a launch outside both arms sees them."""
+        arm = arms["head"]
+        place = scratch / "none"
+        place.mkdir()
+        launch = parent.launch(
+            Arena(place, place, [], arm.env, arm.python, limits.threads), self.options.out / "logs" / "facts.log"
+        )
+        try:
+            seen = launch.ask("facts", 120)
+        except Died as died:
+            raise MachineError(f"{arm.python}: cannot tell its facts: {died.reason.text}") from None
+        finally:
+            launch.close()
+        facts = host_facts(perfci.__version__)
+        facts.python, facts.torch, facts.cuda = seen["python"], seen["torch"], seen["cuda"]
+        facts.devices = {"cpu": facts.cpu or platform.machine()}
+        if seen["gpu"]:
+            gpu = seen["gpu"]
+            facts.devices["cuda"] = gpu.pop("name")
+            facts.uuid = gpu.pop("uuid")
+            facts.extra = gpu
+            version = Path("/proc/driver/nvidia/version")
+            if version.exists():
+                words = version.read_text().split("Kernel Module", 1)[-1].split()
+                facts.driver = next((word for word in words if word[0].isdigit()), None)
+        return facts
+
+    def _measure(self, place: "Place", stack: ExitStack) -> None:
+        options, sources, limits, arms, facts = self.options, place.sources, place.limits, place.arms, place.facts
+        benches, runner = place.benches, place.runner
+        devices = list(benches)
+        self.progress.stage("discovering cases")
+        found = self._discover(place)
+        cases = merge(found, arms, devices, options.cases)
+        cases += runner.discover(devices, options.cases, self.progress.stage)
+        require_some(cases, found, arms, options.cases)
+        whose = subjects(cases, found, facts.devices)
+        asked = judgements(limits, whose)
+        looks = Looks()
+        if options.quick:
+            looks = Looks(
+                pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25]
+            )
+        budget = options.budget or (QUICK_BUDGET if options.quick else limits.budget)
+        plan = Plan(
+            seed=place.seed,
+            arms=list(arms),
+            looks=looks,
+            schedules={device: SCHEDULES[device] for device in devices},
+            judgements=asked,
+            m=max(1, sum(judgement.gating for judgement in asked)),
+            budget=budget,
+            max_pairs=looks.pairs[-1],
+        )
+        idle = [] if options.cases else [f"{text} matches no case" for text in idle_limits(limits, [case.id for case in cases])]
+        identity = self._identity(sources, arms, plan, facts, cases)
+        journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
+        stack.callback(journal.close)
+        self.results = Results(
+            run=journal.run,
+            mode=options.mode,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=options.command,
+            repository=sources.root.name,
+            fingerprint=facts,
+            arms={name: arm.info for name, arm in arms.items()},
+            policy_from=sources.policy_from,
+            policy_digest=digest(limits.model_dump(mode="json")),
+            gate=limits.mode,
+            custom_metrics=limits.metrics,
+            plan=plan,
+            cases=cases,
+            files=[failure for one in found.values() for failure in one.files],
+            notes=[*sources.notes, *idle, *self._notes(arms, options)],
+        )
+        estimates = self._check(cases, arms, benches, found, journal, fuzz=not options.quick)
+        for case in cases:
+            case.pairs = sorted(journal.pairs.get(case.key, []), key=lambda pair: pair.index)
+            for name in arms:
+                if (case.key, name) in journal.failed:
+                    case.arms[name].status = "failed"
+                    case.arms[name].reason = journal.failed[case.key, name]
+            if case.origin == "kernel" and estimates.get(case.key):
+                benches[case.device].plan_batch(case.key, list(estimates[case.key].values()), case.device)
+        self._rounds(cases, plan, benches, runner, journal)
+        self.results.seconds = time.monotonic() - self.started
+
+    def _discover(self, place: "Place") -> dict[ArmName, Found]:
+        """What the suites declare, each arm's in a launch of its own. Raises MachineError."""
+        bench = next(iter(place.benches.values()))
+        found: dict[ArmName, Found] = {}
+        for name, arm in place.arms.items():
+            found[name] = Found()
+            if arm.failure or not arm.policy.suite:
+                continue
+            try:
+                launch = place.parent.launch(arm.arena(bench.threads, bench.cores), bench.logs / f"{name}.log")
+                found[name] = load(arm, launch, bench.forbidden)
+                launch.close()
+            except Died as died:
+                log = bench.logs / f"{name}.log"
+                raise MachineError(f"{name}: importing its suite ended the process: {died.reason.text} (log: {log})") from None
+        return found
+
+    def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
+        notes = []
+        if arms["head"].info.dirty:
+            notes.append("head is the working tree with changes that are not committed")
+        if options.mode == "run":
+            notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
+        if options.quick:
+            notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
+        return notes
+
+    def _identity(
+        self, sources: Sources, arms: Mapping[ArmName, ArmWork], plan: Plan, facts: Fingerprint, cases: Sequence[Case]
+    ) -> dict[str, Any]:
+        """What must be the same for `--resume` to continue a journal."""
+        return {
+            "mode": self.options.mode,
+            **{f"the code of {name}": arm.info.tree for name, arm in arms.items()},
+            "the policy of head": digest(sources.policies["head"].model_dump(mode="json")),
+            "the set of cases": digest([case.key for case in cases]),
+            "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
+            "the machine": digest(facts.model_dump(mode="json", exclude={"memory"})),
+        }
+
+    def _check(
+        self,
+        cases: Sequence[Case],
+        arms: Mapping[ArmName, ArmWork],
+        benches: Mapping[DeviceKind, Bench],
+        found: Mapping[ArmName, Found],
+        journal: Journal,
+        *,
+        fuzz: bool,
+    ) -> Estimates:
+        estimates: Estimates = {}
+        for device, bench in benches.items():
+            kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
+            for name in arms:
+                made = check_arm(
+                    bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage
+                )
+                for key, by_arm in made.items():
+                    estimates.setdefault(key, {}).update(by_arm)
+        return estimates
+
+    def _rounds(
+        self,
+        cases: Sequence[Case],
+        plan: Plan,
+        benches: Mapping[DeviceKind, Bench],
+        runner: Runner,
+        journal: Journal,
+    ) -> None:
+        """Rounds of launch pairs until every case is decided, the cap is reached or the budget is spent."""
+        assert self.results is not None
+        start = time.monotonic()
+        self.progress.stage("measuring")
+        measurable = [case for case in cases if can_measure(case)]
+        try:
+            while True:
+                open_cases = [case for case in measurable if self._open(case, plan)]
+                spent = time.monotonic() - start
+                if not open_cases:
+                    break
+                if spent >= plan.budget:
+                    for case in open_cases:
+                        case.stopped = "budget"
+                    break
+                index = min(len(case.pairs) for case in open_cases)
+                batch = [case for case in open_cases if len(case.pairs) == index]
+                self._round(batch, index, plan, benches, runner, journal)
+                done = max((len(case.pairs) for case in measurable), default=0)
+                left = sum(1 for case in measurable if self._open(case, plan))
+                self.progress.pair(done, left, len(measurable), time.monotonic() - start, plan.budget)
+        except KeyboardInterrupt:
+            for case in measurable:
+                if self._open(case, plan):
+                    case.stopped = "interrupted"
+            raise
+        finally:
+            self.results.measuring_seconds = time.monotonic() - start
+
+    def _open(self, case: Case, plan: Plan) -> bool:
+        """Whether a case needs another pair."""
+        if not can_measure(case):
+            return False
+        pairs = len(case.pairs)
+        if pairs >= plan.max_pairs:
+            case.stopped = "cap"
+            return False
+        return pairs not in plan.looks.pairs or not settled(case, plan)
+
+    def _round(
+        self,
+        batch: Sequence[Case],
+        index: int,
+        plan: Plan,
+        benches: Mapping[DeviceKind, Bench],
+        runner: Runner,
+        journal: Journal,
+    ) -> None:
+        def done(outcome: Outcome) -> None:
+            case = outcome.case
+            for name, reason in outcome.failures.items():
+                case.arms[name].status = "failed"
+                case.arms[name].reason = reason
+                case.stopped = "failed"
+                journal.add_failure(case.key, name, reason)
+            if outcome.pair:
+                case.pairs.append(outcome.pair)
+                journal.add_pair(case.key, outcome.pair, outcome.samples)
+
+        for device, bench in benches.items():
+            kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
+            if kernels:
+                run_round(bench, kernels, index, done)
+        names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
+        random.Random(f"{plan.seed}/commands/{index}").shuffle(names)
+        for name in names:
+            for outcome in runner.run_pair(name, [c for c in batch if c.kernel == name and c.origin == "command"], plan.seed, index):
+                done(outcome)
+
+
+def can_measure(case: Case) -> bool:
+    """Whether pairs of this case are worth taking: head works."""
+    return case.arms["head"].status == "ok"
+
+
+def settled(case: Case, plan: Plan) -> bool:
+    """Whether the pairs so far answer every judgement of the case."""
+    base, head = case.arms.get("base"), case.arms["head"]
+    compared = base is not None and base.status == "ok" and comparable(base, head)
+    return all(
+        answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
+        for judgement in plan.judgements
+        if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
+    )
+
+
+def digest(data: Any) -> str:
+    """SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:
+    """What is worth writing after an error: everything measured so far, with the reason why it ended."""
+    results = measurement.results
+    if results is None:
+        return None
+    text = "interrupted: continue with --resume" if isinstance(error, KeyboardInterrupt) else str(error)
+    results.error = Reason(kind="exit", text=text[:1000])
+    results.seconds = time.monotonic() - measurement.started
+    return results
+
+

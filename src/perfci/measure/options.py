@@ -1,0 +1,50 @@
+"""What the caller asks of a measurement, and how it is told about progress."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from perfci.model.base import DeviceKind
+
+OUT = "perfci-out"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One call of `run` or `compare`."""
+
+    mode: Literal["run", "compare"]
+    where: Path
+    """Any folder of the repository."""
+    out: Path
+    base: str | None = None
+    cases: list[str] = field(default_factory=list)
+    """Globs on case ids; empty takes all."""
+    devices: list[DeviceKind] | None = None
+    python: str | None = None
+    budget: float | None = None
+    """Seconds; None takes the policy's."""
+    quick: bool = False
+    """Fewer looks, no fuzzing: an answer within a minute for a few cases."""
+    resume: bool = False
+    committed: bool = False
+    """Measure HEAD as committed, not the working tree: what CI does."""
+    pull_request: bool = False
+    """HEAD is a pull request's merge commit: base is its first parent."""
+    seed: int | None = None
+    wait: float = 600.0
+    """Seconds to wait for another perfci on the same device."""
+    command: list[str] = field(default_factory=list)
+
+
+class Progress(Protocol):
+    """Told about every step, so that a person sees that something happens."""
+
+    def stage(self, text: str) -> None:
+        """A new step begins."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
+        """A launch pair is done: `left` of `cases` cases need more."""

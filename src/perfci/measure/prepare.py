@@ -1,0 +1,220 @@
+"""The two arms: policy, snapshot and build of each."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.arms.environment import arm_environment
+from perfci.arms.git import Commit, Repository
+from perfci.arms.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.measure.options import Options, Progress
+from perfci.model.base import ArmName, MachineError, UsageError
+from perfci.model.policy import Policy
+from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.results import Arm, Reason
+from perfci.system.process import Arena, Died, Parent
+
+
+STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
+"""Launches keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
+history of the process whether an output is paged in anew each time: launches of the same code then differed by a
+factor of up to 12 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
+
+
+@dataclass
+class ArmWork:
+    """One arm while it is being measured."""
+
+    name: ArmName
+    info: Arm
+    policy: Policy
+    folder: Path
+    """Holds `tree/`, `site/` and `cache/`."""
+    python: str
+    env: dict[str, str] = field(default_factory=dict)
+    failure: Reason | None = None
+    """Set when the arm did not build."""
+
+    @property
+    def tree(self) -> Path:
+        """The snapshot."""
+        return self.folder / "tree"
+
+    @property
+    def site(self) -> Path:
+        """`$PERFCI_SITE`: what the build installs."""
+        return self.folder / "site"
+
+    def path(self) -> list[str]:
+        """What comes first on `sys.path`: the build, then the policy's folders that exist."""
+        folders = [self.tree / entry for entry in self.policy.path]
+        return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
+
+    def arena(self, threads: int, cores: list[int]) -> Arena:
+        """What this arm's launches get."""
+        return Arena(self.tree, self.site, self.path(), self.env, self.python, threads, cores)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the arms come from, and whose limits apply."""
+
+    repo: Repository | None
+    root: Path
+    base: Commit | None
+    head: Commit | None
+    policies: Mapping[ArmName, Policy]
+    policy_from: ArmName
+    notes: list[str]
+
+
+def find_sources(options: Options) -> Sources:
+    """Resolve repository, base, head and both policies. Raises UsageError."""
+    repo = Repository.find(options.where)
+    root = repo.root if repo else options.where.resolve()
+    notes: list[str] = []
+    if repo is None and (options.mode == "compare" or options.committed):
+        raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
+    head = repo.head_commit() if repo else None
+    base = repo.resolve_base(options.base, options.pull_request) if repo and options.mode == "compare" else None
+    if options.committed and repo and head:
+        text = repo.read(head.sha, FILE)
+    else:
+        text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
+    if text is None:
+        raise UsageError(f"{root / FILE}: there is no policy: write one with `perfci init`")
+    policies: dict[ArmName, Policy] = {"head": parse_policy(_decode(text, FILE))}
+    policy_from: ArmName = "head"
+    if base and repo:
+        old = repo.read(base.sha, FILE)
+        if old is None:
+            policies["base"] = policies["head"]
+            notes.append(f"base {base.sha[:10]} has no {FILE}: judged by the limits of head")
+        else:
+            policies["base"] = parse_policy(_decode(old, FILE), f"{base.sha[:10]}:{FILE}")
+            policy_from = "base"
+    return Sources(repo, root, base, head, policies, policy_from, notes)
+
+
+def _decode(text: bytes, name: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{name}: is not UTF-8 text: save it as UTF-8") from None
+
+
+def choose_python(asked: str | None, policy: Policy, root: Path) -> str:
+    """The interpreter of the code under test: asked for, the policy's, the active environment's, else perfci's own."""
+    named = asked or policy.python
+    if named:
+        candidate = Path(named).expanduser()
+        if "/" not in named:
+            found = shutil.which(named)
+        else:
+            found = str(candidate if candidate.is_absolute() else root / candidate)
+        if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
+            raise UsageError(f"python: {named!r} is no interpreter that can be run: name one in {FILE} or with --python")
+        return found
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        inside = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
+        if inside.exists():
+            return str(inside)
+    return sys.executable
+
+
+def materialise(options: Options, sources: Sources, scratch: Path, progress: Progress) -> dict[ArmName, ArmWork]:
+    """Snapshots of both arms under `scratch/base` and `scratch/head`. Raises UsageError, MachineError."""
+    arms: dict[ArmName, ArmWork] = {}
+    limits = sources.policies[sources.policy_from]
+    names: list[ArmName] = ["base", "head"] if sources.base else ["head"]
+    for name in names:
+        policy = sources.policies[name]
+        python = choose_python(options.python, policy, sources.root)
+        arm = ArmWork(name, Arm(), policy, scratch / name, python)
+        for folder in (arm.tree, arm.site, arm.folder / "cache"):
+            folder.mkdir(parents=True)
+        progress.stage(f"taking a snapshot of {name}")
+        if name == "base" and sources.base and sources.repo:
+            snapshot = snapshot_commit(sources.repo, sources.base.sha, arm.tree)
+            arm.info = _info(sources.base, snapshot)
+        elif sources.repo and sources.head and options.committed:
+            snapshot = snapshot_commit(sources.repo, sources.head.sha, arm.tree)
+            arm.info = _info(sources.head, snapshot)
+        elif sources.repo:
+            snapshot = snapshot_worktree(sources.repo, arm.tree, exclude=[options.out])
+            arm.info = _info(sources.head, snapshot)
+            arm.info.dirty = sources.repo.is_dirty(exclude=[options.out])
+        else:
+            arm.info = Arm(ref=str(sources.root.name), tree=snapshot_folder(sources.root, arm.tree).digest)
+        arm.env = environment(arm, limits.threads, build=False)
+        arms[name] = arm
+    return arms
+
+
+def _info(commit: Commit | None, snapshot: Snapshot) -> Arm:
+    if commit is None:
+        return Arm(ref="working tree", tree=snapshot.digest)
+    return Arm(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=snapshot.digest)
+
+
+def environment(arm: ArmWork, threads: int, *, build: bool) -> dict[str, str]:
+    """The allow-listed environment of an arm, with its interpreter and what it built first on PATH."""
+    env = arm_environment(
+        arm.folder,
+        caller=os.environ,
+        policy_env=arm.policy.env,
+        pass_env=arm.policy.pass_env,
+        threads=threads,
+        build=build,
+    )
+    env["PATH"] = os.pathsep.join(
+        [str(Path(arm.python).parent), str(arm.site / "bin"), env.get("PATH", os.defpath)]
+    )
+    if not build:
+        for name, value in STEADY_MALLOC.items():
+            env.setdefault(name, value)
+    return env
+
+
+def build(arm: ArmWork, parent: Parent, out: Path) -> None:
+    """Run the arm's own build steps in its tree. A step that fails sets `arm.failure`."""
+    start = time.monotonic()
+    log = out / "logs" / f"build-{arm.name}.log"
+    log.unlink(missing_ok=True)
+    for step in arm.policy.build:
+        try:
+            ended = parent.execute(
+                ["/bin/sh", "-euc", step],
+                env=environment(arm, arm.policy.threads, build=True),
+                cwd=arm.tree,
+                log=log,
+                timeout=arm.policy.build_timeout,
+            )
+            problem = None if ended.code == 0 else ended.words()
+        except Died as died:
+            problem = died.reason.text
+        if problem:
+            text = f"{arm.name} does not build: `{step}` {problem}; {_last_line(log)}"
+            arm.failure = Reason(kind="build", text=text[:1000], log=f"logs/{log.name}")
+            break
+    arm.info.build_seconds = time.monotonic() - start
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    return f"its last line: {lines[-1].strip()[:200]}" if lines else "it printed nothing"
+
+
+def require_inside(arm: ArmWork, foreign: list[list[str]]) -> None:
+    """The module-origin check. Raises MachineError where the arm imported the repository's code from elsewhere."""
+    if foreign:
+        module, file = foreign[0]
+        raise MachineError(
+            f"{arm.name} imports {module!r} from {file}, outside its own tree, so that both arms would measure the same "
+            f"code: build it into each arm with `build: pip install --no-deps --no-build-isolation --target "
+            f'"$PERFCI_SITE" .` in {FILE}'
+        )

@@ -1,0 +1,111 @@
+"""From a policy and the cases to the judgements of a plan."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfci.model.base import DeviceKind, UsageError, matches
+from perfci.model.metrics import CustomMetric, resolve
+from perfci.model.plan import Judgement
+from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
+
+DEFAULT_LIMITS: tuple[Limit, ...] = (
+    Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),  # type: ignore[arg-type]
+    Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),  # type: ignore[arg-type]
+)
+"""What a policy without limits asks for."""
+TIMER_FLOOR: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 50e-9}
+"""Seconds: CUDA events tick in 32 ns (measured on an H200); two readings of perf_counter take some 50 ns."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A case as limits see it."""
+
+    id: str
+    device: DeviceKind
+    device_name: str = ""
+    own: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    """Limits that the kernel declares itself; they come after the policy's."""
+    where: str = ""
+    """`file:line` of the declaration."""
+
+
+def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, str]]:
+    """The kernel's own limits. Raises UsageError, naming the declaration, for a bad one."""
+    limits = []
+    for index, raw in enumerate(subject.own):
+        source = f"{subject.where}: limits[{index}]"
+        try:
+            limit = Limit.model_validate({**raw, "cases": [subject.id]})
+            check_limit(limit, custom, source)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+            raise UsageError(f"{source}{'.' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        limits.append((limit, source))
+    return limits
+
+
+def applies(limit: Limit, subject: Subject) -> bool:
+    """Whether `limit` speaks of this case on this device."""
+    return any(matches(pattern, subject.id) for pattern in limit.cases) and any(
+        pattern == "*" or matches(pattern, subject.device) or matches(pattern, subject.device_name)
+        for pattern in limit.devices
+    )
+
+
+def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
+    """One judgement per case, metric and kind of bound; of several limits the last counts.
+
+    Sorted by case, device, metric and kind, so that the plan does not depend on the order of discovery.
+    Raises UsageError for a kernel's own limit that is wrong.
+    """
+    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
+    common = written or [(limit, "default") for limit in DEFAULT_LIMITS]
+    made: dict[tuple[str, str, str, str], Judgement] = {}
+    for subject in subjects:
+        for limit, source in [*common, *declared(subject, policy.metrics)]:
+            if not applies(limit, subject):
+                continue
+            metric = resolve(limit.metric, policy.metrics)
+            bounds: dict[str, float | None] = {
+                "regression": limit.regression,
+                "min": None if limit.min is None else bound_in_unit(limit.min, metric),
+                "max": None if limit.max is None else bound_in_unit(limit.max, metric),
+            }
+            for kind, bound in bounds.items():
+                if bound is None:
+                    continue
+                floor = (TIMER_FLOOR[subject.device] if limit.floor is None else limit.floor) if metric.unit == "s" else 0.0
+                made[subject.id, subject.device, metric.name, kind] = Judgement(
+                    case=subject.id,
+                    device=subject.device,
+                    metric=metric.name,
+                    unit=metric.unit,
+                    better=metric.better,
+                    kind=kind,  # type: ignore[arg-type]  # a key of `bounds`
+                    bound=bound,
+                    floor=floor if kind == "regression" else 0.0,
+                    severity=limit.severity,
+                    on_missing=limit.on_missing,
+                    source=source,
+                )
+    return [made[key] for key in sorted(made)]
+
+
+def idle_limits(policy: Policy, ids: Iterable[str]) -> list[str]:
+    """Limits of the policy whose globs match none of the case ids: `limits[2] (cases softmax/*)`.
+
+    A limit for another device is not idle: it waits for that machine.
+    """
+    known = set(ids)
+    return [
+        f"limits[{i}] (cases {', '.join(limit.cases)})"
+        for i, limit in enumerate(policy.limits)
+        if not any(matches(pattern, ident) for pattern in limit.cases for ident in known)
+    ]

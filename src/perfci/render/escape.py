@@ -1,0 +1,127 @@
+"""Text from code and tools (case ids, reasons, branch names) made harmless for where it lands.
+
+`limit` bounds the length in *visible* characters, cut before escaping, so that no escape is ever torn.
+"""
+
+import re
+import unicodedata
+
+_ACTIVE = str.maketrans(
+    {character: f"\\{character}" for character in "*_[]~#"}
+    # Entities where a backslash escape means different things to tables, code and mathematics.
+    | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "\\": "&#92;", "`": "&#96;", "$": "&#36;"}
+)
+_BREAK = "&#8203;"
+"""A zero-width space, written as an entity: keeps GitHub from making links and mentions of what follows."""
+_LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
+_LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=:](?=[-=:\s]|$)|\d{1,9}(?=[.)](?:\s|$)))")
+_FORMULA = "=+-@\t\r＝＋－＠"
+_SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+class Safe(str):
+    """Text that is escaped already."""
+
+    __slots__ = ()
+
+
+def visible(text: str) -> str:
+    """`text` on one line with nothing hidden in it.
+
+    White space becomes single spaces; control characters, bidirectional overrides, zero-width characters,
+    lone surrogates and noncharacters are written as `\\u202e`.
+    """
+    return _shown(" ".join(text.split()))
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else "".join(map(_seen, text))
+
+
+def _seen(character: str) -> str:
+    point = ord(character)
+    hidden = (
+        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or point & 0xFFFE == 0xFFFE
+    )
+    if not (hidden or 0xFDD0 <= point <= 0xFDEF):
+        return character
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def shorten(text: str, limit: int, middle: bool = False) -> str:
+    """`text` in at most `limit` characters, with `…` where something was cut: at the end or in the middle."""
+    if len(text) <= limit:
+        return text
+    if not middle:
+        return text[: limit - 1] + "…"
+    head = (limit - 1) // 2
+    return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]
+
+
+def markdown(text: str, limit: int = 300) -> Safe:
+    """Plain text inside GitHub Markdown: a sentence, a list item or a table cell.
+
+    Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`), autolink, HTML,
+    mathematics, list or heading.
+    """
+    return _escaped(shorten(visible(text), limit))
+
+
+def _escaped(text: str) -> Safe:
+    escaped = _LINKS.sub(lambda match: match[0] + _BREAK, text.translate(_ACTIVE))
+    leading = _LEADING.match(escaped)
+    if leading:
+        # `-`, `+` and `=` themselves, or the `.` and `)` behind a number
+        at = leading.end() if leading[0][0].isdigit() else 0
+        escaped = f"{escaped[:at]}\\{escaped[at:]}"
+    return Safe(escaped)
+
+
+def code(text: str, limit: int = 160) -> Safe:
+    """`text` as code, anywhere in Markdown, table cells included; long names are cut in the middle."""
+    shown = shorten(visible(text), limit, middle=True)
+    if not shown:
+        return Safe("–")
+    if "`" in shown or "|" in shown:
+        # In a code span a pipe ends a table cell unless it is escaped; outside a table that escape would be
+        # seen.
+        return Safe(f"<code>{_escaped(shown)}</code>")
+    return Safe(f"`{shown}`")
+
+
+def cell(text: str, limit: int = 300) -> Safe:
+    """A table cell of plain text; `–` where there is none."""
+    return markdown(text, limit) or Safe("–")
+
+
+def prose(text: str, limit: int = 300) -> Safe:
+    """A sentence in which names stand between backticks: these become code, everything else plain text."""
+    parts = spans(shorten(visible(text), limit))
+    return Safe("".join(code(part) if index % 2 else _escaped(part) for index, part in enumerate(parts)))
+
+
+def spans(text: str) -> list[str]:
+    """Plain text and names between backticks in turns; the first part, which may be empty, is plain."""
+    return _SPAN.split(text)
+
+
+def csv_field(text: str, limit: int = 2000) -> str:
+    """A text field of a table that a spreadsheet may open: never the beginning of a formula.
+
+    Source: OWASP, "CSV Injection". Quoting is the CSV writer's business.
+    """
+    shown = shorten(visible(text), limit)
+    return f"'{shown}" if shown[:1] and shown[0] in _FORMULA else shown
+
+
+def xml(text: str, limit: int = 2000) -> str:
+    """Text without the characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
+    return shorten(visible(text), limit)
+
+
+def fence(text: str) -> Safe:
+    """A fenced code block of one command line that nothing inside can close; its spaces stay as they are."""
+    shown = _shown(text)
+    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    mark = "`" * max(3, longest + 1)
+    return Safe(f"{mark}sh\n{shown}\n{mark}")

@@ -1,0 +1,257 @@
+"""The report for a terminal: a table that fits its width, or plain lines where there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfci.model.report import Class, Effect, Report, Row, Verdict
+from perfci.model.units import show
+from perfci.render.escape import spans, visible
+from perfci.render.view import View, class_count
+
+MOST_ROWS = 40
+"""With more rows than this, unchanged ones are only counted."""
+_CASE_WIDTH = 24
+"""What a table leaves to case ids before it gives up another column; longer ids are folded, never cut."""
+_MARKS: dict[Effect, str] = {"fail": "✗", "warn": "!", "pass": "✓"}
+_STYLES: dict[Effect, str] = {"fail": "bold red", "warn": "yellow", "pass": "green"}
+_BADGES: dict[Verdict, tuple[str, str]] = {
+    "pass": ("PASS", "bold white on green"),
+    "fail": ("FAIL", "bold white on red"),
+    "error": ("ERROR", "bold white on magenta"),
+}
+_QUIET: tuple[Class, ...] = ("unchanged", "skipped")
+
+
+@dataclass(frozen=True)
+class _Detail:
+    """How much a row's line says; a narrow terminal gets less."""
+
+    words: bool = True
+    intervals: bool = True
+    limits: bool = True
+
+
+_DETAILS = (_Detail(), _Detail(words=False), _Detail(False, False), _Detail(False, False, False))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Headings and cells as text; a heading that begins with `>` stands over numbers."""
+
+    head: list[str]
+    cells: list[list[str]]
+    styles: list[str] = field(default_factory=list)
+    """Of the first cell of each line."""
+
+    @property
+    def names(self) -> list[str]:
+        return [name.removeprefix(">") for name in self.head]
+
+    @property
+    def widths(self) -> list[int]:
+        return [max(map(cell_len, column)) for column in zip(self.names, *self.cells, strict=True)]
+
+    def fits(self, width: int) -> bool:
+        """Whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
+        columns = [
+            min(own, _CASE_WIDTH) if name == "case" else own
+            for name, own in zip(self.names, self.widths, strict=True)
+        ]
+        return sum(columns) + 2 * (len(columns) - 1) <= width
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the verdict, the rows and what is worth knowing beside them.
+
+    On a terminal: tables and colour within the console's width. Elsewhere: one line a row, without colour,
+    boxes or cut names.
+    """
+    _Printer(View(report), console).print()
+
+
+class _Printer:
+    def __init__(self, shown: View, console: Console) -> None:
+        self.view, self.report, self.console = shown, shown.report, console
+        self.rich = console.is_terminal
+
+    def print(self) -> None:
+        self.header()
+        rows = self.report.rows
+        if len(rows) > MOST_ROWS:
+            rows = [row for row in rows if row.class_ != "unchanged"]
+        if rows:
+            self.table(self.row_table(rows))
+        hidden = len(self.report.rows) - len(rows)
+        if hidden:
+            self.block([Text(f"{hidden} unchanged rows are not shown.", "dim")])
+        if self.rich:
+            self.block([self.reason(row) for row in rows if row.class_ not in _QUIET and self.why(row)])
+        if not self.view.comparing and self.view.measured:
+            self.table(self.measured_table())
+            if self.view.other_measured:
+                self.table(self.other_table())
+        if self.view.device_pairs:
+            self.table(self.device_table())
+        self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
+
+    def header(self) -> None:
+        """The verdict with its sentence, what to do, facts and counts."""
+        report, view = self.report, self.view
+        badge, style = _BADGES[report.verdict]
+        if report.verdict == "pass" and (view.warnings or view.failing):
+            style = "bold black on yellow"
+        self.put(_prose(f" {badge} " if self.rich else f"{badge}:", report.sentence, style, " "))
+        if report.advice:
+            self.put(_prose("", report.advice))
+        arms = [
+            f"{arm} {view.commit(arm)}{' with uncommitted changes' if view.dirty(arm) else ''}"
+            for arm in report.arms
+        ]
+        for parts in ([*view.devices, " → ".join(arms)], view.effort):
+            self.put(Text(visible(" · ".join(parts)), "dim"))
+        if view.counts:
+            text = Text()
+            for index, (name, number) in enumerate(view.counts):
+                text.append(" · " if index else "").append(
+                    class_count(name, number), "bold" if view.fails(name) else ""
+                )
+            self.put(text)
+
+    def row_table(self, rows: Sequence[Row]) -> _Table:
+        """The rows, with as much detail as fits."""
+        for detail in _DETAILS:
+            table = self.detailed(rows, detail)
+            if not self.rich or table.fits(self.console.width):
+                break
+        return table
+
+    def detailed(self, rows: Sequence[Row], detail: _Detail) -> _Table:
+        """The rows as a table; the metric gets a column where it is not always the time."""
+        view = self.view
+        times = self.rich and all(row.metric in ("", "time") for row in rows)
+        changes = any(row.change is not None for row in rows)
+        head = (["", "class"] if detail.words else [""]) if self.rich else ["effect", "class"]
+        head += ["case"] if times else ["case", "metric"]
+        head += [">base", ">head"] if view.comparing else [">value"]
+        head += ["change in time" if times else "change"] if changes else []
+        head += ["limit"] if detail.limits else []
+        head += [] if self.rich else ["why"]
+        cells = []
+        for row in rows:
+            line = [_MARKS[row.effect] if self.rich else row.effect, *([row.class_] if detail.words else [])]
+            line += [
+                visible(row.case) + view.on(row.device),
+                *([] if times else [visible(row.metric) or "–"]),
+            ]
+            line += [view.base(row)] if view.comparing else []
+            line += [view.head(row, detail.intervals)]
+            line += [view.change(row, detail.intervals)] if changes else []
+            line += [view.limit(row)] if detail.limits else []
+            line += [] if self.rich else [self.why(row)]
+            cells.append([visible(cell) for cell in line])
+        return _Table(head, cells, [_style(row) for row in rows])
+
+    def why(self, row: Row) -> str:
+        log = self.view.log(row)
+        place = f"{row.file}:{row.line}" if row.file and row.line else row.file
+        parts = [row.reason, place if row.effect != "pass" else "", f"log {log}" if log else ""]
+        return " · ".join(visible(part) for part in parts if part)
+
+    def reason(self, row: Row) -> Text:
+        """Why a row is what it is, in a line of its own under the table."""
+        lead = f"{_MARKS[row.effect]} {visible(row.case)}{self.view.on(row.device)} {row.class_}: "
+        return _prose(lead, self.why(row), _style(row))
+
+    def measured_table(self) -> _Table:
+        """Values of head: the time and what follows from it."""
+        view = self.view
+        head = ["case"]
+        for metric in view.standard_metrics:
+            head += [f">{metric}", ">±"] if metric == "time" else [f">{metric}"]
+        cells = []
+        for case in view.measured:
+            line = [visible(case.case) + view.on(case.device)]
+            for metric in view.standard_metrics:
+                entry = case.metrics.get(metric)
+                line.append(view.median(entry, "head"))
+                if metric == "time":
+                    line.append(view.spread(entry, "head"))
+            cells.append(line)
+        return _Table(head, cells)
+
+    def other_table(self) -> _Table:
+        """Values of head: metrics that the commands report themselves."""
+        cells = [
+            [
+                visible(entry.case) + self.view.on(entry.device),
+                visible(entry.metric),
+                visible(self.view.median(entry, "head")),
+            ]
+            for entry in self.view.other_measured
+        ]
+        return _Table(["case", "metric", ">value"], cells)
+
+    def device_table(self) -> _Table:
+        """CPU against GPU."""
+        cells = [
+            [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
+            for pair in self.view.device_pairs
+        ]
+        return _Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
+
+    def table(self, table: _Table) -> None:
+        """A rich table, or lines padded to columns."""
+        if not self.rich:
+            lines = [table.names, *table.cells]
+            self.block([Text(_padded(line, table.widths)) for line in lines])
+            return
+        drawn = Table(
+            box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False
+        )
+        for name, heading in zip(table.names, table.head, strict=True):
+            justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
+            folded = name == "case"
+            drawn.add_column(
+                name, justify=justify, overflow="fold", no_wrap=not folded, min_width=12 if folded else None
+            )
+        for index, line in enumerate(table.cells):
+            first = Text(line[0], table.styles[index] if table.styles else "")
+            drawn.add_row(first, *map(Text, line[1:]))
+        self.console.print()
+        self.console.print(drawn)
+
+    def block(self, lines: Sequence[Text]) -> None:
+        """Lines that stand together, set off by an empty one."""
+        if lines:
+            self.put(Text())
+        for line in lines:
+            self.put(line)
+
+    def put(self, text: Text) -> None:
+        """Print one line; where there is no terminal it stays one line, however long."""
+        self.console.print(text, soft_wrap=not self.rich, highlight=False)
+
+
+def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
+    """A sentence whose names between backticks stand out."""
+    text = Text(lead, style) if not space else Text.assemble((lead, style), space)
+    for index, part in enumerate(spans(visible(sentence))):
+        text.append(part, "bold" if index % 2 else "not bold")
+    return text
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)
+    ).rstrip()
+
+
+def _style(row: Row) -> str:
+    return "dim" if row.class_ in _QUIET else _STYLES[row.effect]

@@ -1,0 +1,384 @@
+"""The words and groups that every rendering shares. Plain text: each renderer escapes it for where it lands.
+
+Numbers come from the Report. What is worked out here is notation alone: the half-width of an interval that
+stands in the Report, and the quotient of two times that stand side by side.
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from perfci.model.base import ARMS, ArmName, DeviceKind
+from perfci.model.report import CLASSES, CaseFacts, Class, Measured, Report, Row, Stats
+from perfci.model.units import show, show_change, significant
+
+_NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
+_STANDARD = ("time", "tflops", "bandwidth", "throughput")
+ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def class_count(name: Class, number: int) -> str:
+    """`2 regressions`, `46 unchanged`."""
+    return count(number, name) if name in _NOUNS else f"{number} {name}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `2 min 40 s`, `1 h 3 min`."""
+    if seconds < 59.5:
+        return f"{significant(seconds, 2)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
+
+
+def plain(text: str) -> str:
+    """A shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
+
+
+def percent(share: float) -> str:
+    """A share as people write a limit: 0.02 → `2 %`."""
+    return f"{round(share * 100, 9):g} %"
+
+
+def half_width(row: Row) -> str:
+    """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
+    if row.kind != "regression" or row.interval is None:
+        return ""
+    points = (row.interval.high - row.interval.low) / 2 * 100
+    if not math.isfinite(points):
+        return ""
+    return f"±{_points(points)}"
+
+
+def _points(points: float) -> str:
+    return significant(points, 1 if points < 1 else 2)
+
+
+def _relative(low: float, high: float, centre: float) -> str:
+    """Half of an interval as a share of its centre; empty where that is no number."""
+    points = (high - low) / 2 / abs(centre) * 100
+    return f"{_points(points)} %" if math.isfinite(points) else ""
+
+
+def direction(row: Row) -> str:
+    """Which way a value moved, in a word; empty where it is not known or means nothing."""
+    if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
+        return ""
+    slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
+    return slower if row.change > 1 else faster
+
+
+def command_line(report: Report) -> str:
+    """The command that repeats the run, quoted for a shell."""
+    return shlex.join(report.command)
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """Everything measured of one case on one device."""
+
+    case: str
+    device: DeviceKind
+    metrics: dict[str, Measured]
+
+
+@dataclass(frozen=True)
+class DevicePair:
+    """One case id that was timed on both devices."""
+
+    case: str
+    cpu: Stats
+    cuda: Stats
+
+    @property
+    def quotient(self) -> str:
+        """`GPU 12.3× faster`; empty where a time is no positive number."""
+        if not (self.cpu.median > 0 and self.cuda.median > 0):
+            return "–"
+        ratio = self.cpu.median / self.cuda.median
+        if not math.isfinite(ratio):
+            return "–"
+        return f"GPU {significant(ratio)}× faster" if ratio >= 1 else f"CPU {significant(1 / ratio)}× faster"
+
+
+class View:
+    """A Report, grouped the way people read it."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    @property
+    def comparing(self) -> bool:
+        """Whether there is a base to compare with."""
+        return self.report.mode == "compare"
+
+    @cached_property
+    def failing(self) -> list[Row]:
+        """Rows that fail the run (or would, were it not observing), worst first."""
+        return [row for row in self.report.rows if row.effect == "fail"]
+
+    @cached_property
+    def warnings(self) -> list[Row]:
+        """Rows that a reader should know of and that do not fail the run."""
+        return [row for row in self.report.rows if row.effect == "warn"]
+
+    @cached_property
+    def improvements(self) -> list[Row]:
+        """Rows that got better."""
+        return [row for row in self.report.rows if row.class_ == "improvement" and row.effect == "pass"]
+
+    @cached_property
+    def measured(self) -> list[MeasuredCase]:
+        """Measured values by case, in the Report's order."""
+        cases: dict[tuple[str, DeviceKind], dict[str, Measured]] = {}
+        for entry in self.report.measured:
+            cases.setdefault((entry.case, entry.device), {})[entry.metric] = entry
+        return [MeasuredCase(case, device, metrics) for (case, device), metrics in cases.items()]
+
+    @cached_property
+    def standard_metrics(self) -> list[str]:
+        """Metrics that get a column: time and what follows from it, as far as measured."""
+        return [name for name in _STANDARD if any(name in case.metrics for case in self.measured)]
+
+    @cached_property
+    def other_measured(self) -> list[Measured]:
+        """Values of other metrics, which get a row each."""
+        return [entry for entry in self.report.measured if entry.metric not in _STANDARD]
+
+    @cached_property
+    def device_pairs(self) -> list[DevicePair]:
+        """CPU against GPU: head's times of cases that were measured on both."""
+        times: dict[str, dict[DeviceKind, Stats]] = {}
+        for case in self.measured:
+            stats = case.metrics["time"].arms.get("head") if "time" in case.metrics else None
+            if stats is not None:
+                times.setdefault(case.case, {})[case.device] = stats
+        return [DevicePair(case, by["cpu"], by["cuda"]) for case, by in times.items() if len(by) == 2]
+
+    @cached_property
+    def kinds(self) -> list[DeviceKind]:
+        """Kinds of devices that rows or values speak of, the GPU first."""
+        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {
+            m.device for m in self.report.measured
+        }
+        return [kind for kind in ("cuda", "cpu") if kind in seen]
+
+    def on(self, device: DeviceKind) -> str:
+        """` (cpu)` where the report speaks of several devices."""
+        return f" ({device})" if len(self.kinds) > 1 else ""
+
+    def show(self, value: float | None, metric: str, unit: str, case: str, device: DeviceKind) -> str:
+        """A value for people; a throughput names its items: `12.3 k tokens/s`."""
+        facts = self._facts.get((case, device))
+        if metric == "throughput" and unit == "/s" and facts is not None:
+            unit = f"{facts.work.item}/s"
+        return show(value, unit)
+
+    def _of(self, row: Row, value: float | None) -> str:
+        return self.show(value, row.metric, row.unit, row.case, row.device)
+
+    def base(self, row: Row) -> str:
+        """Base's value of a row."""
+        return self._of(row, row.base)
+
+    def head(self, row: Row, interval: bool = True) -> str:
+        """Head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
+        text = self._of(row, row.head)
+        if not interval or row.kind not in ("min", "max") or row.interval is None or not row.head:
+            return text
+        width = _relative(row.interval.low, row.interval.high, row.head)
+        return f"{text} (±{width})" if width else text
+
+    def limit(self, row: Row) -> str:
+        """`2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
+        if row.limit is None:
+            return "–"
+        if row.kind == "regression":
+            return percent(row.limit)
+        return f"{'≥' if row.kind == 'min' else '≤'} {plain(self._of(row, row.limit))}"
+
+    def change(self, row: Row, interval: bool = True) -> str:
+        """`+211 % (±0.4) slower`; `–` where nothing was compared."""
+        if row.change is None:
+            return "–"
+        width = half_width(row) if interval else ""
+        return " ".join(
+            part for part in (show_change(row.change), f"({width})" if width else "", direction(row)) if part
+        )
+
+    def median(self, entry: Measured | None, arm: ArmName) -> str:
+        """The median over the launches of one arm."""
+        if entry is None or arm not in entry.arms:
+            return "–"
+        return self.show(entry.arms[arm].median, entry.metric, entry.unit, entry.case, entry.device)
+
+    @staticmethod
+    def spread(entry: Measured | None, arm: ArmName) -> str:
+        """`0.1 %`: half of the interval of the median, relative to it; `–` for too few launches."""
+        stats = entry.arms.get(arm) if entry is not None else None
+        if stats is None or not stats.level or not stats.median:
+            return "–"
+        return _relative(stats.low, stats.high, stats.median) or "–"
+
+    @staticmethod
+    def launches(entry: Measured | None, arm: ArmName) -> str:
+        """Number of launches behind a value."""
+        return str(entry.arms[arm].n) if entry is not None and arm in entry.arms else "–"
+
+    def log(self, row: Row) -> str:
+        """Path of the log that explains a failed row; empty where there is none."""
+        facts = self._facts.get((row.case, row.device))
+        if facts is None or row.kind != "presence":
+            return ""
+        reasons = [facts.reasons[arm] for arm in reversed(ARMS) if arm in facts.reasons]
+        return next((reason.log for reason in reasons if reason.log), "")
+
+    @cached_property
+    def _facts(self) -> dict[tuple[str, DeviceKind], CaseFacts]:
+        return {(facts.case, facts.device): facts for facts in self.report.facts}
+
+    @cached_property
+    def counts(self) -> list[tuple[Class, int]]:
+        """Classes that occur, worst first, with their number of cases."""
+        return [(name, self.report.counts[name]) for name in CLASSES if self.report.counts.get(name)]
+
+    def fails(self, name: Class) -> bool:
+        """Whether a row of this class fails the run."""
+        return any(row.class_ == name for row in self.failing)
+
+    def commit(self, arm: ArmName) -> str:
+        """`4d5993f`, the name of the ref where there is no commit, or `working tree`."""
+        facts = self.report.arms.get(arm)
+        if facts is None:
+            return "–"
+        return facts.commit[:7] if facts.commit else facts.ref or "working tree"
+
+    def dirty(self, arm: ArmName) -> bool:
+        """Whether uncommitted changes were measured in this arm."""
+        return arm in self.report.arms and self.report.arms[arm].dirty
+
+    @cached_property
+    def devices(self) -> list[str]:
+        """Names of the devices that were used, with the driver where one of them is a GPU."""
+        known = self.report.fingerprint.devices
+        names = [known[kind] for kind in self.kinds or known if known.get(kind)]
+        if self.report.fingerprint.driver and ("cuda" in self.kinds or not self.kinds):
+            names.append(f"driver {self.report.fingerprint.driver}")
+        return names
+
+    @cached_property
+    def effort(self) -> list[str]:
+        """`16 pairs`, `noise 0.2 %`, `measured for 2 min 40 s`, `3 min 5 s in all`."""
+        report = self.report
+        parts = []
+        if report.pairs:
+            one, many = ("pair", "pairs") if self.comparing else ("launch", "launches")
+            parts.append(f"{report.pairs} {one if report.pairs == 1 else many}")
+        if report.noise is not None and math.isfinite(report.noise):
+            parts.append(f"noise {significant(report.noise * 100, 2)} %")
+        if report.measuring_seconds:
+            parts.append(f"measured for {duration(report.measuring_seconds)}")
+        parts.append(f"{duration(report.seconds)} in all")
+        return parts
+
+    @cached_property
+    def remarks(self) -> list[str]:
+        """What a reader must know beside the rows: the run's modes, files that did not import, notes."""
+        report = self.report
+        found = [f"This file did not import, so its cases are unknown: {line}" for line in report.files]
+        if report.exploratory:
+            found.append("Judged by other limits than it was measured for: the error rates do not hold.")
+        if report.observe:
+            found.append("The policy only observes: nothing here fails the run.")
+        if report.strict:
+            found.append("Strict: warnings fail the run too.")
+        if not self.comparing and report.verdict != "error":
+            found.append("Compared with nothing: without a base only absolute limits are judged.")
+        elif self.comparing and report.policy_from == "head":
+            found.append("Base has no policy: judged by head's.")
+        return found + report.notes
+
+    @cached_property
+    def checked(self) -> list[CaseFacts]:
+        """Facts of the cases whose results were checked in head, else in base."""
+        return [facts for facts in self.report.facts if self.check(facts)]
+
+    @staticmethod
+    def check(facts: CaseFacts) -> ArmName | None:
+        """The arm whose check is shown: head, or base where head was not checked."""
+        return next((arm for arm in reversed(ARMS) if arm in facts.checks and facts.checks[arm].shapes), None)
+
+    @cached_property
+    def unreferenced(self) -> list[CaseFacts]:
+        """Cases whose results were compared with no reference."""
+        return [
+            facts
+            for facts in self.report.facts
+            if facts.checks and not any(check.compared for check in facts.checks.values())
+        ]
+
+    @cached_property
+    def contracts(self) -> list[tuple[str, int]]:
+        """How numbers were measured, with the number of cases measured so."""
+        groups: dict[str, int] = {}
+        for facts in self.report.facts:
+            if facts.contract:
+                text = ", ".join(f"{key} {value}" for key, value in sorted(facts.contract.items()))
+                groups[text] = groups.get(text, 0) + 1
+        return sorted(groups.items(), key=lambda item: (-item[1], item[0]))
+
+    @cached_property
+    def environment(self) -> list[tuple[str, str]]:
+        """Facts of machine, tools and code as name and value."""
+        report, facts = self.report, self.report.fingerprint
+        pairs = [
+            (f"device ({kind})", name) for kind, name in sorted(facts.devices.items()) if name != facts.cpu
+        ]
+        pairs += [
+            ("GPU UUID", facts.uuid or ""),
+            ("driver", facts.driver or ""),
+            (
+                "torch",
+                f"{facts.torch} (CUDA {facts.cuda})" if facts.torch and facts.cuda else facts.torch or "",
+            ),
+            ("python", facts.python),
+            ("host", facts.host),
+            ("cpu", ", ".join(filter(None, (facts.cpu, count(facts.cores, "core") if facts.cores else "")))),
+            ("memory", plain(show(float(facts.memory), "B")) if facts.memory else ""),
+            ("perfci", facts.perfci),
+        ]
+        pairs += [(key, str(value)) for key, value in sorted(facts.extra.items())]
+        for arm in ARMS:
+            if arm in report.arms:
+                code = report.arms[arm]
+                built = f"built in {duration(code.build_seconds)}" if code.build_seconds else ""
+                state = "with uncommitted changes" if code.dirty else ""
+                named = code.ref if code.ref != code.commit else ""
+                pairs.append((arm, ", ".join(filter(None, (code.commit, named, code.subject, state, built)))))
+        pairs += [("limits", f"of {report.policy_from}"), ("started", report.started), ("run", report.run)]
+        return [(name, value) for name, value in pairs if value]
+
+
+def by_class(rows: Iterable[Row]) -> str:
+    """`2 inconclusive, 1 clock`: what kinds of rows these are."""
+    numbers: dict[Class, int] = {}
+    for row in rows:
+        numbers[row.class_] = numbers.get(row.class_, 0) + 1
+    return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)
+
+
+def capped(items: Sequence[str], most: int) -> str:
+    """`a, b, and 3 more`."""
+    shown = ", ".join(items[:most])
+    return f"{shown}, and {len(items) - most} more" if len(items) > most else shown

@@ -1,0 +1,1 @@
+"""Floor 1: decisions, estimators and intervals. Pure functions over arrays."""

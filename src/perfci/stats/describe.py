@@ -1,0 +1,85 @@
+"""Descriptions of samples and launch values."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from perfci.stats.walsh import Array
+
+LEVEL = 0.95
+"""Coverage that the interval of a median aims at."""
+
+
+class Description(NamedTuple):
+    """Launch values of one arm in their own unit; the fields of `perfci.model.report.Stats`."""
+
+    n: int
+    mean: float
+    sd: float
+    median: float
+    low: float
+    high: float
+    level: float
+
+
+def _finite(values: Sequence[float] | Array) -> Array:
+    array = np.asarray(values, dtype=np.float64).ravel()
+    if array.size == 0:
+        raise ValueError("no values")
+    if not np.isfinite(array).all():
+        raise ValueError("a value is not a finite number")
+    return array
+
+
+def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
+    """Mean of what is left after ⌊share × n⌋ samples are cut from each end of the sorted samples.
+
+    It resolves differences below the tick of the timer, which a median cannot, and ignores stray samples,
+    which a mean does not (Tukey & McLaughlin, Sankhya A 25, 1963). Raises ValueError where samples are
+    empty or not finite, or share is outside [0, 0.5).
+    """
+    if not 0 <= share < 0.5:
+        raise ValueError(f"the share to trim lies in [0, 0.5), not at {share}")
+    array = np.sort(_finite(samples))
+    cut = int(share * array.size)
+    return float(array[cut : array.size - cut].mean())
+
+
+@lru_cache(maxsize=256)
+def _median_rank(n: int, level: float) -> tuple[int, float]:
+    """The largest k so that [x_(k), x_(n+1-k)] covers the median with `level` or more, else 1; its coverage.
+
+    Order statistics and the binomial distribution: Hollander & Wolfe, 3.6. Integers, hence exact.
+    """
+    total = 2**n
+    term, missed = 1, 1  # C(n, 0), and the sum of C(n, i) for i < k
+    k = 1
+    while k < n // 2:
+        term = term * (n - k + 1) // k
+        if 2 * (missed + term) / total > 1 - level:
+            break
+        missed += term
+        k += 1
+    return k, 1 - 2 * missed / total
+
+
+def describe(values: Sequence[float] | Array) -> Description:
+    """Number, mean, standard deviation (n - 1; 0 for one value), median, and the median's exact interval.
+
+    The interval covers 95 % or more; where there are too few values for that it is the range, with its
+    exact coverage: 0 for one value. Raises ValueError where values are empty or not finite.
+    """
+    array = np.sort(_finite(values))
+    n = array.size
+    k, level = _median_rank(n, LEVEL)
+    return Description(
+        n=n,
+        mean=float(array.mean()),
+        sd=float(array.std(ddof=1)) if n > 1 else 0.0,
+        median=float(np.median(array)),
+        low=float(array[k - 1]),
+        high=float(array[n - k]),
+        level=level,
+    )

@@ -1,0 +1,63 @@
+"""Launch values of a case, metric by metric, with the metrics that follow from time and declared work."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from perfci.model.base import ArmName
+from perfci.model.results import Case, CaseArm, Pair, Work
+from perfci.stats.walsh import Array
+
+DERIVED: dict[str, tuple[Callable[[Work], float], str]] = {
+    "tflops": (lambda work: work.flops / 1e12, "floating-point operations"),
+    "bandwidth": (lambda work: work.read + work.written, "bytes"),
+    "throughput": (lambda work: work.items, "items"),
+}
+"""Metric → amount of work per execution in the metric's unit × seconds, and the name of that work."""
+
+
+def in_order(case: Case) -> list[Pair]:
+    """The pairs in the order measured."""
+    return sorted(case.pairs, key=lambda pair: pair.index)
+
+
+def value(case: Case, pair: Pair, arm: ArmName, metric: str) -> float | None:
+    """The launch value of `metric`, None where it was not measured; NaN where it derives from a time that
+    is none."""
+    values = pair.values.get(arm, {})
+    if metric in values:
+        return values[metric]
+    if metric not in DERIVED or "time" not in values:
+        return None
+    work = DERIVED[metric][0](case.arms.get(arm, CaseArm()).work)
+    if not work > 0:
+        return None
+    time = values["time"]
+    return work / time if math.isfinite(time) and time > 0 else math.nan
+
+
+def arm_values(case: Case, arm: ArmName, metric: str) -> Array:
+    """The launch values of one arm in the order measured, shape (launches,), in the metric's unit."""
+    found = (value(case, pair, arm, metric) for pair in in_order(case))
+    return np.array([v for v in found if v is not None], dtype=np.float64)
+
+
+def paired_values(case: Case, metric: str) -> tuple[Array, Array]:
+    """Base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
+    base, head = [], []
+    for pair in in_order(case):
+        b, h = value(case, pair, "base", metric), value(case, pair, "head", metric)
+        if b is not None and h is not None:
+            base.append(b)
+            head.append(h)
+    return np.array(base, dtype=np.float64), np.array(head, dtype=np.float64)
+
+
+def metrics(case: Case) -> list[str]:
+    """Names of the metrics that have a value in some launch: time first, then cycles, derived ones,
+    reported ones."""
+    reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
+    known = ["time", "cycles", *DERIVED]
+    have = [name for name in known if any(arm_values(case, arm, name).size for arm in case.arms)]
+    return have + sorted(reported - set(known))

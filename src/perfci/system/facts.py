@@ -1,0 +1,179 @@
+"""Facts of the machine that perfci runs on. Linux; elsewhere what the standard library and psutil know."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+from perfci.model.fingerprint import Fingerprint
+
+# Server cores whose /proc/cpuinfo has no model name; numbers from util-linux, sys-utils/lscpu-arm.c.
+_ARM_CORES = {
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+    ("0x41", "0xd83"): "Arm Neoverse-V3AE",
+    ("0x41", "0xd84"): "Arm Neoverse-V3",
+    ("0x41", "0xd8e"): "Arm Neoverse-N3",
+    ("0xc0", "0xac3"): "Ampere-1",
+    ("0xc0", "0xac4"): "Ampere-1a",
+}
+
+
+def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
+    """Fingerprint of the host: operating system, processor, usable cores, usable memory.
+
+    `perfci` is perfci's own version. What an arm's interpreter and the GPU add is left empty. `root` is where
+    `/proc` and `/sys` lie.
+    """
+    cpu = cpu_model(root)
+    return Fingerprint(
+        perfci=perfci,
+        host=_host(),
+        cpu=cpu,
+        cores=usable_cores(),
+        memory=usable_memory(root),
+        devices={"cpu": cpu},
+    )
+
+
+def _host() -> str:
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    try:
+        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
+    except (OSError, KeyError):
+        return kernel
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """The processor's name, such as `AMD EPYC 9654 96-Core Processor`; its architecture if it has none."""
+    try:
+        text = (root / "proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
+    }
+    for key in ("model name", "cpu model", "Model", "cpu"):  # x86 and 32-bit Arm, MIPS, boards, POWER
+        if facts.get(key):
+            return re.sub(r"\s+", " ", facts[key])
+    if facts.get("CPU implementer") and facts.get("CPU part"):
+        maker, part = facts["CPU implementer"], facts["CPU part"]
+        return _ARM_CORES.get((maker, part), f"Arm core, implementer {maker}, part {part}")
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
+    return min([psutil.virtual_memory().total, *(group.limit for group in memory_groups(root))])
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
+    return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
+
+
+def free_disk(path: Path) -> int:
+    """Bytes that this user can still write below `path`, which need not exist yet."""
+    here = path.absolute()
+    while not here.exists():
+        here = here.parent
+    return shutil.disk_usage(here).free
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """A cgroup with a limit on memory. Sizes in bytes."""
+
+    limit: int
+    used: int
+    """Without the page cache that the kernel would give back (`inactive_file`), as kubelet counts it."""
+
+    @property
+    def free(self) -> int:
+        """What the group may still take; 0 when it is over its limit."""
+        return max(0, self.limit - self.used)
+
+
+def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
+    """The limited memory cgroups (version 1 and 2) that this process is in, innermost first."""
+    found = []
+    for folder, names in _memory_folders(root):
+        limit = _number(folder / names[0])
+        used = _number(folder / names[1])
+        if limit is not None and used is not None:
+            found.append(MemoryGroup(limit, max(0, used - _reclaimable(folder))))
+    return found
+
+
+# proc_pid_mountinfo(5): id, parent, device, root, mount point, options … - type, source, super options
+_MOUNT = re.compile(
+    r"\S+ \S+ \S+ (?P<root>\S+) (?P<point>\S+) .* - (?P<kind>\S+) \S* (?P<options>\S+)", re.ASCII
+)
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+_V2 = ("memory.max", "memory.current")
+
+
+def _memory_folders(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Folders of this process's memory cgroups, from its own up to the mount point."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in groups:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version2 = number == "0" and not controllers
+        if not version2 and "memory" not in controllers.split(","):
+            continue
+        for mount in filter(None, map(_MOUNT.fullmatch, mounts)):
+            kind, options = mount["kind"], mount["options"].split(",")
+            if kind == "cgroup2" if version2 else kind == "cgroup" and "memory" in options:
+                top = root / _unescape(mount["point"]).lstrip("/")
+                own = top / _inside(PurePosixPath(path), PurePosixPath(_unescape(mount["root"])))
+                for folder in (own, *own.parents):
+                    if folder.is_relative_to(top):
+                        yield folder, _V2 if version2 else _V1
+
+
+def _inside(path: PurePosixPath, shown: PurePosixPath) -> PurePosixPath:
+    """Where the group `path` lies below a mount that shows the tree from `shown` on."""
+    if ".." in path.parts or not path.is_relative_to(shown):
+        return PurePosixPath()
+    return path.relative_to(shown)
+
+
+def _unescape(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
+
+
+def _number(file: Path) -> int | None:
+    """The number in a cgroup file; None where there is none, or `max`."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _reclaimable(folder: Path) -> int:
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    facts = dict(line.split(" ", 1) for line in lines if " " in line)
+    return int(facts.get("total_inactive_file", facts.get("inactive_file", "0")))

@@ -1,0 +1,278 @@
+"""Files that survive a full disk and a killed process: documents, journals of lines, scratch folders."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from perfci.model.base import MachineError
+
+_REMEDIES = {
+    errno.ENOSPC: "free space, or choose a folder on another disk",
+    errno.EDQUOT: "free space within your quota, or choose a folder on another disk",
+    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
+    errno.EROFS: "choose a folder on a file system that can be written",
+    errno.EACCES: "choose a folder that you may write to, or mend its permissions",
+    errno.EPERM: "choose a folder that you may write to, or mend its permissions",
+    errno.ENOENT: "create the folder first",
+    errno.ENOTDIR: "a part of this path is a file: choose another",
+    errno.EISDIR: "this is a folder: name a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "this is a link: remove it, or name a file",
+    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+}
+
+
+def one_line(text: object) -> str:
+    """`text` with control characters written as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def disk_error(action: str, path: Path, error: OSError) -> MachineError:
+    """An OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
+    remedy = _REMEDIES.get(error.errno or 0, "mend the disk or the folder, or choose another")
+    return MachineError(f"{one_line(path)}: cannot be {action}: {error.strerror}: {remedy}")
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write a whole file: after a crash or a full disk there is the old file or the new one, never a part.
+
+    Text is written as UTF-8, what cannot be as escapes. The mode is 0644 less the umask.
+    Raises MachineError where the disk refuses.
+    """
+    content = data.encode(errors="backslashreplace") if isinstance(data, str) else data
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(fd, "wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(fd)
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise disk_error("written", path, error) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable. File systems that cannot do this for a folder answer EINVAL."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+class Appender:
+    """Appends JSON objects to a file, one a line; for one writer at a time.
+
+    Opening drops a torn last line, which a killed writer may have left. A line that cannot be written in full
+    is taken back. Raises MachineError where the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise disk_error("opened", path, error) from None
+        try:
+            self._drop_torn_line()
+        except OSError as error:
+            self.close()
+            raise disk_error("opened", path, error) from None
+
+    def _drop_torn_line(self) -> None:
+        end = size = os.fstat(self._fd).st_size
+        step = 1 << 16
+        while end > 0:
+            start = max(0, end - step)
+            newline = os.pread(self._fd, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(self._fd, end)
+
+    def append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
+        """Append one record; with `sync` it is on the disk before this returns.
+
+        Raises ValueError for NaN and infinity, which are not JSON, TypeError for what JSON cannot hold.
+        """
+        line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            before = os.fstat(self._fd).st_size
+            try:
+                written = os.write(self._fd, line)
+                while written < len(line):  # a nearly full disk takes a part; the next write tells why
+                    written += os.write(self._fd, line[written:])
+                if sync:
+                    os.fsync(self._fd)
+            except BaseException:
+                os.ftruncate(self._fd, before)
+                raise
+        except OSError as error:
+            raise disk_error("written", self.path, error) from None
+
+    def close(self) -> None:
+        """Close the file; twice does no harm."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> "Appender":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records that an Appender wrote; a last line without its newline, torn by a kill, is ignored.
+
+    Raises MachineError with file and line number for any other line that is no JSON object, or holds NaN or
+    infinity.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise disk_error("read", path, error) from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise MachineError(f"{one_line(path)}:{number}: is no JSON object: remove that line, or the file")
+        records.append(record)
+    return records
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+class Scratch:
+    """A folder of this process for temporary files, with a lock that says that its owner lives."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    def remove(self) -> None:
+        """Remove the folder; what cannot be removed stays for `sweep_scratch`. Twice does no harm."""
+        if self._lock >= 0:
+            # A run that has measured must not fail over its litter.
+            with suppress(OSError):
+                remove_tree(self.path)
+            os.close(self._lock)
+            self._lock = -1
+
+
+_OWNER = "owner"
+
+
+@contextmanager
+def make_scratch(prefix: str = "perfci") -> Iterator[Scratch]:
+    """A new folder `PREFIX-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
+
+    Raises MachineError where the disk refuses.
+    """
+    path = Path(f"{prefix}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        path = Path(tempfile.gettempdir()) / path
+        hidden = path.with_name(f".{path.name}")
+        hidden.mkdir(mode=0o700)
+        try:
+            lock = os.open(hidden / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Only now, with its owner locked, it gets a name that a sweep looks at.
+            hidden.rename(path)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise disk_error("created", path, error) from None
+    scratch = Scratch(path, lock)
+    try:
+        yield scratch
+    finally:
+        scratch.remove()
+
+
+def sweep_scratch(prefix: str = "perfci") -> list[Path]:
+    """Remove this user's scratch folders whose owner no longer lives, and return them.
+
+    Folders of living owners and of other users stay, and links are never followed. One that cannot be removed
+    stays for the next sweep.
+    """
+    swept = []
+    pattern = re.compile(re.escape(prefix) + r"-\d+-[0-9a-f]{8}")
+    for path in sorted(Path(tempfile.gettempdir()).iterdir()):
+        if not pattern.fullmatch(path.name):
+            continue
+        with suppress(OSError), _dead(path) as dead:
+            if dead:
+                remove_tree(path)
+                swept.append(path)
+    return swept
+
+
+@contextmanager
+def _dead(path: Path) -> Iterator[bool]:
+    """Whether the scratch folder `path` is ours and its owner gone; holds its lock meanwhile."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            yield False
+            return
+        lock = os.open(_OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(lock)
+    finally:
+        os.close(folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, folders without permissions too. Raises OSError."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        path.chmod(stat.S_IRWXU)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                inner = Path(folder, name)
+                if not inner.is_symlink():
+                    inner.chmod(stat.S_IRWXU)
+        shutil.rmtree(path)

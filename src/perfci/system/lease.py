@@ -1,0 +1,142 @@
+"""The lease: at most one measuring perfci per device."""
+
+import fcntl
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from perfci.model.base import MachineError
+from perfci.system.files import disk_error, one_line
+
+FOLDER = "perfci-leases"
+POLL = 0.2
+"""Seconds between two tries."""
+
+
+class Lease:
+    """A lock on `device_key` (a GPU's UUID, or `cpu`) that the kernel releases when this process dies.
+
+    Waits up to `wait` seconds, after telling `on_wait` once what for. Raises MachineError when the time is
+    over or the lock file cannot be used. Programs that this process starts do not inherit it.
+    """
+
+    def __init__(self, device_key: str, wait: float, on_wait: Callable[[str], None]) -> None:
+        self.device_key = device_key
+        self.wait = wait
+        self.on_wait = on_wait
+        self._fd = -1
+
+    @property
+    def path(self) -> Path:
+        """The lock file. It stays when the lease ends: removing it would let two processes hold two files."""
+        return (
+            Path(tempfile.gettempdir()) / FOLDER / f"{re.sub(r'[^A-Za-z0-9._-]', '_', self.device_key)}.lock"
+        )
+
+    def __enter__(self) -> "Lease":
+        deadline = time.monotonic() + self.wait
+        told = False
+        while not self._try():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise MachineError(
+                    f"{one_line(self.device_key)}: another perfci{self._holder()} still measures on it after "
+                    f"{self.wait:g} s: wait for it to end, or choose another device"
+                )
+            if not told:
+                told = True
+                self.on_wait(
+                    f"another perfci{self._holder()} measures on {one_line(self.device_key)}; "
+                    f"waiting up to {self.wait:g} s"
+                )
+            time.sleep(min(POLL, left))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _try(self) -> bool:
+        try:
+            fd = self._open_patiently()
+        except OSError as error:
+            raise disk_error("opened", self.path, error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_named(fd, self.path):  # somebody removed it between opening and locking
+                os.close(fd)
+                return False
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except OSError as error:
+            os.close(fd)
+            raise disk_error("locked", self.path, error) from None
+        self._fd = fd
+        note = json.dumps({"pid": os.getpid(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{note}\n".encode(), 0)
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise disk_error("written", self.path, error) from None
+        return True
+
+    def _open_patiently(self) -> int:
+        """`_open`, with time for another user's process that is about to open what it made to all."""
+        for _ in range(5):
+            with suppress(PermissionError):
+                return self._open()
+            time.sleep(0.05)
+        return self._open()
+
+    def _open(self) -> int:
+        """The lock file's descriptor. Folder and file are for all users, whatever the umask."""
+        folder = self.path.parent
+        try:
+            folder.mkdir()
+            folder.chmod(0o1777)
+        except FileExistsError:
+            if folder.is_symlink() or not folder.is_dir():
+                raise MachineError(f"{one_line(folder)}: is no folder: remove it") from None
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            # Without O_CREAT first: in a sticky folder fs.protected_regular refuses that to other users.
+            fd = os.open(self.path, flags)
+        except FileNotFoundError:
+            try:
+                fd = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(fd, 0o666)
+            except FileExistsError:
+                fd = os.open(self.path, flags)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise MachineError(f"{one_line(self.path)}: is no ordinary file: remove it")
+        return fd
+
+    def _holder(self) -> str:
+        """` (pid N, since …)`, or nothing where the holder cannot be read."""
+        try:
+            note = json.loads(self.path.read_bytes())
+            return f" (pid {int(note['pid'])}, since {one_line(note['started'])})"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+def _is_named(fd: int, path: Path) -> bool:
+    """Whether the open file is still the one that `path` names."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False

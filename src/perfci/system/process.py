@@ -1,0 +1,358 @@
+"""Everything that perfci starts: one parent, launches forked from it, commands spawned by it.
+
+The conductor talks to the parent (`perfci/worker/parent.py`) and to each launch over Unix sockets. Whatever happens to
+the conductor, the parent kills what is left.
+"""
+
+import json
+import math
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfci.model.base import MachineError
+from perfci.model.results import Reason
+from perfci.worker.channel import Channel, Garbage
+
+BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
+START_TIMEOUT = 120.0
+"""Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
+POLL = 0.25
+"""Seconds between looks at a launch's memory."""
+
+
+class Died(Exception):
+    """A launch or a command ended, or had to be ended, before it answered."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.text)
+        self.reason = reason
+
+
+@dataclass
+class Exit:
+    """How a process ended. `code` is None when a signal ended it; `wall` is in seconds."""
+
+    code: int | None
+    signal: int | None
+    wall: float
+    maxrss: int = 0
+
+    def words(self) -> str:
+        """For people: `killed by SIGSEGV`, `exited with status 3`."""
+        if self.signal is not None:
+            try:
+                name = signal.Signals(self.signal).name
+            except ValueError:
+                name = f"signal {self.signal}"
+            if self.signal == signal.SIGKILL:
+                return f"killed by {name} (out of memory, or killed from outside)"
+            return f"killed by {name}"
+        return f"exited with status {self.code}"
+
+
+@dataclass
+class Arena:
+    """What every launch of one arm gets: its trees, path, environment, cores."""
+
+    tree: Path
+    site: Path
+    path: Sequence[str]
+    env: Mapping[str, str]
+    python: str
+    threads: int
+    cores: Sequence[int] = field(default_factory=tuple)
+
+
+def memory_of(pid: int) -> int:
+    """Resident memory in bytes of a process and everything below it; 0 once it is gone."""
+    try:
+        top = psutil.Process(pid)
+        return sum(_rss(process) for process in [top, *top.children(recursive=True)])
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+class Parent:
+    """The conductor's side of the common parent."""
+
+    def __init__(self, python: str, scratch: Path, env: Mapping[str, str], memory_limit: int | None = None) -> None:
+        self.python = python
+        self.scratch = scratch
+        self.env = dict(env)
+        self.memory_limit = memory_limit
+        self._exits: dict[int, Exit] = {}
+        self._waiting: dict[int | str, Channel] = {}
+        self._next = 0
+        self.preloaded = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address = str(scratch / "s")
+        try:
+            self._listener.bind(address)
+        except OSError as error:
+            raise MachineError(f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path") from None
+        self._listener.listen(16)
+        self.address = address
+        log = scratch / "parent.log"
+        try:
+            with log.open("ab") as handle:
+                self._process = subprocess.Popen(
+                    [python, str(BOOT), "parent", address],
+                    env=self.env,
+                    cwd=scratch,
+                    stdin=subprocess.DEVNULL,
+                    stdout=handle,
+                    stderr=subprocess.STDOUT,
+                )
+        except OSError as error:
+            raise MachineError(f"{python}: cannot be started ({error.strerror}): name an interpreter with --python") from None
+        self.control = self._accept("parent", START_TIMEOUT, log)
+
+    def _accept(self, name: int | str, timeout: float, log: Path) -> Channel:
+        deadline = time.monotonic() + timeout
+        while name not in self._waiting:
+            if isinstance(name, int) and name in self._exits:
+                raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
+            if name == "parent" and self._process.poll() is not None:
+                tail = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+                raise MachineError(f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer")
+            if time.monotonic() > deadline:
+                raise MachineError(f"{self.python}: did not start within {timeout:g} s: is the machine overloaded?")
+            watched: list[Any] = [self._listener, *([self.control] if name != "parent" else [])]
+            ready = select.select(watched, [], [], 0.1)[0]
+            if self._listener in ready:
+                channel = Channel(self._listener.accept()[0])
+                hello = channel.receive(timeout=10)
+                if hello is not None and "hello" in hello:
+                    self._waiting[hello["hello"]] = channel
+            if name != "parent" and self.control in ready:
+                self._pump()
+        return self._waiting.pop(name)
+
+    def _pump(self) -> dict[str, Any]:
+        """Read one message of the parent; note it when it tells of an exit. Raises MachineError if it is gone."""
+        try:
+            message = self.control.receive(timeout=30)
+        except (TimeoutError, Garbage, OSError):
+            message = None
+        if message is None:
+            raise MachineError("the parent of the launches was killed: run again; if memory is short, set memory: in perfci.yaml")
+        if "exited" in message:
+            self._exits[message["exited"]] = Exit(
+                message["code"], message["signal"], message["wall"], message["maxrss"]
+            )
+        return message
+
+    def _ask(self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT) -> dict[str, Any]:
+        try:
+            self.control.send(request)
+        except OSError:
+            raise MachineError("the parent of the launches was killed: run again") from None
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self.control.pending() or select.select([self.control], [], [], 0.5)[0]:
+                message = self._pump()
+                if answer in message:
+                    return message
+        raise MachineError(f"the parent of the launches did not answer within {timeout:g} s")
+
+    def preload(self) -> None:
+        """Import torch in the parent, where the interpreter has one. Raises MachineError if it is broken there."""
+        reply = self._ask({"op": "preload"}, "preloaded")
+        if reply["error"]:
+            raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): mend that installation")
+        self.preloaded = bool(reply["preloaded"])
+
+    def _ident(self) -> int:
+        self._next += 1
+        return self._next
+
+    def launch(self, arena: Arena, log: Path) -> "Launch":
+        """Start a launch: forked from the parent, or spawned where its interpreter is another. Raises Died."""
+        ident = self._ident()
+        setup = {
+            "id": ident,
+            "address": self.address,
+            "env": dict(arena.env),
+            "tree": str(arena.tree),
+            "site": str(arena.site),
+            "path": list(arena.path),
+            "threads": arena.threads,
+            "cores": list(arena.cores),
+            "log": str(log),
+        }
+        if arena.python == self.python and sys.platform.startswith("linux"):
+            started = self._ask({"op": "fork", **setup}, "started")
+        else:
+            argv = [arena.python, str(BOOT), "launch", json.dumps(setup)]
+            started = self._spawn(ident, argv, arena.env, arena.tree, log, arena.cores)
+        return Launch(self, ident, started["pid"], self._accept(ident, START_TIMEOUT, log), log)
+
+    def _spawn(
+        self, ident: int, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, cores: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        request = {
+            "op": "spawn", "id": ident, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log),
+            "cores": list(cores) or None,
+        }  # fmt: skip
+        started = self._ask(request, "started")
+        if started["pid"] is None:
+            raise Died(Reason(kind="exit", text=f"cannot be started: {started['error']}"[:500]))
+        return started
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        timeout: float,
+        cores: Sequence[int] = (),
+    ) -> Exit:
+        """Run a program to its end. Raises Died when it outlasts `timeout` seconds or the memory limit."""
+        ident = self._ident()
+        pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
+        self._wait(ident, pid, timeout, None)
+        return self._exits.pop(ident)
+
+    def _wait(self, ident: int, pid: int, timeout: float, channel: Channel | None) -> None:
+        """Until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory."""
+        deadline = time.monotonic() + timeout
+        look = time.monotonic() + POLL
+        watched: list[Any] = [self.control, *([channel] if channel else [])]
+        while ident not in self._exits:
+            if channel is not None and channel.pending():
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                self.kill(ident)
+                raise Died(Reason(kind="timeout", text=f"no answer within {timeout:g} s"))
+            if now >= look:
+                look = now + POLL
+                if self.memory_limit and (used := memory_of(pid)) > self.memory_limit:
+                    self.kill(ident)
+                    text = f"used {used / 2**30:.1f} GiB of memory, more than the {self.memory_limit / 2**30:.1f} GiB allowed"
+                    raise Died(Reason(kind="memory", text=text))
+            ready = select.select(watched, [], [], min(deadline, look) - now)[0]
+            if channel is not None and channel in ready:
+                return
+            if self.control in ready or self.control.pending():
+                self._pump()
+
+    def wait_exit(self, ident: int, timeout: float) -> Exit | None:
+        """The exit of a process that is ending; None if it has not ended after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while ident not in self._exits:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if self.control.pending() or select.select([self.control], [], [], left)[0]:
+                self._pump()
+        return self._exits.pop(ident)
+
+    def kill(self, ident: int) -> None:
+        """Kill a process with everything below it."""
+        self._ask({"op": "kill", "id": ident}, "killed")
+        self.wait_exit(ident, 10)
+
+    def sweep(self) -> list[int]:
+        """Kill daemons that user code left behind; returns their process ids."""
+        return list(self._ask({"op": "sweep"}, "swept")["swept"])
+
+    def close(self) -> None:
+        """End the parent and everything below it."""
+        self.control.close()
+        self._listener.close()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Launch:
+    """The conductor's side of one launch."""
+
+    def __init__(self, parent: Parent, ident: int, pid: int, channel: Channel, log: Path) -> None:
+        self.parent = parent
+        self.ident = ident
+        self.pid = pid
+        self.channel = channel
+        self.log = log
+        self.alive = True
+
+    def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
+        """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
+        if not self.alive:
+            raise Died(Reason(kind="crash", text="the launch has ended already"))
+        try:
+            self.channel.send({"op": op, **fields})
+            self.parent._wait(self.ident, self.pid, timeout, self.channel)
+            reply = self.channel.receive(timeout=timeout)
+        except Died:
+            self.alive = False
+            raise
+        except Garbage as error:
+            self.kill()
+            raise Died(Reason(kind="protocol", text=f"wrote garbage on perfci's channel: {error}"[:400])) from None
+        except TimeoutError:
+            self.kill()
+            raise Died(Reason(kind="timeout", text=f"no answer within {timeout:g} s")) from None
+        except OSError:
+            reply = None
+        if reply is None:
+            raise self._gone()
+        if "error" in reply:
+            if reply.get("poisoned"):
+                self.kill()
+            raise Died(Reason(kind=reply["error"]["kind"], text=reply["error"]["text"]))
+        return reply
+
+    def _gone(self) -> Died:
+        self.alive = False
+        ended = self.parent.wait_exit(self.ident, 5)
+        if ended is None:
+            self.kill()
+            return Died(Reason(kind="protocol", text="closed perfci's channel"))
+        kind = "crash" if ended.signal is not None else "exit"
+        return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
+
+    def kill(self) -> None:
+        """Kill the launch and everything below it."""
+        self.alive = False
+        self.parent.kill(self.ident)
+
+    def close(self) -> None:
+        """Let the launch end by itself; kill it if it does not."""
+        if not self.alive:
+            return
+        self.alive = False
+        try:
+            self.channel.send({"op": "bye"})
+        except OSError:
+            pass  # it is gone; its exit is collected below
+        self.channel.close()
+        if self.parent.wait_exit(self.ident, 5) is None:
+            self.parent.kill(self.ident)
+
+
+def finite(value: float) -> bool:
+    """Whether `value` is a finite positive number: the only kind of time there is."""
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0

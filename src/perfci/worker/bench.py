@@ -1,0 +1,378 @@
+"""`Bench`: what a kernel function gets first. It draws inputs, and takes down work and reference."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import random as standard_random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+if TYPE_CHECKING:
+    from .declare import Kernel
+
+Tensor = Any  # torch.Tensor: torch is imported where it is needed, not before
+Dtype = Any  # torch.dtype, or a name such as "bf16" or "float32"
+
+SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+LINE = 64
+"""Bytes: tensors on the CPU begin at multiples of a cache line, which is also what torch aligns to."""
+PAGE = 4096
+"""Bytes: within this range the begin of a tensor on the CPU is drawn."""
+SMALLEST_PAD, LARGEST_PAD = 64 * 2**10, 16 * 2**20
+"""Bytes: a padding block is at most as large as the tensor behind it, within these bounds, so that it comes
+from the same pool of the caching allocator."""
+GRAIN = 512
+"""Bytes: the caching allocator of torch rounds to it."""
+SAMPLED = 65536
+"""Elements of a tensor that enter the digest one by one."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the result is compared with: |out - ref| <= atol + rtol · |ref|."""
+
+    fn: Callable[[], Any]
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One tensor that a case drew."""
+
+    method: str
+    tensor: Tensor
+
+    @property
+    def shape(self) -> str:
+        """`randn float16[32, 8, 128, 64]`."""
+        return f"{self.method} {str(self.tensor.dtype).split('.')[-1]}{list(self.tensor.shape)}"
+
+
+class Bench:
+    """Inputs of one case in one placement.
+
+    Values depend on `seed`, `placement` and on which draw it is, and so are the same in both arms; where the
+    tensors lie in memory is drawn anew with every placement. `device` is "cuda", "cuda:1" or "cpu". With
+    `poison`, what `empty` returns is filled with NaN, so that an element that is never written shows.
+
+    Every `dtype` is a torch.dtype or its name: "bf16", "fp16", "fp32", "fp64", or as torch calls it.
+    """
+
+    def __init__(self, device: str, seed: int, placement: int, poison: bool = False) -> None:
+        self._device = device
+        self._seed = f"{seed}/{placement}"
+        self._poison = poison
+        self._drawn: list[Drawn] = []
+        self._pads: list[Tensor] = []
+        self._padding = self._stream("pad")
+        self._random: Optional[Random] = None
+        self._work: Optional[dict[str, Any]] = None
+        self._reference: Optional[Reference] = None
+
+    # ---------------------------------------------------------------- where and from what
+
+    @property
+    def device_name(self) -> str:
+        """The device as text; unlike `device` it needs no torch."""
+        return self._device
+
+    @property
+    def device(self) -> Any:
+        """The torch.device that tensors are drawn on."""
+        return _torch().device(self._device)
+
+    @property
+    def random(self) -> Random:
+        """A seeded generator of the standard library, for inputs that are no tensors."""
+        if self._random is None:
+            self._random = self._stream("random")
+        return self._random
+
+    def dtype(self, name: Dtype) -> Any:
+        """The torch.dtype called `name`. Raises ValueError where torch knows none."""
+        torch = _torch()
+        found = getattr(torch, SHORT_DTYPES.get(name, name), None) if isinstance(name, str) else name
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"{name!r} is no dtype: write one like 'bf16', 'fp32' or 'int64'")
+        return found
+
+    def seed_everything(self) -> None:
+        """Seed the global generators of random, and of torch and numpy where they are loaded."""
+        seed = self._integer("global")
+        standard_random.seed(seed)
+        if "torch" in sys.modules:
+            _torch().manual_seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % 2**32)
+
+    # ---------------------------------------------------------------- inputs
+
+    def randn(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
+        """Normal values, mean 0 and standard deviation 1; types under 32 bits are rounded from float32.
+
+        `host`: on the CPU although the case runs on the GPU; `pinned`: there in page-locked memory.
+        """
+        out = self._place(shape, dtype, host, pinned)
+        return self._float("randn", out, lambda room, generator: room.normal_(generator=generator))
+
+    def rand(
+        self,
+        *shape: Any,
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: Dtype = "fp32",
+        host: bool = False,
+        pinned: bool = False,
+    ) -> Tensor:
+        """Uniform values in [low, high); rounding to a short type may reach `high`."""
+        out = self._place(shape, dtype, host, pinned)
+        return self._float("rand", out, lambda room, generator: room.uniform_(low, high, generator=generator))
+
+    def randint(
+        self,
+        low: int,
+        high: int,
+        *shape: Any,
+        dtype: Dtype = "int64",
+        host: bool = False,
+        pinned: bool = False,
+    ) -> Tensor:
+        """Uniform integers in [low, high)."""
+        torch = _torch()
+        out = self._place(shape, dtype, host, pinned)
+        generator = self._generator(out.device)
+        if out.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            out.random_(low, high, generator=generator)
+        else:
+            out.copy_(torch.randint(low, high, out.shape, generator=generator, device=out.device))
+        return self._take("randint", out)
+
+    def zeros(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
+        """Zeros."""
+        return self._take("zeros", self._place(shape, dtype, host, pinned).zero_())
+
+    def full(
+        self, shape: Any, value: Any, *, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False
+    ) -> Tensor:
+        """`value` everywhere."""
+        return self._take("full", self._place((shape,), dtype, host, pinned).fill_(value))
+
+    def empty(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
+        """Room for an output, of undefined content: NaN (integers: all bits set) when results are checked."""
+        out = self._place(shape, dtype, host, pinned)
+        if self._poison:
+            fill_with_ones(out)
+        return self._take("empty", out)
+
+    def tensor(
+        self, data: Any, *, dtype: Optional[Dtype] = None, host: bool = False, pinned: bool = False
+    ) -> Tensor:
+        """A copy of `data`, a tensor or nested lists of numbers, placed like a drawn one."""
+        torch = _torch()
+        source = torch.as_tensor(data, dtype=None if dtype is None else self.dtype(dtype))
+        return self._take("tensor", self._place((source.shape,), source.dtype, host, pinned).copy_(source))
+
+    # ---------------------------------------------------------------- what the case declares
+
+    def work(
+        self, flops: float = 0, read: float = 0, written: float = 0, items: float = 0, item: str = "items"
+    ) -> None:
+        """Declare the work of one execution: floating-point operations, least bytes, items (tokens, samples).
+
+        Raises ValueError for a number that is negative or not finite, and on a second call.
+        """
+        if self._work is not None:
+            raise ValueError("bench.work() was called before: declare all work in one call")
+        amounts = {"flops": flops, "read": read, "written": written, "items": items}
+        for name, amount in amounts.items():
+            _check_amount(f"bench.work({name}=…)", amount)
+        if not isinstance(item, str) or not item.strip():
+            raise ValueError(f"bench.work(item={item!r}): name what an item is, such as 'tokens'")
+        self._work = {**{name: float(amount) for name, amount in amounts.items()}, "item": item}
+
+    def reference(self, fn: Callable[[], Any], rtol: float = 0.0, atol: float = 0.0) -> None:
+        """Declare what the result must be: `fn()`, within atol + rtol · |reference|; exactly, by default.
+
+        `fn` is called only when the result is checked, before the kernel runs. Raises TypeError where it
+        cannot be called, ValueError for a tolerance that is negative or not finite, and on a second call.
+        """
+        if self._reference is not None:
+            raise ValueError("bench.reference() was called before: declare one reference")
+        if not callable(fn):
+            raise TypeError("bench.reference() takes a function: write bench.reference(lambda: …)")
+        _check_amount("bench.reference(rtol=…)", rtol)
+        _check_amount("bench.reference(atol=…)", atol)
+        self._reference = Reference(fn, float(rtol), float(atol))
+
+    # ---------------------------------------------------------------- what perfci asks
+
+    def declared_work(self) -> dict[str, Any]:
+        """flops, read, written (bytes), items as floats, and item; zeros where nothing was declared."""
+        return dict(self._work or {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"})
+
+    def declared_reference(self) -> Optional[Reference]:
+        """The reference, if the case declared one."""
+        return self._reference
+
+    def shapes(self) -> list[str]:
+        """Method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
+        return [drawn.shape for drawn in self._drawn]
+
+    def nbytes(self) -> int:
+        """Bytes of all tensors drawn."""
+        return sum(drawn.tensor.numel() * drawn.tensor.element_size() for drawn in self._drawn)
+
+    def release(self) -> None:
+        """Forget tensors, padding and reference: their memory is free although functions refer to this."""
+        self._drawn.clear()
+        self._pads.clear()
+        self._reference = None
+
+    def inputs_digest(self) -> str:
+        """SHA-256 over shapes, types and values of the inputs as they are now.
+
+        Of each tensor enter up to 65536 elements, evenly spaced, and the sum of all its bytes taken as int32
+        (uint8 where the size is no multiple of four), which wraps around and so does not depend on the order.
+        `empty` has no values. Take it before the kernel runs: a kernel may change its inputs.
+        """
+        digest = hashlib.sha256()
+        for drawn in self._drawn:
+            digest.update(drawn.shape.encode() + b"\n")
+            if drawn.method != "empty":
+                digest.update(_fingerprint(drawn.tensor))
+        if self._random is not None:
+            digest.update(repr(self._random.getstate()).encode())
+        return digest.hexdigest()
+
+    # ---------------------------------------------------------------- placing
+
+    def _integer(self, purpose: str) -> int:
+        """63 bits out of seed, placement and purpose. hash() would differ between processes."""
+        return int.from_bytes(hashlib.sha256(f"{self._seed}/{purpose}".encode()).digest()[:8], "big") >> 1
+
+    def _stream(self, purpose: str) -> Random:
+        return Random(self._integer(purpose))
+
+    def _generator(self, device: Any) -> Any:
+        return _torch().Generator(device).manual_seed(self._integer(str(len(self._drawn))))
+
+    def _float(self, method: str, out: Tensor, draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
+        """Fill `out` by `draw(tensor, generator)`, through float32 for types that generators do not know."""
+        torch = _torch()
+        generator = self._generator(out.device)
+        if out.dtype in (torch.float32, torch.float64):
+            draw(out, generator)
+        elif out.dtype in (torch.complex64, torch.complex128):
+            draw(torch.view_as_real(out), generator)
+        else:
+            out.copy_(draw(torch.empty(out.shape, dtype=torch.float32, device=out.device), generator))
+        return self._take(method, out)
+
+    def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
+        """Uninitialised memory behind a padding block of random size; on the CPU at a random cache line."""
+        torch = _torch()
+        if len(shape) == 1 and not isinstance(shape[0], int):
+            shape = tuple(shape[0])
+        dtype = self.dtype(dtype)
+        device = torch.device("cpu") if host or pinned else self.device
+        nbytes = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
+        largest = min(max(nbytes, SMALLEST_PAD), LARGEST_PAD)
+        pad = GRAIN * self._padding.randint(1, largest // GRAIN)
+        lines = self._padding.randrange(PAGE // LINE)
+        self._pads.append(torch.empty(pad, dtype=torch.uint8, device=device))
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        room = torch.empty(nbytes + PAGE, dtype=torch.uint8, pin_memory=pinned)
+        out = torch.empty(0, dtype=dtype)
+        # Not a view: what the kernel gets is a plain tensor that happens to begin inside its storage.
+        begin = -room.data_ptr() % LINE + lines * LINE
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return out.set_(room.untyped_storage(), begin // out.element_size(), tuple(shape), strides)
+
+    def _take(self, method: str, out: Tensor) -> Tensor:
+        self._drawn.append(Drawn(method, out))
+        return out
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case that is ready to run."""
+
+    fn: Callable[[], Any]
+    """What is timed."""
+    bench: Bench
+
+
+def prepare(
+    kernel: Kernel,
+    params: dict[str, Any],
+    device: str,
+    seed: int,
+    placement: int,
+    poison: bool = False,
+) -> Prepared:
+    """Seed, draw and place the inputs of one case. Raises TypeError where `kernel.fn` returns no callable."""
+    bench = Bench(device, seed, placement, poison)
+    bench.seed_everything()
+    fn = kernel.fn(bench, **params)
+    if not callable(fn):
+        raise TypeError(
+            f"{kernel.file}:{kernel.line}: {kernel.name}() returned {_described(fn)}: "
+            "return the function that is to be timed, such as lambda: f(x)"
+        )
+    return Prepared(fn, bench)
+
+
+def fill_with_ones(tensor: Tensor) -> None:
+    """Set every bit of a contiguous tensor: NaN in every floating-point type that has one, True for bool."""
+    torch = _torch()
+    if tensor.dtype == torch.bool:
+        tensor.fill_(True)
+    elif tensor.numel():
+        tensor.reshape(-1).view(torch.uint8).fill_(0xFF)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            "bench draws tensors with torch, which this interpreter lacks: install it, or use bench.random",
+            name="torch",
+        ) from None
+    return torch
+
+
+def _check_amount(where: str, amount: Union[int, float]) -> None:
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, (int, float))
+        or not math.isfinite(amount)
+        or amount < 0
+    ):
+        raise ValueError(f"{where}: {amount!r} is no finite number of at least 0")
+
+
+def _described(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _fingerprint(tensor: Tensor) -> bytes:
+    """Sum and sample of a tensor's bytes; both computed where it lies."""
+    torch = _torch()
+    flat = tensor.detach().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
+    whole = raw.view(torch.int32) if raw.numel() % 4 == 0 and raw.storage_offset() % 4 == 0 else raw
+    total = int(whole.sum(dtype=torch.int64)) if whole.numel() else 0
+    stride = -(-flat.numel() // SAMPLED) or 1
+    sample = raw.view(flat.numel(), -1)[::stride].cpu().contiguous() if flat.numel() else raw.cpu()
+    values = ctypes.string_at(sample.data_ptr(), sample.numel()) if sample.numel() else b""
+    return total.to_bytes(8, "big", signed=True) + values

@@ -1,0 +1,27 @@
+"""Entry into the interpreter of the code under test: `python boot.py parent|launch ADDRESS …`.
+
+Loads this folder as the package `perfci_worker` by its path, so that nothing of perfci needs to be installed there.
+"""
+
+import importlib.util
+import os
+import sys
+
+
+def load():
+    """Load the folder of this file as the package `perfci_worker`."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
+    spec = importlib.util.spec_from_file_location(
+        "perfci_worker", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["perfci_worker"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    load()
+    from perfci_worker import launch, parent
+
+    {"parent": parent.main, "launch": launch.main}[sys.argv[1]](*sys.argv[2:])

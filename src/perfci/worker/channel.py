@@ -1,0 +1,80 @@
+"""Newline-delimited JSON over a socket: what conductor, parent and launches speak."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any, Optional
+
+LARGEST_MESSAGE = 64 * 2**20
+"""Bytes. A longer line is no message of ours."""
+
+
+class Garbage(Exception):
+    """The other side sent something that is not one JSON object per line."""
+
+
+class Channel:
+    """One end of a conversation. Only the process that made it may speak: a fork of it leaves at once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = b""
+        self._pid = os.getpid()
+
+    def fileno(self) -> int:
+        """Descriptor, for select()."""
+        return self._sock.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message. Raises OSError when the other side is gone."""
+        if os.getpid() != self._pid:
+            os._exit(0)  # a child that user code forked came back into our loop: it must not answer
+        self._sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout: Optional[float] = None) -> Optional[dict[str, Any]]:
+        """The next message, or None at the end of the stream.
+
+        Raises TimeoutError after `timeout` seconds without a whole message, and Garbage.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if not select.select([self._sock], [], [], max(0.0, left))[0]:
+                    raise TimeoutError
+            try:
+                chunk = self._sock.recv(1 << 16)
+            except ConnectionResetError:
+                chunk = b""
+            if not chunk:
+                return None
+            self._buffer += chunk
+            if len(self._buffer) > LARGEST_MESSAGE:
+                raise Garbage("a message without end")
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            raise Garbage(repr(line[:80])) from None
+        if not isinstance(message, dict):
+            raise Garbage(repr(line[:80]))
+        return message
+
+    def pending(self) -> bool:
+        """Whether a whole message is already here."""
+        return b"\n" in self._buffer
+
+    def close(self) -> None:
+        """Close this end."""
+        self._sock.close()
+
+
+def connect(address: str) -> Channel:
+    """Connect to the conductor's socket. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(address)
+    return Channel(sock)

@@ -1,0 +1,61 @@
+"""The CPU sampler: batches of calls between two readings of a monotonic clock."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from typing import Any, Callable
+
+WARM_SECONDS = 0.02
+WARM_CALLS = 3
+"""Warm up for this long and this often, whichever takes longer: lazy initialisation and caches settle."""
+
+
+class CpuSampler:
+    """Times `fn` in batches with caches warm."""
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        self.fn = fn
+
+    def contract(self) -> dict[str, Any]:
+        """What the numbers mean."""
+        return {"name": "cpu", "timer": "perf_counter_ns", "cache": "warm"}
+
+    def estimate(self) -> float:
+        """Warm up, then the shortest of a few calls, in seconds."""
+        deadline = time.perf_counter() + WARM_SECONDS
+        calls = 0
+        best = float("inf")
+        while calls < WARM_CALLS or (time.perf_counter() < deadline and calls < 10_000):
+            start = time.perf_counter()
+            self.fn()
+            best = min(best, time.perf_counter() - start)
+            calls += 1
+        return max(best, 1e-9)
+
+    def block(self, batch: int, samples: int) -> list[float]:
+        """`samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
+
+        One untimed batch goes before them: the other arm has just used the caches.
+        """
+        fn, clock = self.fn, time.perf_counter_ns
+        times = []
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for index in range(samples + 1):
+                calls = itertools.repeat(None, batch)
+                start = clock()
+                for _ in calls:
+                    fn()
+                end = clock()
+                if index:
+                    times.append((end - start) * 1e-9 / batch)
+        finally:
+            if collecting:
+                gc.enable()
+        return times
+
+    def finish(self) -> None:
+        """Nothing is pending on the CPU."""

@@ -1,0 +1,216 @@
+"""Finding the kernels of a suite, and where every module of the repository really came from."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Optional
+
+from .declare import Kernel, collecting
+
+TEXT_LIMIT = 400
+"""Characters of an error that are kept: the log holds the rest."""
+NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", __name__.split(".", 1)[0]})
+"""perfci comes from the conductor by intent, also where the repository is perfci's own."""
+SUITE_PREFIX = "perfci_suite_"
+PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages; they may lie below the standard library."""
+
+
+def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
+    """Import the files below `root` that match `patterns` (pathlib globs, `**` allowed) and collect kernels.
+
+    Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`, in the order of
+    patterns and sorted within each. A file that cannot be imported costs its own kernels only: its "error" is
+    `{"kind": "import", "text": one line}`, otherwise None. So is a pattern that matches no file.
+    """
+    top = Path(root).resolve()
+    files: list[dict[str, Any]] = []
+    kernels: dict[str, Kernel] = {}
+    seen: set[str] = set()
+    for pattern in patterns:
+        matched = _matches(top, pattern)
+        if isinstance(matched, str):
+            files.append(_failure(pattern, matched))
+            continue
+        for file in matched:
+            if file not in seen:
+                seen.add(file)
+                files.append(_load(top, file, kernels))
+    return {"files": files, "kernels": list(kernels.values())}
+
+
+def _matches(top: Path, pattern: str) -> list[str] | str:
+    """Relative paths of the files that match, or what is wrong with the pattern."""
+    if os.path.isabs(pattern) or ".." in Path(pattern).parts:
+        return "lies outside the repository: write a glob relative to its root"
+    try:
+        files = sorted(path.relative_to(top).as_posix() for path in top.glob(pattern) if path.is_file())
+    except ValueError as error:
+        return f"is no glob: {error}"
+    return files or "matches no file"
+
+
+def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
+    """Import one suite file and add what it declares to `kernels`."""
+    path = top / file
+    if path.suffix != ".py":
+        return _failure(file, "is no Python file: narrow the glob under suite")
+    if not _inside(path.resolve(), [top]):
+        return _failure(file, "is a link that leads out of the repository")
+    name = _module_name(file)
+    spec = importlib.util.spec_from_file_location(name, str(path))
+    if spec is None or spec.loader is None:
+        return _failure(file, "cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with collecting() as declared:
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            sys.modules.pop(name, None)
+            return _failure(file, _explained(error, top))
+    for kernel in declared:
+        twin = kernels.get(kernel.name)
+        if twin is not None:
+            return _failure(
+                file,
+                f"kernel {kernel.name!r} is declared already in {twin.file}:{twin.line}: rename one of them",
+            )
+    for kernel in declared:
+        kernel.file = _relative(kernel.file, top) or file
+        kernels[kernel.name] = kernel
+    return {"file": file, "error": None}
+
+
+def _failure(file: str, text: str) -> dict[str, Any]:
+    return {"file": file, "error": {"kind": "import", "text": text}}
+
+
+def _module_name(file: str) -> str:
+    """A name of its own for every file, also of the same stem; the same in both arms."""
+    stem = re.sub(r"\W", "_", Path(file).stem)
+    return f"{SUITE_PREFIX}{hashlib.sha256(file.encode()).hexdigest()[:8]}_{stem}"
+
+
+def _explained(error: BaseException, top: Path) -> str:
+    """Type and message of an exception in one line, and the last line of the repository on its way."""
+    place: Optional[tuple[str, Optional[int]]] = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        relative = _relative(frame.filename, top)
+        if relative:
+            place = relative, frame.lineno
+    message = str(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        message = error.msg or ""
+        place = (_relative(error.filename, top) or error.filename), error.lineno
+    text = " ".join(f"{type(error).__name__}: {message}".replace(f"{top}{os.sep}", "").split()).rstrip(": ")
+    if len(text) > TEXT_LIMIT:
+        text = text[: TEXT_LIMIT - 1] + "…"
+    return text if place is None or f"{place[0]}:" in text else f"{text} ({place[0]}:{place[1]})"
+
+
+def _relative(file: str, top: Path) -> Optional[str]:
+    """`file` below `top`, with forward slashes, or None."""
+    if not os.path.isabs(file):
+        return None  # such as <string>
+    path = Path(os.path.realpath(file))
+    return path.relative_to(top).as_posix() if _inside(path, [top]) else None
+
+
+def _inside(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path == folder or folder in path.parents for folder in folders)
+
+
+def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
+    """Imported modules that should be this arm's and are not, as (name, file), sorted.
+
+    These are modules whose top-level name the tree at `root` (or `root/src`, or an entry of sys.path inside
+    it) or `site` provides, but which came from elsewhere; and modules that lie below one of `forbidden_roots`
+    (the user's own checkout, the other arm). The interpreter's own library and packages, which may well lie
+    in a virtual environment inside the checkout, are not forbidden; nor is perfci itself.
+    """
+    own = [_real(root), _real(site)]
+    library = [_real(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")]
+    packages = [_real(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    forbidden = [_real(path) for path in forbidden_roots]
+    regular, namespaces = _provided(own)
+    found = []
+    for name, file, spread in _imported():
+        top = name.split(".", 1)[0]
+        if top in NEVER_FOREIGN or any(_inside(path, own) for path in spread):
+            continue
+        if any(_inside(path, library) and not PACKAGES.intersection(path.parts) for path in spread):
+            continue  # the standard library wins over a file of the same name in the repository
+        # A folder without __init__.py provides a name only if nothing else does: `packaging/` holding a
+        # script does not clash with the package of that name.
+        claimed = top in regular or (top in namespaces and _is_namespace(top))
+        if claimed or any(_inside(path, forbidden) and not _inside(path, packages) for path in spread):
+            found.append((name, file))
+    return sorted(found)
+
+
+def repo_modules(root: str, site: str) -> dict[str, str]:
+    """Imported modules of the repository → their paths, below `tree/` for `root` and `site/` for `site`."""
+    tree, overlay = _real(root), _real(site)
+    modules = {}
+    for name, _, spread in _imported():
+        path = spread[0]
+        if name.startswith(SUITE_PREFIX):
+            continue
+        if _inside(path, [overlay]):
+            modules[name] = (Path("site") / path.relative_to(overlay)).as_posix()
+        elif _inside(path, [tree]):
+            modules[name] = (Path("tree") / path.relative_to(tree)).as_posix()
+    return dict(sorted(modules.items()))
+
+
+def _real(path: str) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _imported() -> Iterator[tuple[str, str, list[Path]]]:
+    """Name, file as given, and real places of every module that came from a file or a namespace package."""
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        # Not getattr: modules with a __getattr__ of their own may import or raise.
+        file, folders = module.__dict__.get("__file__"), module.__dict__.get("__path__")
+        if isinstance(file, str):
+            if os.path.isabs(file):  # torch.ops calls itself "_ops.py"
+                yield name, file, [_real(file)]
+        elif folders is not None:
+            places = [entry for entry in folders if isinstance(entry, str)]
+            if places:
+                yield name, places[0], [_real(entry) for entry in places]
+
+
+def _is_namespace(top: str) -> bool:
+    module = sys.modules.get(top)
+    return isinstance(module, ModuleType) and not isinstance(module.__dict__.get("__file__"), str)
+
+
+def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
+    """Top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
+    entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if _inside(path, own))]
+    suffixes = (".py", *EXTENSION_SUFFIXES)
+    regular: set[str] = set()
+    namespaces: set[str] = set()
+    for entry in dict.fromkeys(entries):
+        for item in entry.iterdir() if entry.is_dir() else ():
+            suffix = next((suffix for suffix in suffixes if item.name.endswith(suffix)), None)
+            if item.is_dir():
+                (regular if (item / "__init__.py").is_file() else namespaces).add(item.name)
+            elif suffix:
+                regular.add(item.name[: -len(suffix)])
+    return regular, namespaces

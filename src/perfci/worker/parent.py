@@ -1,0 +1,232 @@
+"""The common parent: imports torch once, leaves CUDA untouched, forks the launches of both arms and runs commands.
+
+It owns every process that perfci starts. When the conductor goes away, however it goes, the parent kills them all and
+ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Optional
+
+from . import launch
+from .channel import Channel, connect
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2) on Linux; elsewhere do nothing."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def children() -> dict[int, list[int]]:
+    """Process → its children, for all processes. Empty where there is no /proc."""
+    table: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open("/proc/" + name + "/stat", "rb") as file:
+                    fields = file.read().rsplit(b")", 1)[1].split()
+            except (OSError, IndexError):
+                continue  # it ended while we looked
+            if fields[0] != b"Z":
+                table.setdefault(int(fields[1]), []).append(int(name))
+    return table
+
+
+def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
+    """All processes below `pid`."""
+    found, todo = [], [pid]
+    while todo:
+        below = table.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to one process, gone or not."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone already, or no longer ours
+
+
+class Parent:
+    """The loop of the parent process. Requests come from the conductor; exits of children are reported as they happen."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
+
+    def run(self) -> None:
+        """Serve until the conductor hangs up."""
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self.leave())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            if not self.channel.pending():
+                ready = select.select([self.channel, read], [], [])[0]
+                if read in ready:
+                    os.read(read, 4096)
+                    self.reap()
+                if self.channel not in ready:
+                    continue
+            message = self.channel.receive()
+            if message is None:
+                self.leave()
+            else:
+                self.serve(message)
+
+    def serve(self, message: dict[str, Any]) -> None:
+        """Answer one request."""
+        op = message["op"]
+        if op == "preload":
+            self.channel.send(preload())
+        elif op == "fork":
+            self.fork(message)
+        elif op == "spawn":
+            self.spawn(message)
+        elif op == "kill":
+            self.kill_tree(message["id"])
+            self.channel.send({"killed": message["id"]})
+        elif op == "sweep":
+            self.channel.send({"swept": self.sweep()})
+
+    def fork(self, message: dict[str, Any]) -> None:
+        """Start a launch as a fork of this process."""
+        start = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.channel.close()
+            launch.enter(message)
+        self.running[pid] = (message["id"], start)
+        self.channel.send({"started": message["id"], "pid": pid})
+
+    def spawn(self, message: dict[str, Any]) -> None:
+        """Start a program; its output goes to the log."""
+        try:
+            with open(message["log"], "ab") as log:
+                start = time.monotonic()
+                process = subprocess.Popen(
+                    message["argv"],
+                    env=message["env"],
+                    cwd=message["cwd"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=leash if message.get("cores") is None else lambda: leash(message["cores"]),
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            self.channel.send({"started": message["id"], "pid": None, "error": str(error)})
+            return
+        self.running[process.pid] = (message["id"], start)
+        process.returncode = 0  # reaped by reap(), not by subprocess
+        self.channel.send({"started": message["id"], "pid": process.pid})
+
+    def reap(self) -> None:
+        """Collect every child that ended and tell the conductor of those that it asked for."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            end = time.monotonic()
+            if pid == 0:
+                return
+            if pid in self.running:
+                ident, start = self.running.pop(pid)
+                self.sweep()
+                self.channel.send(
+                    {
+                        "exited": ident,
+                        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+                        "wall": end - start,
+                        "maxrss": usage.ru_maxrss,
+                    }
+                )
+
+    def kill_tree(self, ident: int) -> None:
+        """Kill a process of ours with everything below it."""
+        table = children()
+        for pid, (owner, _) in list(self.running.items()):
+            if owner == ident:
+                for victim in [*descendants(pid, table), pid]:
+                    kill(victim)
+
+    def sweep(self) -> list[int]:
+        """Kill the orphans that were handed to us: children that we did not start."""
+        table = children()
+        orphans = [pid for pid in table.get(os.getpid(), []) if pid not in self.running]
+        for orphan in orphans:
+            for victim in [*descendants(orphan, table), orphan]:
+                kill(victim)
+        return orphans
+
+    def leave(self) -> None:
+        """Kill everything below us, again and again until nothing is left, then end."""
+        for _ in range(200):
+            below = descendants(os.getpid(), children())
+            if not below:
+                break
+            for pid in below:
+                kill(pid)
+            time.sleep(0.01)
+        os._exit(0)
+
+
+def leash(cores: Optional[list[int]] = None) -> None:
+    """In a fresh child: die with the parent, be the first to go when memory runs out, stay on `cores`."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # no /proc: macOS
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def preload() -> dict[str, Any]:
+    """Import torch where there is one: the seconds are then paid once, not by every launch."""
+    start = time.monotonic()
+    failure = None
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            failure = launch.one_line(error)
+    except Exception as error:
+        failure = launch.one_line(error)
+    # What is imported now lives as long as the launches: collections there need not walk it, nor copy its pages.
+    gc.collect()
+    gc.freeze()
+    return {"preloaded": "torch" in sys.modules, "error": failure, "seconds": time.monotonic() - start}
+
+
+def main(address: str) -> None:
+    """Connect to the conductor at `address` and serve it."""
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    channel = connect(address)
+    channel.send({"hello": "parent", "pid": os.getpid()})
+    Parent(channel).run()

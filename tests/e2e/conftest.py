@@ -1,0 +1,128 @@
+"""Whole runs: real git repositories, the real command line in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+PLAIN_PYTHON = sys._base_executable
+"""The interpreter below this virtual environment: it starts fast, having no torch to import."""
+
+
+@dataclass
+class Run:
+    """What one call of perfci printed, wrote and returned."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def report(self) -> dict:
+        return json.loads((self.folder / "perfci-out" / "report.json").read_text())
+
+    @property
+    def results(self) -> dict:
+        return json.loads((self.folder / "perfci-out" / "results.json").read_text())
+
+    def classes(self) -> dict[str, str]:
+        """Case → class of its worst row."""
+        worst: dict[str, str] = {}
+        for row in self.report["rows"]:
+            worst.setdefault(row["case"], row["class"])
+        return worst
+
+    def reasons(self) -> dict[str, str]:
+        worst: dict[str, str] = {}
+        for row in self.report["rows"]:
+            worst.setdefault(row["case"], row["reason"])
+        return worst
+
+
+class Repo:
+    """A git repository to be measured."""
+
+    def __init__(self, root: Path, env: dict[str, str]) -> None:
+        self.root = root
+        self.env = env
+        root.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *args: str) -> str:
+        done = subprocess.run(
+            ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", *args],
+            cwd=self.root, check=True, capture_output=True, text=True, env=self.env,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip("\n"))
+
+    def commit(self, message: str = "change") -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def policy(self, text: str = "") -> None:
+        """A policy for the plain interpreter, with `text` appended."""
+        lines = f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [cpu]\n"
+        self.write("perfci.yaml", lines + dedent(text))
+
+    def start(self, *args: str, **kwargs) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "perfci", *args],
+            cwd=self.root, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs,
+        )  # fmt: skip
+
+    def perfci(self, *args: str, timeout: float = 200) -> Run:
+        process = self.start(*args)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"perfci {' '.join(args)} did not end:\n{out}\n{err}")
+        return Run(process.returncode, out, err, self.root)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """The caller's environment with a temporary folder of the test's own, so that leftovers can be counted."""
+    short = tmp_path / "t"
+    short.mkdir()
+    return {**os.environ, "TMPDIR": str(short), "COLUMNS": "160", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def repo(tmp_path: Path, env: dict[str, str]) -> Repo:
+    return Repo(tmp_path / "repo with space", env)
+
+
+WORK = """
+    import perfci
+
+    def work(n):
+        total = 0.0
+        for i in range(n):
+            total += i * 0.5
+        return total
+
+    @perfci.kernel(devices=["cpu"])
+    def adding(bench):
+        bench.reference(lambda: 0.25 * {n} * ({n} - 1), rtol=1e-9, atol=0)
+        return lambda: work({n})
+"""
+
+
+def adding(n: int = 20_000, spin: int = 0) -> str:
+    """A pure-Python kernel of about 1 ms; `spin` adds work of the same kind without changing the result."""
+    text = dedent(WORK.format(n=n))
+    return text.replace("    return total\n", f"    for i in range({spin}):\n        total += i * 0.0\n    return total\n")

@@ -1,0 +1,109 @@
+"""Builds, and that each arm measures its own code."""
+
+import sys
+from pathlib import Path
+
+from .conftest import Repo, adding
+
+LIBRARY = """
+    import perfci
+    from library import work
+
+    @perfci.kernel(devices=["cpu"])
+    def uses_library(bench):
+        return work
+"""
+
+
+def test_base_that_cannot_build_is_an_error(repo: Repo) -> None:
+    repo.policy("build: echo the compiler is unhappy; exit 7\n")
+    repo.write("kernels/adding.py", adding())
+    repo.commit("base")
+    repo.policy()
+    repo.commit("head builds")
+    run = repo.perfci("compare", "--base", "HEAD~1")
+    assert run.code == 3
+    last = run.err.strip().splitlines()[-1]
+    assert "base does not build" in last
+    assert "the compiler is unhappy" in last
+
+
+def test_head_that_cannot_build_fails_its_cases(repo: Repo) -> None:
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.commit("base")
+    repo.policy("build: [echo first, 'echo no rule >&2; exit 2']\n")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "failed"}
+    assert "head does not build" in run.reasons()["adding"]
+    assert "no rule" in run.reasons()["adding"]
+
+
+def test_each_arm_uses_its_own_build(repo: Repo) -> None:
+    """What `build` installs into $PERFCI_SITE differs between the arms, and so do the numbers."""
+    repo.policy(
+        """
+        path: []
+        build: mkdir -p "$PERFCI_SITE/library" && cp lib.py "$PERFCI_SITE/library/__init__.py"
+        limits: [{cases: '*', metric: time, regression: 10%}]
+        """
+    )
+    repo.write("lib.py", "def work():\n    return sum(range(20_000))\n")
+    repo.write("kernels/a.py", LIBRARY)
+    repo.commit("base")
+    repo.write("lib.py", "def work():\n    return sum(range(40_000))\n")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"uses_library": "regression"}
+
+
+def test_both_arms_importing_one_module_is_refused(repo: Repo, tmp_path: Path, env: dict[str, str]) -> None:
+    """A library on PYTHONPATH, as an editable install would have it, while the repository holds it under lib/."""
+    repo.policy("path: [kernels]\n")
+    repo.write("kernels/a.py", LIBRARY)
+    repo.write("library.py", "def work():\n    return sum(range(20_000))\n")
+    repo.commit()
+    repo.env["PYTHONPATH"] = str(repo.root)
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 3, run.out + run.err
+    last = run.err.strip().splitlines()[-1]
+    assert "imports 'library' from" in last
+    assert "PERFCI_SITE" in last
+
+
+def test_command_cases(repo: Repo) -> None:
+    """A process timed from outside, and one that reports its own metrics as JSON lines."""
+    repo.write(
+        "perfci.yaml",
+        f"""
+        version: 1
+        devices: [cpu]
+        python: {sys._base_executable}
+        commands:
+          - {{name: wall, run: "python -c 'sum(range(3000000))'"}}
+          - {{name: app, run: python app.py, reads: perfci}}
+        metrics: {{quality: {{unit: points, better: higher}}}}
+        limits:
+          - {{cases: "*", metric: time, regression: 30%}}
+          - {{cases: "app/*", metric: quality, regression: 5%}}
+        """,
+    )
+    repo.write(
+        "app.py",
+        """
+        import json, os
+        with open(os.environ["PERFCI_METRICS"], "a") as file:
+            for value in (0.010, 0.011, 0.012):
+                file.write(json.dumps({"case": "part/n=1", "metric": "time", "value": value, "unit": "s"}) + "\\n")
+            file.write(json.dumps({"case": "part/n=1", "metric": "quality", "value": QUALITY}) + "\\n")
+        """.replace("QUALITY", "100"),
+    )
+    repo.commit("base")
+    repo.write("app.py", (repo.root / "app.py").read_text().replace('"value": 100', '"value": 80'))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    rows = {(row["case"], row["metric"]): row["class"] for row in run.report["rows"]}
+    assert rows["wall", "time"] == "unchanged"
+    assert rows["app/part/n=1", "quality"] == "regression"
+    assert rows["app/part/n=1", "time"] == "unchanged"

@@ -1,0 +1,118 @@
+"""The main job from commit to exit code."""
+
+import json
+
+from .conftest import Repo, adding
+
+LIMITS = "limits: [{cases: '*', metric: time, regression: 10%}]\n"
+
+
+def test_no_change_passes(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 0, run.out + run.err
+    assert run.classes() == {"adding": "unchanged"}
+    assert run.results["arms"]["base"]["tree"] == run.results["arms"]["head"]["tree"]
+    files = {path.name for path in (repo.root / "perfci-out").iterdir()}
+    assert {"results.json", "report.json", "report.md", "report.csv", "junit.xml", "samples.jsonl", "logs"} <= files
+    assert repo.git("status", "--porcelain") == ""
+
+
+def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
+    """Every class of the issue in one comparison, by name, with the exit code of the worst."""
+    repo.policy(LIMITS)
+    for name in ("slower", "faster", "deleted", "redeclared", "wrong"):
+        repo.write(f"kernels/{name}.py", adding(spin=4000).replace("def adding", f"def {name}"))
+    repo.commit("base")
+    repo.write("kernels/slower.py", adding(spin=12000).replace("def adding", "def slower"))
+    repo.write("kernels/faster.py", adding(spin=0).replace("def adding", "def faster"))
+    (repo.root / "kernels/deleted.py").unlink()
+    repo.write("kernels/new.py", adding().replace("def adding", "def new"))
+    text = adding(spin=4000).replace("def adding", "def redeclared")
+    repo.write("kernels/redeclared.py", text.replace("    bench.reference", "    bench.work(flops=5)\n    bench.reference"))
+    text = adding(spin=4000).replace("def adding", "def wrong")
+    repo.write("kernels/wrong.py", text.replace("total += i * 0.5", "total += i * 0.501"))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {
+        "slower": "regression", "faster": "improvement", "deleted": "missing", "new": "added",
+        "redeclared": "changed", "wrong": "failed",
+    }  # fmt: skip
+    row = next(row for row in run.report["rows"] if row["class"] == "regression")
+    assert row["interval"]["low"] > 1.0
+    assert row["interval"]["low"] <= row["change"] <= row["interval"]["high"]
+    assert "`slower`" in run.report["sentence"] or "wrong" in run.report["sentence"]
+
+
+def test_a_head_that_loosens_its_limits_is_judged_by_base(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit("base")
+    repo.policy("limits: [{cases: '*', metric: time, regression: 900%}]\n")
+    repo.write("kernels/adding.py", adding(spin=16000))
+    repo.commit("loosen and slow down")
+    run = repo.perfci("compare", "--base", "HEAD~1", "--committed")
+    assert run.code == 1, run.out + run.err
+    assert run.report["policy_from"] == "base"
+
+
+def test_run_judges_absolute_limits(repo: Repo) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "violation"}
+    assert any("compared with nothing" in note for note in run.report["notes"])
+
+
+def test_observe_never_fails(repo: Repo) -> None:
+    repo.policy("mode: observe\nlimits: [{cases: '*', metric: time, max: 1us}]\n")
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run")
+    assert run.code == 0
+    assert run.classes() == {"adding": "violation"}
+
+
+def test_report_again_gives_the_same_bytes(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    assert repo.perfci("compare", "--base", "HEAD").code == 0
+    out = repo.root / "perfci-out"
+    names = ["report.json", "report.md", "report.csv", "junit.xml"]
+    first = {name: (out / name).read_bytes() for name in names}
+    for folder in ("again", "and-again"):
+        run = repo.perfci("report", "perfci-out", "--out", folder)
+        assert run.code == 0, run.err
+        assert {name: (repo.root / folder / name).read_bytes() for name in names} == first
+
+
+def test_json_is_the_only_thing_on_stdout(repo: Repo) -> None:
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run", "--json")
+    assert json.loads(run.out)["verdict"] == "pass"
+
+
+def test_a_file_that_does_not_import_costs_that_file(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.write("kernels/broken.py", adding().replace("def adding", "def other"))
+    repo.commit("base")
+    repo.write("kernels/broken.py", "import there_is_no_such_module\n")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "unchanged", "other": "failed"}
+    assert "there_is_no_such_module" in run.reasons()["other"]
+
+
+def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.write("kernels/gpu.py", adding().replace('["cpu"]', '["cuda"]').replace("def adding", "def on_gpu"))
+    run = repo.perfci("run")
+    assert run.code == 0, run.out + run.err
+    assert run.classes()["on_gpu"] == "skipped"
+    assert "needs cuda" in run.reasons()["on_gpu"]

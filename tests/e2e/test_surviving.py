@@ -1,0 +1,199 @@
+"""What misbehaves costs itself and nothing else."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from .conftest import PLAIN_PYTHON, Repo, adding
+
+GOOD = """
+    import perfci
+
+    def work():
+        return sum(range(20_000))
+
+    @perfci.kernel(devices=["cpu"])
+    def {name}(bench):
+        bench.reference(lambda: 199990000, rtol=0, atol=0)
+        return work
+"""
+
+HEAD = {
+    "segfault": "import ctypes\n    ctypes.string_at(0)",
+    "hangs": "import time\n    time.sleep(1000)",
+    "exits": "import os\n    os._exit(0)",
+    "raises": "raise ValueError('no such thing')",
+    "allocates": "hold = []\n    while True:\n        hold.append(bytearray(b'x' * (1 << 24)))",
+    "wrong": "return 199990001",
+    "not_a_number": "return float('nan')",
+    # After the checks, in the middle of timing:
+    "late_segfault": "calls.append(0)\n    if len(calls) > 40:\n        import ctypes\n        ctypes.string_at(0)\n    return sum(range(20_000))",
+    "late_raise": "calls.append(0)\n    if len(calls) > 40:\n        raise OSError('late')\n    return sum(range(20_000))",
+    "late_wrong": "calls.append(0)\n    return sum(range(20_000)) + (len(calls) > 40)",
+    # Misbehaves, and yet answers rightly: measured like any other.
+    "prints": "print('{\"op\": \"garbage\"}\\n\\x00\\xff' * 100)\n    return sum(range(20_000))",
+    "forks": "import os\n    if not forked:\n        forked.append(os.fork())\n    return sum(range(20_000))",
+}
+EXPECTED = {
+    "segfault": ("failed", "SIGSEGV"),
+    "hangs": ("failed", "no answer within 4 s"),
+    "exits": ("failed", "exited with status 0"),
+    "raises": ("failed", "ValueError: no such thing"),
+    "allocates": ("failed", "GiB of memory"),
+    "wrong": ("failed", "199990001"),
+    "not_a_number": ("failed", "NaN"),
+    "late_segfault": ("failed", "SIGSEGV"),
+    "late_raise": ("failed", "OSError: late"),
+    "late_wrong": ("failed", "after timing"),
+    "prints": ("unchanged", ""),
+    "forks": ("unchanged", ""),
+    "good": ("unchanged", ""),
+}
+
+
+def below(folder: Path) -> list[psutil.Process]:
+    """Processes that live in or were started with something in `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(folder) in " ".join(process.cmdline()) or str(folder) in process.cwd() or str(folder) in process.environ().get("TMPDIR", ""):
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def gone(folder: Path, seconds: float = 10) -> list[psutil.Process]:
+    """What is still there after waiting for it to end."""
+    deadline = time.monotonic() + seconds
+    while below(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return below(folder)
+
+
+def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
+    repo.policy(
+        """
+        timeout: 4s
+        memory: 400MiB
+        limits: [{cases: '*', metric: time, regression: 100%}]
+        """
+    )
+    for name in [*HEAD, "good"]:
+        repo.write(f"kernels/{name}.py", GOOD.format(name=name))
+    repo.commit("base")
+    for name, body in HEAD.items():
+        text = dedent(GOOD.format(name=name)).replace("def work", "calls, forked = [], []\n\ndef work")
+        repo.write(f"kernels/{name}.py", text.replace("return sum(range(20_000))", body))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    classes, reasons = run.classes(), run.reasons()
+    assert classes == {name: expected for name, (expected, _) in EXPECTED.items()}, reasons
+    for name, (_, text) in EXPECTED.items():
+        assert text in reasons[name], (name, reasons[name])
+    assert gone(tmp_path) == []
+    assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
+
+
+def test_the_same_failure_in_both_arms_is_an_error_not_a_verdict(repo: Repo) -> None:
+    repo.policy()
+    repo.write("kernels/a.py", GOOD.format(name="fails").replace("return sum(range(20_000))", "raise ValueError('both')"))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 3, run.out + run.err
+    assert run.classes() == {"fails": "failed"}
+
+
+@pytest.mark.parametrize("pairs", [0, 3])
+def test_killed_conductor_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_path: Path, pairs: int) -> None:
+    """kill -9 in the middle, then --resume: the finished pairs are kept and nothing runs on."""
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    for name in ("one", "two"):
+        repo.write(f"kernels/{name}.py", adding().replace("def adding", f"def {name}"))
+    repo.commit()
+    journal = repo.root / "perfci-out" / "journal.jsonl"
+    process = repo.start("compare", "--base", "HEAD", start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        lines = journal.read_bytes().count(b'"kind": "pair"') if journal.exists() else -1
+        if lines >= pairs:
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert gone(tmp_path) == []
+    before = [line for line in journal.read_bytes().splitlines() if b'"kind": "pair"' in line]
+    run = repo.perfci("compare", "--base", "HEAD", "--resume")
+    assert run.code == 0, run.out + run.err
+    after = [line for line in journal.read_bytes().splitlines() if b'"kind": "pair"' in line]
+    assert after[: len(before)] == before
+    assert len(after) == 16
+    assert run.classes() == {"one": "unchanged", "two": "unchanged"}
+    assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
+
+
+def test_resume_refuses_other_code(repo: Repo) -> None:
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    assert repo.perfci("compare", "--base", "HEAD").code == 0
+    repo.write("kernels/adding.py", adding(n=30_000))
+    run = repo.perfci("compare", "--base", "HEAD", "--resume")
+    assert run.code == 2
+    assert "cannot resume: the code of head has changed" in run.err
+    assert run.err.strip().count("\n") <= 12
+
+
+def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, regression: 1%}]\n")
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    process = repo.start("compare", "--base", "HEAD", start_new_session=True)
+    journal = repo.root / "perfci-out" / "journal.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (journal.exists() and b'"kind": "pair"' in journal.read_bytes()):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, out + err
+    assert "interrupted" in err
+    assert (repo.root / "perfci-out" / "report.json").exists()
+    assert gone(tmp_path) == []
+
+
+def test_daemon_of_a_case_does_not_outlive_the_run(repo: Repo, tmp_path: Path) -> None:
+    """A case that leaves a daemon with a session and environment of its own behind: it goes with the run."""
+    repo.policy()
+    body = f"""
+        import subprocess, sys
+        import perfci
+
+        @perfci.kernel(devices=["cpu"])
+        def daemon(bench):
+            subprocess.Popen([{PLAIN_PYTHON!r}, "-c", "import os, time; os.setsid(); time.sleep(600)", {str(tmp_path)!r}], env={{}}, cwd="/")
+            return lambda: sum(range(20_000))
+    """
+    repo.write("kernels/daemon.py", body)
+    run = repo.perfci("run")
+    assert run.code == 0, run.out + run.err
+    assert gone(tmp_path) == []
+
+
+def test_full_disk_is_one_line(repo: Repo, tmp_path: Path) -> None:
+    """Results that cannot be written end the run with one line; here the disk is a file size limit of the process."""
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    import resource
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+    process = repo.start("run", preexec_fn=small_files)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 3, err
+    assert err.strip().splitlines()[-1].startswith("perfci: ")
+    assert "Traceback" not in err

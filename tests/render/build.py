@@ -1,0 +1,354 @@
+"""Reports of every state that people read, as a judge would write them."""
+
+import math
+from typing import Any
+
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.report import CLASSES, CaseFacts, Interval, Measured, Report, Row, Stats
+from perfci.model.results import Arm, Check, Reason, Work
+
+HOSTILE = [
+    "evil/pipe=a|b",
+    "evil/tick=a`b``c`",
+    "evil/<script>alert(1)</script>",
+    "evil/@org/team #1 GH-7",
+    "evil/new\nline=1",
+    "evil/*bold*_it_[x](http://evil.example)",
+    "evil/\u202egnp.exe\u200b\x1b[31m",
+    "evil/<!-- hidden -->www.evil.example",
+]
+
+
+def row(
+    case: str,
+    cls: str = "unchanged",
+    base: float | None = 48.5e-6,
+    ratio: float | None = 1.0002,
+    **fields: Any,
+) -> Row:
+    effects = dict.fromkeys(("regression", "violation", "missing", "failed"), "fail")
+    effects |= dict.fromkeys(("changed", "clock", "inconclusive", "invalid"), "warn")
+    data: dict[str, Any] = {
+        "case": case,
+        "kernel": case.split("/", maxsplit=1)[0],
+        "device": "cuda",
+        "metric": "time",
+        "unit": "s",
+        "kind": "regression",
+        "class": cls,
+        "effect": effects.get(cls, "pass"),
+        "base": base,
+        "head": None if ratio is None or base is None else base * ratio,
+        "change": ratio,
+        "worse": None if ratio is None else ratio > 1,
+        "interval": None if ratio is None else {"low": ratio - 0.004, "high": ratio + 0.004, "level": 0.9902},
+        "limit": 0.02,
+        "limit_source": "limits[0]",
+        "pairs": 16,
+        "look": 2,
+        "p": 1e-5,
+        "file": f"kernels/{case.split('/', maxsplit=1)[0]}.py",
+        "line": 12,
+    }
+    return Row.model_validate(data | fields)
+
+
+def presence(case: str, cls: str, reason: str, **fields: Any) -> Row:
+    blank = {
+        "kind": "presence",
+        "metric": "",
+        "unit": "",
+        "base": None,
+        "head": None,
+        "change": None,
+        "worse": None,
+    }
+    return row(
+        case,
+        cls,
+        **(
+            blank
+            | {"interval": None, "limit": None, "pairs": 0, "look": None, "p": None, "reason": reason}
+            | fields
+        ),
+    )
+
+
+def stats(value: float, n: int = 16) -> Stats:
+    return Stats(
+        n=n,
+        mean=value * 1.0003,
+        sd=value * 0.002,
+        median=value,
+        low=value * 0.999,
+        high=value * 1.001,
+        level=0.9787,
+    )
+
+
+def measured(
+    case: str, base: float | None, head: float | None, work: Work, device: str = "cuda", n: int = 16
+) -> list[Measured]:
+    times = {arm: value for arm, value in (("base", base), ("head", head)) if value is not None}
+    found = []
+    for metric, unit, amount in (
+        ("time", "s", None),
+        ("tflops", "TFLOP/s", work.flops / 1e12),
+        ("bandwidth", "B/s", work.read + work.written),
+        ("throughput", "/s", work.items),
+    ):
+        if amount != 0:
+            arms = {arm: stats(time if amount is None else amount / time, n) for arm, time in times.items()}
+            found.append(
+                Measured.model_validate(
+                    {"case": case, "device": device, "metric": metric, "unit": unit, "arms": arms}
+                )
+            )
+    return found
+
+
+SDPA = Work(flops=4 * 32 * 8 * 512 * 512 * 64, read=3 * 32 * 8 * 512 * 64 * 2, written=32 * 8 * 512 * 64 * 2)
+RESAMPLE = Work(read=9.2e6, written=4.2e6, items=32, item="samples")
+CONTRACT = {"cache": "cold", "timer": "CUDA events", "threads": "1"}
+
+
+def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fields: Any) -> CaseFacts:
+    check = Check(shapes=27, compared=compared, worst=0.35 if compared else None, rtol=2e-2, atol=1e-3)
+    data = {
+        "case": case,
+        "device": device,
+        "work": work,
+        "checks": {"base": check, "head": check},
+        "contract": CONTRACT,
+    }
+    return CaseFacts.model_validate(data | fields)
+
+
+def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> Report:
+    order = {name: index for index, name in enumerate(CLASSES)}
+    worst: dict[tuple[str, str], str] = {}
+    for entry in rows:
+        key = (entry.case, entry.device)
+        if key not in worst or order[entry.class_] < order[worst[key]]:
+            worst[key] = entry.class_
+    counts: dict[str, int] = {}
+    for name in worst.values():
+        counts[name] = counts.get(name, 0) + 1
+    effects = {entry.effect for entry in rows}
+    verdict = fields.pop("verdict", "fail" if "fail" in effects else "pass")
+    values = [
+        m
+        for entry in rows
+        if entry.base and entry.head and entry.metric == "time"
+        for m in measured(entry.case, entry.base, entry.head, SDPA, entry.device)
+    ]
+    data: dict[str, Any] = {
+        "run": "20260105-101500-4d5993f",
+        "mode": "compare",
+        "verdict": verdict,
+        "exit_code": {"pass": 0, "fail": 1, "error": 3}[verdict],
+        "sentence": sentence,
+        "advice": advice,
+        "counts": counts,
+        "rows": rows,
+        "measured": values,
+        "facts": [facts(case, SDPA, device) for case, device in worst if any(v.case == case for v in values)],
+        "notes": [],
+        "started": "2026-01-05T10:15:00Z",
+        "seconds": 185.2,
+        "measuring_seconds": 160.4,
+        "pairs": 16,
+        "noise": 0.0021,
+        "command": ["perfci", "compare", "--base", "main"],
+        "repository": "attention",
+        "policy_from": "base",
+        "fingerprint": Fingerprint(
+            perfci="0.1.0",
+            host="Linux 6.8.0",
+            cpu="AMD EPYC 9654",
+            cores=16,
+            memory=128 * 2**30,
+            python="3.12.4",
+            torch="2.11.0",
+            cuda="13.0",
+            driver="580.159",
+            devices={"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"},
+            uuid="GPU-5f2e2b8c-0d3a-4b6f-9e51-1f0a6c8f7d21",
+            extra={"multiprocessors": 132, "compute capability": "9.0"},
+        ),
+        "arms": {
+            "base": Arm(ref="main", commit="4d5993f" + "0" * 33, subject="Tune the tile", build_seconds=31.2),
+            "head": Arm(
+                ref="HEAD",
+                commit="2fed942" + "1" * 33,
+                subject="Use the math path for seq ≤ 512",
+                build_seconds=30.9,
+            ),
+        },
+    }
+    return Report.model_validate(data | fields)
+
+
+def unchanged(count: int) -> list[Row]:
+    return [
+        row(f"matmul/n={64 * (i + 1)}", base=5.17e-6 * (i + 1), ratio=1 + (i % 5 - 2) * 1e-4)
+        for i in range(count)
+    ]
+
+
+REGRESSED = row(
+    "sdpa/seq=512",
+    "regression",
+    ratio=3.11,
+    reason="left flash attention: 1 kernel → 14, 60 MB → 2.6 GB of DRAM traffic",
+)
+IMPROVED = row(
+    "trajectory_resample/batch=32",
+    "improvement",
+    base=41.9e-6,
+    ratio=0.731,
+    reason="a slow-down is excluded, faster by 26.5 % at least",
+)
+UNDECIDED = row(
+    "add/n=65536", "inconclusive", base=4.45e-6, ratio=1.012, pairs=64,
+    interval=Interval(low=0.993, high=1.031, level=0.99),
+    reason="undecided after 64 pairs: between 0.7 % faster and 3.1 % slower; a limit of 5 % could be decided",
+)  # fmt: skip
+MISSING = presence(
+    "softmax/rows=1024", "missing", "in base, not in head: kernels/softmax.py no longer declares it"
+)
+CHANGED = row(
+    "matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.02, change=None, interval=None, limit=None, worse=None,
+    reason="declared work differs: 137 GFLOP in base, 69 GFLOP in head; not compared",
+)  # fmt: skip
+FAILED = presence(
+    "layernorm/dim=1024",
+    "failed",
+    "wrong result: 12 of 4096 elements differ, first at [3, 17]: 0.25, not 0.75",
+)
+VIOLATION = row(
+    "softmax/rows=8192", "violation", kind="min", metric="bandwidth", unit="B/s", base=3.4e12, ratio=0.741, limit=2.8e12,
+    interval=Interval(low=2.51e12, high=2.53e12, level=0.99), reason="under its limit since this change",
+)  # fmt: skip
+
+
+def _many(count: int) -> Report:
+    rows = [
+        row(
+            f"sdpa/seq={i}",
+            "regression",
+            ratio=1.5 - i * 1e-3,
+            reason="slower by at least 2 % " + "and more so " * 12,
+        )
+        for i in range(count)
+    ]
+    return report(
+        rows,
+        f"`sdpa/seq=0` is 50 % slower (+{count - 1} more) — this change needs a look",
+        "Look at the rows below.",
+    )
+
+
+def reports() -> dict[str, Report]:
+    """State → Report; the golden files are named after the states."""
+    cpu = [row("resample/batch=8", device="cpu", base=0.84e-3), row("resample/batch=8", base=0.031e-3)]
+    both = [
+        m
+        for r, d in ((cpu[0], "cpu"), (cpu[1], "cuda"))
+        for m in measured(r.case, r.base, r.head, RESAMPLE, d)
+    ]
+    alone = [
+        row("sdpa/seq=512", "violation", kind="max", metric="time", ratio=1.0, limit=40e-6, change=None, worse=None,
+            interval=Interval(low=48.4e-6, high=48.6e-6, level=0.99), base=None, head=48.5e-6, reason="over its limit"),
+        row("resample/batch=32", kind="min", metric="throughput", unit="/s", base=None, head=1.03e6, change=None,
+            interval=None, limit=5000.0),
+    ]  # fmt: skip
+    alone_values = measured("sdpa/seq=512", None, 48.5e-6, SDPA) + measured(
+        "resample/batch=32", None, 31e-6, RESAMPLE
+    )
+    failed = report(
+        [FAILED, *unchanged(3)],
+        "`layernorm/dim=1024` fails in head: wrong result",
+        "Run `perfci run layernorm/dim=1024` on head to see it.",
+    )
+    failed.facts.append(
+        facts(
+            FAILED.case,
+            Work(),
+            reasons={"head": Reason(kind="wrong", text="12 of 4096 differ", log="logs/head-layernorm.log")},
+        )
+    )
+    hostile = report(
+        [row(name, "regression", ratio=1.5, reason=f"because of {name}", kernel="evil") for name in HOSTILE],
+        f"`{HOSTILE[1]}` is 50 % slower @org/team #1 (+7 more) <b>now</b>",
+        "Look at http://evil.example | www.evil.example & GH-7",
+        notes=["- [x] **done** $x^2$ ~~gone~~", "# heading\n\n```\nfence", *HOSTILE],
+        files=["kernels/bad|name.py: SyntaxError: '<' not supported between `a` and @b"],
+        command=["perfci", "compare", "--base", "`rm -rf`\n```", "a|b"],
+    )
+    hostile.arms["head"].commit = None
+    hostile.arms["head"].ref = "feature/`|<b>@org"
+    return {
+        "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
+        "regression": report(
+            [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
+            "`sdpa/seq=512` is 3.1× slower — this change needs a look",
+            "See why below; if it is meant, raise the limit or say so in the review.",
+        ),
+        "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
+        "mixed": report(
+            [FAILED, VIOLATION, REGRESSED, MISSING, CHANGED, UNDECIDED, IMPROVED, *unchanged(2)],
+            "`sdpa/seq=512` is 3.1× slower (+3 more failures) — this change needs a look",
+            "Look at the failing rows first.",
+            strict=True,
+            notes=["Not measured on cpu: `upload/mib=64` needs cuda."],
+        ),
+        "inconclusive": report(
+            [UNDECIDED, row("copy/mib=512", "clock", base=258e-6, ratio=1.031, reason="slower in time, not in cycles: the clock was lower in head"),
+             row("norm/dim=64", "invalid", base=9e-6, ratio=math.nan, interval=None, reason="2 of 16 values of head are no finite positive number"), *unchanged(9)],
+            "Passed, but 3 of 12 cases are not decided",
+            "Give it a larger budget, or these cases a larger limit.",
+        ),
+        "changed": report([CHANGED, *unchanged(2)], "Passed, but 1 of 3 cases changed and was not compared", "Check that the change is meant."),
+        "missing": report(
+            [MISSING, *unchanged(2)],
+            "`softmax/rows=1024` is missing in head",
+            "If it was removed on purpose, set on_missing: warn for it.",
+            files=["kernels/softmax.py: ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
+        ),
+        "failed": failed,
+        "error": report(
+            [],
+            "Nothing was measured: head did not build (exit status 1 of `pip install .`)",
+            "See logs/build-head.log; this says nothing about performance.",
+            verdict="error", counts={}, pairs=0, noise=None, measuring_seconds=0.0, seconds=41.0,
+        ),
+        "run": report(
+            alone,
+            "`sdpa/seq=512` takes 48.5 µs, over its limit of 40 µs",
+            "Make it faster, or change the limit.",
+            mode="run",
+            arms={"head": Arm(ref="HEAD", commit="2fed942" + "1" * 33, subject="Use the math path", dirty=True)},
+            measured=alone_values,
+            facts=[facts("sdpa/seq=512", SDPA), facts("resample/batch=32", RESAMPLE, compared=0)],
+            command=["perfci", "run"],
+            policy_from="head",
+        ),
+        "devices": report(
+            cpu, "No regression: 2 cases unchanged", "Nothing to do.",
+            measured=both, facts=[facts("resample/batch=8", RESAMPLE, d) for d in ("cpu", "cuda")],
+        ),
+        "observe": report(
+            [REGRESSED, *unchanged(4)],
+            "Observed only: `sdpa/seq=512` is 3.1× slower and would fail",
+            "Set mode: gate when the limits fit.",
+            verdict="pass",
+            observe=True,
+        ),
+        "exploratory": report(
+            [UNDECIDED, *unchanged(2)], "Passed by other limits than measured for", "Measure again for a verdict that counts.",
+            exploratory=True, policy_from="head",
+        ),
+        "truncated": _many(600),
+        "hostile": hostile,
+    }  # fmt: skip

@@ -1,0 +1,146 @@
+"""The Markdown that a reviewer reads: one golden file per state, and what must hold for every report."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from perfci.model.report import Report
+from perfci.render import markdown, render_all
+from tests.render.build import HOSTILE, reports, row, unchanged
+from tests.render.build import report as build
+
+GOLDEN = Path(__file__).with_name("golden")
+REPORTS = reports()
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def limit_of(state: str) -> int:
+    return 12_000 if state == "truncated" else markdown.LIMIT
+
+
+@pytest.mark.parametrize("state", REPORTS)
+def test_golden(state):
+    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    text = markdown.render(REPORTS[state], limit_of(state))
+    file = GOLDEN / f"{state}.md"
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_no_golden_file_without_a_state():
+    assert {file.stem for file in GOLDEN.glob("*.md")} == set(REPORTS)
+
+
+def whole(text: str) -> None:
+    """Assert that Markdown is well formed: tables complete, folds closed, nothing active but what perfci wrote."""
+    tokens = PARSER.parse(text)
+    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h3"]
+    html = "".join(token.content for token in tokens if token.type == "html_block")
+    assert re.fullmatch(r"(<details><summary>[\w :,]+</summary>\n|</details>\n)*", html), html
+    assert html.count("<details>") == html.count("</details>")
+    columns = 0
+    for line in text.splitlines():
+        if line.startswith("|"):
+            bars = line.count("|")
+            assert columns in (0, bars), line
+            columns = bars
+        else:
+            columns = 0
+    kinds = {child.type for token in tokens for child in token.children or ()}
+    assert kinds <= {"text", "text_special", "code_inline", "html_inline", "strong_open", "strong_close", "softbreak"}, kinds
+    inline_html = {c.content for token in tokens for c in token.children or () if c.type == "html_inline"}
+    assert inline_html <= {"<code>", "</code>"}
+
+
+@pytest.mark.parametrize("state", REPORTS)
+def test_every_state_is_whole_markdown_within_its_limit(state):
+    for limit in (10_000, 12_000, 20_000, 60_000):
+        text = markdown.render(REPORTS[state], limit)
+        whole(text)
+        assert len(text) <= limit
+
+
+def test_what_is_left_out_is_named():
+    text = markdown.render(REPORTS["truncated"], 12_000)
+    assert "Left out to keep this short: measured values, correctness" in text
+    assert "<summary>Environment</summary>" in text, "a small section that fits stays"
+    assert "… and 580 more rows that fail" in text
+    assert "Left out" not in markdown.render(REPORTS["regression"])
+
+
+def test_rows_give_way_when_they_alone_are_too_long():
+    rows = [row(f"k/{'@|' * 100}{i}", "regression", ratio=2.0, reason="|@" * 150) for i in range(50)]
+    text = markdown.render(build(rows, "@|" * 200, "|@" * 200, notes=["|@" * 200] * 30), 10_000)
+    whole(text)
+    assert len(text) <= 10_000
+    assert "more rows that fail" in text and "**50 regressions**" in text
+
+
+def test_a_limit_that_nothing_fits_into_is_refused():
+    with pytest.raises(ValueError, match="at least 10000"):
+        markdown.render(REPORTS["pass"], 500)
+
+
+def test_failing_rows_come_before_anything_folded_and_unchanged_ones_are_only_counted():
+    text = markdown.render(REPORTS["regression"])
+    assert text.index("❌ regression") < text.index("<details>")
+    assert "8 unchanged" in text and "unchanged |" not in text
+
+
+def test_the_false_alarm_rate_is_told_once():
+    for state, report in REPORTS.items():
+        assert markdown.render(report).count("1 run in 100") == (0 if state == "error" else 1)
+
+
+def test_direction_is_said_in_words():
+    assert re.search(r"\*\*\+211 %\*\* \(±0\.4\) slower", markdown.render(REPORTS["regression"]))
+    assert "-26.9 % (±0.4) faster" in markdown.render(REPORTS["improvement"])
+    assert "**-25.9 %** lower" in markdown.render(REPORTS["mixed"])
+
+
+def test_hostile_names_reach_the_reader_as_text():
+    text = markdown.render(REPORTS["hostile"])
+    whole(text)
+    assert "<script>" not in re.sub(r"`[^`]*`", "", text)
+    shown = "".join(c.content for t in PARSER.parse(text) for c in t.children or ()).replace("\u200b", "")
+    for name in HOSTILE[:4]:
+        assert name in shown
+
+
+def test_a_file_that_did_not_import_is_named():
+    assert "- This file did not import, so its cases are unknown: kernels/softmax.py" in markdown.render(REPORTS["missing"])
+
+
+def test_same_report_same_bytes():
+    for report in REPORTS.values():
+        again = Report.model_validate_json(report.model_dump_json())
+        assert render_all(report) == render_all(again)
+
+
+nasty = st.text(st.sampled_from("|`<>@#*_[]\n\\$~&!-=+1.:/ aµ\u202e\x00"), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(nasty, nasty, nasty, nasty)
+def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, other):
+    report = build(
+        [row(f"k{case}", "regression", ratio=2.0, reason=reason, metric=other or "time", file=other), *unchanged(2)],
+        sentence or "x",
+        reason,
+        notes=[other, case],
+        files=[reason],
+        command=["perfci", case, other],
+    )
+    report.arms["head"].subject = case
+    report.arms["base"].commit = None
+    report.arms["base"].ref = other
+    report.fingerprint.devices["cuda"] = reason
+    report.fingerprint.extra[case] = other
+    report.facts[0].contract[case] = sentence
+    whole(markdown.render(report))
