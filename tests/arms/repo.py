@@ -66,7 +66,7 @@ def tree(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = f"-> {os.readlink(path)}"
+            found[name] = f"-> {path.readlink()}"
         elif path.is_file():
             mark = "x:" if path.stat().st_mode & 0o100 else ""
             found[name] = mark + path.read_bytes().decode(errors="replace")

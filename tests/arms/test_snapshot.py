@@ -87,7 +87,12 @@ def test_commit_and_clean_working_tree_have_one_digest(tmp_path: Path):
     assert commit_snapshot == worktree_snapshot
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     modes = {(tmp_path / arm / "plain.py").stat().st_mode & 0o777 for arm in ("one", "two")}
-    times = {path.lstat().st_mtime for arm in ("one", "two") for path in (tmp_path / arm).glob("*") if not path.is_dir()}
+    times = {
+        path.lstat().st_mtime
+        for arm in ("one", "two")
+        for path in (tmp_path / arm).glob("*")
+        if not path.is_dir()
+    }
     assert modes == {0o644}
     assert times == {MTIME}
 
@@ -114,8 +119,13 @@ def test_every_change_changes_the_digest(tmp_path: Path, change: str):
 
 
 def test_a_dirty_tree_is_taken_as_it_is(tmp_path: Path):
-    root = init(tmp_path / "work", {"mod": "1", "gone": "1", "removed": "1", "was/dir": "1", "swapped/x": "1", ".gitignore": "*.o\n"})
-    write(root, {"mod": "2", "staged": "s1", "new/untracked": "u", "x.o": "ignored", "perfci-out/r.json": "{}"})
+    root = init(
+        tmp_path / "work",
+        {"mod": "1", "gone": "1", "removed": "1", "was/dir": "1", "swapped/x": "1", ".gitignore": "*.o\n"},
+    )
+    write(
+        root, {"mod": "2", "staged": "s1", "new/untracked": "u", "x.o": "ignored", "perfci-out/r.json": "{}"}
+    )
     git(root, "add", "staged")
     write(root, {"staged": "s2"})
     (root / "gone").unlink()
@@ -207,7 +217,9 @@ def test_a_file_system_without_modes_takes_them_from_git(tmp_path: Path):
     git(root, "config", "core.fileMode", "false")
     (root / "run.sh").chmod(0o644)
     (root / "a").chmod(0o777)
-    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(find(root), tmp_path / "two")
+    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(
+        find(root), tmp_path / "two"
+    )
 
 
 def test_attributes_are_those_of_the_snapshot_not_of_the_working_tree(tmp_path: Path):
@@ -223,11 +235,11 @@ def test_taking_snapshots_writes_nothing_into_the_repository(tmp_path: Path):
     """It may be mounted read-only, or belong to somebody who is committing right now."""
     root = with_submodules(tmp_path)
     first = git(root, "rev-parse", "HEAD~1")
-    git(root, "update-index", "--split-index")
     git(root, "config", "core.splitIndex", "true")
-    hook = root / ".git/hooks/post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    hook.chmod(0o755)
+    for name in ("post-checkout", "post-index-change"):
+        hook = root / ".git/hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.chmod(0o755)
     os.utime(root / "main.py", (1, 1))
     before = fingerprint(root)
     repo = find(root)
@@ -241,7 +253,8 @@ def test_taking_snapshots_writes_nothing_into_the_repository(tmp_path: Path):
 def test_a_read_only_repository_can_be_measured(tmp_path: Path):
     root = with_submodules(tmp_path)
     mounted = subprocess.run(
-        ["sh", "-c", f"mount --bind '{root}' '{root}' && mount -o remount,bind,ro '{root}'"], capture_output=True
+        ["sh", "-c", f"mount --bind '{root}' '{root}' && mount -o remount,bind,ro '{root}'"],
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip("bind mounts are not allowed here")
@@ -481,7 +494,9 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
     root = init(tmp_path / "work", {"big": os.urandom(400_000), "b/big": os.urandom(400_000)})
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         with pytest.raises(MachineError) as error:
@@ -491,7 +506,7 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
                 snapshot_worktree(find(root), small / "tree")
             else:
                 snapshot_folder(root, small / "tree")
-        assert "No space left on device" in message(error)
+        assert "big" in message(error)
         assert "TMPDIR" in message(error)
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -499,8 +514,12 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
 
 def test_a_plain_folder_is_taken_without_environments_caches_and_results(tmp_path: Path):
     root = tmp_path / "plain"
-    write(root, {"a.py": "1", "sub/b": "2", ".venv/x": "-", "sub/node_modules/x": "-", "sub/__pycache__/x": "-"})
-    write(root, {".git/config": "-", "perfci-out/r.json": "-", "results/r.json": "-", "sub/results/keep": "3"})
+    write(
+        root, {"a.py": "1", "sub/b": "2", ".venv/x": "-", "sub/node_modules/x": "-", "sub/__pycache__/x": "-"}
+    )
+    write(
+        root, {".git/config": "-", "perfci-out/r.json": "-", "results/r.json": "-", "sub/results/keep": "3"}
+    )
     (root / "link").symlink_to("sub")
     (root / ".venv-link").symlink_to(".venv")
     taken = snapshot_folder(root, root / "results/scratch/tree", exclude=[root / "results"])
@@ -532,4 +551,4 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path):
     sha = git(root, "rev-parse", "HEAD")
     one = snapshot_commit(find(root), sha, tmp_path / "one")
     assert one == snapshot_worktree(find(root), tmp_path / "two") == snapshot_folder(root, tmp_path / "three")
-    assert os.listdir(os.fsencode(tmp_path / "one")) == [b"caf\xe9"]
+    assert [os.fsencode(path.name) for path in (tmp_path / "one").iterdir()] == [b"caf\xe9"]

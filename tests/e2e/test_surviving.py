@@ -119,17 +119,17 @@ def test_killed_conductor_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_pa
     process = repo.start("compare", "--base", "HEAD", start_new_session=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        lines = journal.read_bytes().count(b'"kind": "pair"') if journal.exists() else -1
+        lines = journal.read_bytes().count(b'"kind":"pair"') if journal.exists() else -1
         if lines >= pairs:
             break
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert gone(tmp_path) == []
-    before = [line for line in journal.read_bytes().splitlines() if b'"kind": "pair"' in line]
+    before = [line for line in journal.read_bytes().splitlines() if b'"kind":"pair"' in line]
     run = repo.perfci("compare", "--base", "HEAD", "--resume")
     assert run.code == 0, run.out + run.err
-    after = [line for line in journal.read_bytes().splitlines() if b'"kind": "pair"' in line]
+    after = [line for line in journal.read_bytes().splitlines() if b'"kind":"pair"' in line]
     assert after[: len(before)] == before
     assert len(after) == 16
     assert run.classes() == {"one": "unchanged", "two": "unchanged"}
@@ -155,7 +155,7 @@ def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
     process = repo.start("compare", "--base", "HEAD", start_new_session=True)
     journal = repo.root / "perfci-out" / "journal.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (journal.exists() and b'"kind": "pair"' in journal.read_bytes()):
+    while time.monotonic() < deadline and not (journal.exists() and b'"kind":"pair"' in journal.read_bytes()):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=60)

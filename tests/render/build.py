@@ -292,7 +292,7 @@ def reports() -> dict[str, Report]:
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
         "regression": report(
             [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
-            "`sdpa/seq=512` is 3.1× slower — this change needs a look",
+            "sdpa/seq=512 is 3.1× slower — this change needs a look",
             "See why below; if it is meant, raise the limit or say so in the review.",
         ),
         "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
@@ -314,7 +314,7 @@ def reports() -> dict[str, Report]:
             [MISSING, *unchanged(2)],
             "`softmax/rows=1024` is missing in head",
             "If it was removed on purpose, set on_missing: warn for it.",
-            files=["kernels/softmax.py: ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
+            files=["kernels/softmax.py (head): ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
         ),
         "failed": failed,
         "error": report(
@@ -333,6 +333,7 @@ def reports() -> dict[str, Report]:
             facts=[facts("sdpa/seq=512", SDPA), facts("resample/batch=32", RESAMPLE, compared=0)],
             command=["perfci", "run"],
             policy_from="head",
+            notes=["compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"],
         ),
         "devices": report(
             cpu, "No regression: 2 cases unchanged", "Nothing to do.",
@@ -340,7 +341,7 @@ def reports() -> dict[str, Report]:
         ),
         "observe": report(
             [REGRESSED, *unchanged(4)],
-            "Observed only: `sdpa/seq=512` is 3.1× slower and would fail",
+            "Observed only, would have failed: sdpa/seq=512 is 3.1× slower",
             "Set mode: gate when the limits fit.",
             verdict="pass",
             observe=True,
@@ -348,6 +349,7 @@ def reports() -> dict[str, Report]:
         "exploratory": report(
             [UNDECIDED, *unchanged(2)], "Passed by other limits than measured for", "Measure again for a verdict that counts.",
             exploratory=True, policy_from="head",
+            notes=["Judged by other limits than the run was planned with: its error rates do not hold."],
         ),
         "truncated": _many(600),
         "hostile": hostile,

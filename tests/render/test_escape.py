@@ -88,7 +88,10 @@ def test_code_is_one_code_span_in_text_and_in_a_table(text):
         else:
             kinds = [child.type for child in inner]
             assert kinds.count("html_inline") == 2 and set(kinds) <= {"html_inline", "text", "text_special"}
-            assert children[[c.content for c in children].index("<code>") + 1].type in ("text", "text_special")
+            assert children[[c.content for c in children].index("<code>") + 1].type in (
+                "text",
+                "text_special",
+            )
             text_inside = "".join(c.content for c in children if c.type != "html_inline")
             assert shown in unbroken(text_inside)
 

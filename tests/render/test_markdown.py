@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from perfci.model.report import Report
 from perfci.render import markdown, render_all
-from tests.render.build import HOSTILE, reports, row, unchanged
+from tests.render.build import HOSTILE, presence, reports, row, unchanged
 from tests.render.build import report as build
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -53,7 +53,15 @@ def whole(text: str) -> None:
         else:
             columns = 0
     kinds = {child.type for token in tokens for child in token.children or ()}
-    assert kinds <= {"text", "text_special", "code_inline", "html_inline", "strong_open", "strong_close", "softbreak"}, kinds
+    assert kinds <= {
+        "text",
+        "text_special",
+        "code_inline",
+        "html_inline",
+        "strong_open",
+        "strong_close",
+        "softbreak",
+    }, kinds
     inline_html = {c.content for token in tokens for c in token.children or () if c.type == "html_inline"}
     assert inline_html <= {"<code>", "</code>"}
 
@@ -114,7 +122,32 @@ def test_hostile_names_reach_the_reader_as_text():
 
 
 def test_a_file_that_did_not_import_is_named():
-    assert "- This file did not import, so its cases are unknown: kernels/softmax.py" in markdown.render(REPORTS["missing"])
+    assert "- Does not import: kernels/softmax.py (head): ImportError" in markdown.render(REPORTS["missing"])
+
+
+def test_a_file_that_has_a_row_is_not_told_twice():
+    file = presence("kernels/a.py", "failed", "does not import in head: SyntaxError", file="kernels/a.py")
+    text = markdown.render(
+        build([file], "x", files=["kernels/a.py (head): SyntaxError", "kernels/b.py (head): SyntaxError"])
+    )
+    assert "Does not import: kernels/b.py" in text and "Does not import: kernels/a.py" not in text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "heading"),
+    [
+        ("sdpa/seq=512 is 3.1× slower", "`sdpa/seq=512` is 3.1× slower"),
+        (
+            "Observed only, would have failed: sdpa/seq=512: wrong",
+            "Observed only, would have failed: `sdpa/seq=512`: wrong",
+        ),
+        ("`sdpa/seq=512` is slower", "`sdpa/seq=512` is slower"),
+        ("sdpa/seq=5120 is slower", "sdpa/seq=5120 is slower"),
+    ],
+)
+def test_the_heading_names_the_case_as_code(sentence, heading):
+    rows = [row("sdpa/seq=512", "regression", ratio=2.0), row("sdpa/seq=51")]
+    assert markdown.render(build(rows, sentence)).startswith(f"### ❌ {heading}\n")
 
 
 def test_same_report_same_bytes():
@@ -130,7 +163,10 @@ nasty = st.text(st.sampled_from("|`<>@#*_[]\n\\$~&!-=+1.:/ aµ\u202e\x00"), max_
 @given(nasty, nasty, nasty, nasty)
 def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, other):
     report = build(
-        [row(f"k{case}", "regression", ratio=2.0, reason=reason, metric=other or "time", file=other), *unchanged(2)],
+        [
+            row(f"k{case}", "regression", ratio=2.0, reason=reason, metric=other or "time", file=other),
+            *unchanged(2),
+        ],
         sentence or "x",
         reason,
         notes=[other, case],

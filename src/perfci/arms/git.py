@@ -15,15 +15,12 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 TIMEOUT = 120.0
 """Seconds for one call of git that only reads."""
 
-# No hook, no daemon, nothing that writes beside our own index (a split index lies in the git directory),
-# no descent into submodules, and raw bytes as paths.
+# No hook, no daemon, no descent into submodules by itself, and raw bytes as paths.
 _CONFIG = (
     ("safe.directory", "*"),
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
     ("core.quotePath", "false"),
-    ("core.splitIndex", "false"),
-    ("core.untrackedCache", "false"),
     ("submodule.recurse", "false"),
 )
 # Of the caller's GIT_* variables only those that say how to reach a remote or where configuration lies:
@@ -118,7 +115,7 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
             f"git: {folder} belongs to another user: "
             f"run `git config --global --add safe.directory '{folder}'`"
         )
-    if full := [line for line in lines if "No space left on device" in line]:
+    if full := [line for line in lines if "No space left" in line or "unable to write" in line]:
         return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
     errors = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["no message"]
     return MachineError(f"git {verb} failed in {one_line(cwd)}: {one_line(errors[0])}")

@@ -100,8 +100,8 @@ def _disk_errors(target: Path) -> Iterator[None]:
     except OSError as error:
         where = one_line(os.fsdecode(error.filename) if error.filename else target)
         raise MachineError(
-            f"{where}: cannot take the snapshot: {error.strerror}: "
-            "mend that file, or set TMPDIR to a folder on a larger disk where space is short"
+            f"{where}: cannot be copied: {error.strerror}: "
+            "mend that file, or set TMPDIR to a larger disk where space is short"
         ) from None
 
 

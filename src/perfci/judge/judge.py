@@ -8,7 +8,7 @@ from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
 from perfci.judge.presence import fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
-from perfci.judge.words import advice, failing, one_line, passing
+from perfci.judge.words import advice, failing, headline, one_line, passing
 from perfci.model.plan import Judgement
 from perfci.model.report import CLASSES, Report, Row, Verdict
 from perfci.model.results import Case, Results
@@ -89,7 +89,7 @@ def judge(results: Results, *, strict: bool = False, judgements: list[Judgement]
 
 
 def _sorted(judgements: list[Judgement]) -> list[str]:
-    return sorted(judgement.model_dump_json() for judgement in judgements)
+    return sorted(judgement.model_dump_json(exclude={"source"}) for judgement in judgements)
 
 
 def _by_case(judgements: list[Judgement]) -> dict[str, list[Judgement]]:
@@ -141,6 +141,10 @@ def _broken(
         besides = f"; besides, {others} more would fail the gate" if others else ""
         todo = "Mend what fails in base, or remove it there: nothing can be said of its change."
         return failing(failed) + besides, todo
-    if not rows and not any(case.pairs for case in cases):
+    if any(case.pairs for case in cases):
+        return None
+    if not rows:
         return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
+    if all(row.class_ == "invalid" for row in rows):
+        return f"Nothing was measured: {headline(rows[0])}", advice(rows, rows[0].effect)
     return None

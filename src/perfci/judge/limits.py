@@ -1,6 +1,5 @@
 """Rows that hold a case's values against a limit."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from perfci.model.units import show
 from perfci.stats.answer import Answer, answer
 from perfci.stats.decide import Decision, final
 from perfci.stats.series import DERIVED, arm_values
-from perfci.stats.walsh import Array, interval
+from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 LEVEL = 0.95
 """Coverage of the intervals that people read."""
@@ -107,7 +106,9 @@ def _ratio(base: Array, head: Array) -> tuple[float, Interval]:
     """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
     logs = np.log(head) - np.log(base)
     low, high, level = interval(logs, LEVEL)
-    return math.exp(centre(logs) or 0.0), Interval(low=math.exp(low), high=math.exp(high), level=level)
+    with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
+        ratio, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
+    return ratio, Interval(low=low, high=high, level=level)
 
 
 def _relative(

@@ -6,7 +6,7 @@ from perfci.judge.compare import state
 from perfci.judge.rows import Context
 from perfci.model.base import ARMS
 from perfci.model.report import CaseFacts, Measured, Stats
-from perfci.model.results import Case
+from perfci.model.results import Case, CaseArm
 from perfci.stats.describe import describe
 from perfci.stats.series import arm_values, metrics, paired_values
 
@@ -31,23 +31,25 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
 
 
 def facts(case: Case) -> CaseFacts:
-    """Work, checks, contract and reasons of a case: head's work and contract, or base's where head has
-    none."""
+    """Work, checks, contract and reasons of a case; work and contract are head's, or else base's."""
     arms = {name: state(case, name) for name in ARMS if name in case.arms}
-    said = next((arms[name] for name in ("head", "base") if name in arms and arms[name].status == "ok"), None)
+    working = [arm for name in ("head", "base") if (arm := arms.get(name)) and arm.status == "ok"]
+    said = working[0] if working else CaseArm()
     return CaseFacts(
         case=case.id,
         device=case.device,
-        work=said.work if said else next(iter(arms.values())).work if arms else {},
+        work=said.work,
         checks={name: arm.check for name, arm in arms.items()},
-        contract={name: str(value) for name, value in sorted(said.contract.items())} if said else {},
+        contract={name: str(value) for name, value in sorted(said.contract.items())},
         reasons={name: arm.reason for name, arm in arms.items() if arm.reason},
     )
 
 
 def noise(cases: list[Case]) -> float | None:
-    """Median over cases of the standard deviation of ln(head/base) of time; None where no case has two
-    pairs."""
+    """Median over cases of the standard deviation of ln(head/base) of time.
+
+    None where no case has two pairs with finite positive times.
+    """
     spreads = []
     for case in cases:
         base, head = paired_values(case, "time")

@@ -15,7 +15,7 @@ def presence(context: Context, case: Case) -> Row | None:
     if found is None:
         return None
     class_, effect, reason = found
-    metric = next(iter(metrics(case)), "time")
+    metric = next(iter(metrics(case)), "")
     base, head = (centre(arm_values(case, arm, metric)) for arm in ARMS)
     fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
     unit = context.unit(metric)
@@ -97,9 +97,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
             "effect": "fail" if class_ == "failed" else context.effect(class_),
             "reason": f"does not import{where}: {one_line(failed[file, arms[-1]].text, 400)}",
         }
-        rows.append(
-            Row(**about_id(file, device), **fields, metric="time", unit="s", kind="presence", file=file)
-        )
+        rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
         if arms == list(ARMS):
             both.append(rows[-1])
     return rows, both

@@ -44,9 +44,15 @@ def beyond(kind: str) -> str:
     return "above" if kind == "max" else "below"
 
 
+def named(case: str) -> str:
+    """A case id as sentences hold it: between backticks, of which it holds none itself."""
+    inner = case.replace("`", "'")
+    return f"`{inner}`"
+
+
 def headline(row: Row) -> str:
     """A row as the first half of a sentence."""
-    where, what = row.case, row.metric
+    where, what = named(row.case), row.metric
     match row.class_:
         case "regression" if row.change is not None and what in _SPEED:
             return f"{where} is {change_words(row.change, what)}"
@@ -86,29 +92,29 @@ def _more(n: int) -> str:
 
 
 def failing(worst: list[Row]) -> str:
-    """The worst of the rows that fail, and how many other cases fail. `worst`: one row per case, worst
-    first."""
+    """The worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
     rows = [row for row in worst if row.effect == "fail"]
     return headline(rows[0]) + _more(len(rows) - 1)
 
 
 def passing(worst: list[Row], measured: int, compared: bool) -> str:
-    """The sentence of a run that passes. `worst`: one row per case, worst first; `measured`: cases with
-    numbers."""
+    """The sentence of a run that passes.
+
+    `worst`: one row per case, worst first; `measured`: number of cases with values.
+    """
     if not worst:
-        return f"{_cases(measured)} measured; no limit applies" + (
-            "" if compared else " and nothing to compare with"
-        )
+        nothing = "no limit applies" if compared else "no limit applies, and there is nothing to compare with"
+        return f"{_cases(measured)} measured; {nothing}"
     if all(row.class_ == "skipped" for row in worst):
         return f"Passed, but nothing was measured, because {one_line(worst[0].reason)}{_more(len(worst) - 1)}"
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
-        parts = [
-            f"{n} of {_cases(len(worst))} {_ARE[name][n > 1]}"
-            for name in CLASSES
-            if (n := sum(row.class_ == name for row in warned))
-        ]
-        return "Passed, but " + ", ".join(parts)
+        counted = [(name, n) for name in CLASSES if (n := sum(row.class_ == name for row in warned))]
+        if len(counted) == 1:
+            name, n = counted[0]
+            return f"Passed, but {n} of {_cases(len(worst))} {_ARE[name][n > 1]}"
+        parts = [f"{n} {_ARE[name][n > 1]}" for name, n in counted]
+        return f"Passed, but of {_cases(len(worst))} {', '.join(parts[:-1])} and {parts[-1]}"
     counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
     if not compared:
         parts = [f"{_cases(counts['unchanged'])} within"] if counts["unchanged"] else []
@@ -123,12 +129,12 @@ def passing(worst: list[Row], measured: int, compared: bool) -> str:
 
 
 _ADVICE: dict[Class, str] = {
-    "regression": "Look at what moved between base and head; where that is meant, raise the limit in base first.",
+    "regression": "Look at what moved between base and head; if it is meant, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
     "failed": "Mend the case: its reason and its log say what happened.",
     "invalid": "Mend what the row's reason names; until then nothing is known of the case.",
-    "changed": "Make sure that the new question is meant; the case is compared again once base asks the same.",
+    "changed": "Make sure that the new question is meant; it is compared again once base asks the same.",
     "clock": "Measure again where the clock is steady: the code itself takes as many cycles as before.",
     "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
 }

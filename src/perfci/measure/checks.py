@@ -1,5 +1,6 @@
 """Before timing: is each case right in each arm, and how long does it take?"""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
         "check", bench.timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields
     )
     arm.check = Check(
-        shapes=reply["shapes"], compared=reply["compared"], worst=reply["worst"],
+        shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"],
     )  # fmt: skip
     if not reply["ok"]:
@@ -79,6 +80,11 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
     arm.work = Work.model_validate(opened["work"])
     arm.contract = opened["contract"]
     return float(opened["estimate"])
+
+
+def _finite(worst: float | None) -> float | None:
+    """Where a result is not finite its error has no size; the reason says so."""
+    return worst if worst is not None and math.isfinite(worst) else None
 
 
 def comparable(base: CaseArm, head: CaseArm) -> bool:

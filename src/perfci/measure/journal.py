@@ -3,18 +3,24 @@
 `journal.jsonl` holds a header and one record a line; `samples.jsonl` beside it the raw samples, which only people read.
 """
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfci.model.base import ArmName, UsageError
+from perfci.model.base import ArmName, Document, UsageError
 from perfci.model.results import CaseArm, Pair, Reason
 from perfci.system.files import Appender, read_lines
 
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.jsonl"
 PREVIOUS = "journal.previous.jsonl"
+
+
+def plain(document: Document) -> Any:
+    """A document as JSON values; NaN and infinity as the text that reads back as them."""
+    return json.loads(document.model_dump_json())
 
 
 class Journal:
@@ -27,21 +33,25 @@ class Journal:
         self.pairs: dict[str, list[Pair]] = {}
         self.extra: list[dict[str, Any]] = []
         path = out / JOURNAL
-        if resume:
-            self._load(path, identity)
-        elif path.exists():
-            os.replace(path, out / PREVIOUS)
-        if not resume:
+        resumed = resume and self._load(path, identity)
+        if not resumed:
+            if path.exists():
+                os.replace(path, out / PREVIOUS)
             (out / SAMPLES).unlink(missing_ok=True)
         self._file = Appender(path)
         self._samples = Appender(out / SAMPLES)
-        if not resume:
+        if not resumed:
             self._file.append({"kind": "header", "run": run, "identity": identity})
 
-    def _load(self, path: Path, identity: dict[str, Any]) -> None:
-        records = read_lines(path) if path.exists() else []
-        if not records or records[0].get("kind") != "header":
+    def _load(self, path: Path, identity: dict[str, Any]) -> bool:
+        """Take over what is there. False where the earlier run was killed before it wrote anything."""
+        if not path.exists():
             raise UsageError(f"{path}: nothing to resume: leave out --resume")
+        records = read_lines(path)
+        if not records:
+            return False
+        if records[0].get("kind") != "header":
+            raise UsageError(f"{path}:1: is no journal of perfci: leave out --resume")
         for name, value in identity.items():
             if records[0]["identity"].get(name) != value:
                 raise UsageError(f"{path}: cannot resume: {name} has changed since: leave out --resume to begin anew")
@@ -56,10 +66,11 @@ class Journal:
                 self.failed[key, record["arm"]] = Reason.model_validate(record["reason"])
             else:
                 self.extra.append(record)
+        return True
 
     def add_check(self, key: str, arm: str, case: CaseArm, estimate: float | None) -> None:
         """A case was checked in one arm."""
-        record = {"kind": "checked", "key": key, "arm": arm, "case": case.model_dump(mode="json")}
+        record = {"kind": "checked", "key": key, "arm": arm, "case": plain(case)}
         self._file.append(record)
         if estimate is not None:
             self._file.append({"kind": "estimate", "key": key, "arm": arm, "seconds": estimate})
@@ -71,11 +82,11 @@ class Journal:
     def add_pair(self, key: str, pair: Pair, samples: Mapping[ArmName, list[list[float]]]) -> None:
         """A launch pair of one case is finished; `samples` are seconds, per arm and placement."""
         self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
-        self._file.append({"kind": "pair", "key": key, "pair": pair.model_dump(mode="json")})
+        self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
 
     def add_failure(self, key: str, arm: str, reason: Reason) -> None:
         """A case failed in one arm."""
-        self._file.append({"kind": "failed", "key": key, "arm": arm, "reason": reason.model_dump(mode="json")})
+        self._file.append({"kind": "failed", "key": key, "arm": arm, "reason": plain(reason)})
 
     def close(self) -> None:
         """Close the files."""

@@ -20,7 +20,7 @@ from perfci.model.results import Reason, ReasonKind, Work
 from perfci.model.units import FLOP_UNITS, RATE_UNITS, TIME_UNITS
 
 MAX_BYTES = 256 * 2**20
-"""Larger files are refused: a full suite of NVBench with a million samples a state stays far below."""
+"""Larger files are refused: float32 samples of this size are 67 million executions of one case."""
 
 _CLOCK_UNITS = {name: scale for name, scale in TIME_UNITS.items() if scale <= 1.0}
 _UNITS: dict[str, Mapping[str, float]] = {
@@ -33,14 +33,14 @@ _UNITS: dict[str, Mapping[str, float]] = {
 
 _MAX_LINES = 1_000_000
 _MAX_ID = 300
+_PART = r"(?!\.+(/|$))[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?"
 
 # Tags of NVBench's summaries (nvbench/json_printer.cu, detail/measure_cold.cu, detail/measure_cpu_only.cxx).
 _SOURCES = (
     ("nv/json/bin:nv/cold/sample_times", "nv/cold/time/gpu/mean", "nv/cold/bw"),
     ("nv/json/bin:nv/cpu_only/sample_times", "nv/cpu_only/time/cpu/mean", "nv/cpu_only/bw"),
 )
-# A state that failed is "skipped" for NVBench too (nvbench/runner.cxx, runner.cuh): its text tells them
-# apart.
+# For NVBench a state that failed is skipped too (nvbench/runner.cxx, runner.cuh); its text tells them apart.
 _FAILED_SKIPS = ("Unexpected error: ", "Skipped because a previous state requested")
 
 
@@ -235,9 +235,7 @@ def read_perfci_lines(
 def _case(sub: Any, name: str, where: str) -> str:
     if sub is None:
         return name
-    if not isinstance(sub, str) or not re.fullmatch(
-        r"[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?(/[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?)*", sub
-    ):
+    if not isinstance(sub, str) or not re.fullmatch(f"{_PART}(/{_PART})*", sub):
         raise ValueError(f"{where}: case {_one_line(sub, 80)!r} is no plain id: write it like 'sub/n=1024'")
     if len(sub) > _MAX_ID:
         raise ValueError(f"{where}: the case id has {len(sub)} characters: {_MAX_ID} at most")

@@ -14,7 +14,7 @@ _ACTIVE = str.maketrans(
 _BREAK = "&#8203;"
 """A zero-width space, written as an entity: keeps GitHub from making links and mentions of what follows."""
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
-_LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=:](?=[-=:\s]|$)|\d{1,9}(?=[.)](?:\s|$)))")
+_LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _FORMULA = "=+-@\t\r＝＋－＠"
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
@@ -67,9 +67,9 @@ def markdown(text: str, limit: int = 300) -> Safe:
     return _escaped(shorten(visible(text), limit))
 
 
-def _escaped(text: str) -> Safe:
+def _escaped(text: str, begins: bool = True) -> Safe:
     escaped = _LINKS.sub(lambda match: match[0] + _BREAK, text.translate(_ACTIVE))
-    leading = _LEADING.match(escaped)
+    leading = _LEADING.match(escaped) if begins else None
     if leading:
         # `-`, `+` and `=` themselves, or the `.` and `)` behind a number
         at = leading.end() if leading[0][0].isdigit() else 0
@@ -97,7 +97,9 @@ def cell(text: str, limit: int = 300) -> Safe:
 def prose(text: str, limit: int = 300) -> Safe:
     """A sentence in which names stand between backticks: these become code, everything else plain text."""
     parts = spans(shorten(visible(text), limit))
-    return Safe("".join(code(part) if index % 2 else _escaped(part) for index, part in enumerate(parts)))
+    return Safe(
+        "".join(code(part) if index % 2 else _escaped(part, index == 0) for index, part in enumerate(parts))
+    )
 
 
 def spans(text: str) -> list[str]:

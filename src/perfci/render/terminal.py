@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfci.model.report import Class, Effect, Report, Row, Verdict
+from perfci.model.report import Effect, Report, Row, Verdict
 from perfci.model.units import show
 from perfci.render.escape import spans, visible
 from perfci.render.view import View, class_count
@@ -26,7 +26,6 @@ _BADGES: dict[Verdict, tuple[str, str]] = {
     "fail": ("FAIL", "bold white on red"),
     "error": ("ERROR", "bold white on magenta"),
 }
-_QUIET: tuple[Class, ...] = ("unchanged", "skipped")
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class _Printer:
         if hidden:
             self.block([Text(f"{hidden} unchanged rows are not shown.", "dim")])
         if self.rich:
-            self.block([self.reason(row) for row in rows if row.class_ not in _QUIET and self.why(row)])
+            self.block([self.reason(row) for row in rows if not _quiet(row) and self.why(row)])
         if not self.view.comparing and self.view.measured:
             self.table(self.measured_table())
             if self.view.other_measured:
@@ -107,7 +106,7 @@ class _Printer:
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
             style = "bold black on yellow"
-        self.put(_prose(f" {badge} " if self.rich else f"{badge}:", report.sentence, style, " "))
+        self.put(_prose(f" {badge} " if self.rich else f"{badge}:", view.sentence, style, " "))
         if report.advice:
             self.put(_prose("", report.advice))
         arms = [
@@ -253,5 +252,9 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
     ).rstrip()
 
 
+def _quiet(row: Row) -> bool:
+    return row.effect == "pass" and row.class_ in ("unchanged", "skipped")
+
+
 def _style(row: Row) -> str:
-    return "dim" if row.class_ in _QUIET else _STYLES[row.effect]
+    return "dim" if _quiet(row) else _STYLES[row.effect]

@@ -14,6 +14,7 @@ from functools import cached_property
 from perfci.model.base import ARMS, ArmName, DeviceKind
 from perfci.model.report import CLASSES, CaseFacts, Class, Measured, Report, Row, Stats
 from perfci.model.units import show, show_change, significant
+from perfci.render.escape import visible
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
@@ -293,21 +294,22 @@ class View:
         return parts
 
     @cached_property
+    def sentence(self) -> str:
+        """The verdict as a sentence, with the case that it names between backticks."""
+        sentence = visible(self.report.sentence)
+        names = {visible(row.case) for row in self.report.rows}
+        for name in sorted(names, key=len, reverse=True):
+            before, found, after = sentence.partition(name)
+            if found and before[-1:] in ("", " ") and after[:1] in ("", " ", ":", ",") and "`" not in name:
+                return f"{before}`{name}`{after}"
+        return sentence
+
+    @cached_property
     def remarks(self) -> list[str]:
-        """What a reader must know beside the rows: the run's modes, files that did not import, notes."""
-        report = self.report
-        found = [f"This file did not import, so its cases are unknown: {line}" for line in report.files]
-        if report.exploratory:
-            found.append("Judged by other limits than it was measured for: the error rates do not hold.")
-        if report.observe:
-            found.append("The policy only observes: nothing here fails the run.")
-        if report.strict:
-            found.append("Strict: warnings fail the run too.")
-        if not self.comparing and report.verdict != "error":
-            found.append("Compared with nothing: without a base only absolute limits are judged.")
-        elif self.comparing and report.policy_from == "head":
-            found.append("Base has no policy: judged by head's.")
-        return found + report.notes
+        """What a reader must know beside the rows: files that did not import and have no row, notes."""
+        told = {row.case for row in self.report.rows if row.case == row.file}
+        found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
+        return found + ["strict: warnings fail the run too"] * self.report.strict + self.report.notes
 
     @cached_property
     def checked(self) -> list[CaseFacts]:

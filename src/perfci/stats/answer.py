@@ -56,7 +56,7 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
         return Answer(invalid("nonfinite", len(base)), limit, base, head)
     if not ((base > 0).all() and (head > 0).all()):
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
-    if judgement.metric == "time" and judgement.floor > 0:
+    if judgement.unit == "s" and judgement.floor > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
         limit = max(limit, judgement.floor / float(np.median(base[: looks.pairs[0]])))
     x = np.log(head) - np.log(base)

@@ -74,11 +74,13 @@ def describe(values: Sequence[float] | Array) -> Description:
     array = np.sort(_finite(values))
     n = array.size
     k, level = _median_rank(n, LEVEL)
+    with np.errstate(over="ignore"):  # beyond the largest number lies infinity
+        mean, sd = float(array.mean()), float(array.std(ddof=1)) if n > 1 else 0.0
     return Description(
         n=n,
-        mean=float(array.mean()),
-        sd=float(array.std(ddof=1)) if n > 1 else 0.0,
-        median=float(np.median(array)),
+        mean=mean,
+        sd=sd,
+        median=float(0.5 * array[(n - 1) // 2] + 0.5 * array[n // 2]),
         low=float(array[k - 1]),
         high=float(array[n - k]),
         level=level,

@@ -8,7 +8,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -69,29 +69,32 @@ class Lease:
 
     def _try(self) -> bool:
         try:
-            fd = self._open_patiently()
+            fd = self._locked()
         except OSError as error:
-            raise disk_error("opened", self.path, error) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_named(fd, self.path):  # somebody removed it between opening and locking
-                os.close(fd)
-                return False
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        except OSError as error:
-            os.close(fd)
             raise disk_error("locked", self.path, error) from None
+        if fd is None:
+            return False
         self._fd = fd
-        note = json.dumps({"pid": os.getpid(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-        try:
+        note = {"pid": os.getpid(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        with suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{note}\n".encode(), 0)
-        except OSError as error:
-            self.__exit__(None, None, None)
-            raise disk_error("written", self.path, error) from None
+            os.pwrite(fd, f"{json.dumps(note)}\n".encode(), 0)
         return True
+
+    def _locked(self) -> int | None:
+        """The lock file's descriptor, locked; None while another process holds it. Raises OSError."""
+        while True:
+            with ExitStack() as cleanup:
+                fd = self._open_patiently()
+                cleanup.callback(os.close, fd)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return None
+                # A file that was removed before it was locked is no lease: the next process makes another.
+                if _is_named(fd, self.path):
+                    cleanup.pop_all()
+                    return fd
 
     def _open_patiently(self) -> int:
         """`_open`, with time for another user's process that is about to open what it made to all."""

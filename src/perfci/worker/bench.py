@@ -106,10 +106,11 @@ class Bench:
         """Seed the global generators of random, and of torch and numpy where they are loaded."""
         seed = self._integer("global")
         standard_random.seed(seed)
-        if "torch" in sys.modules:
-            _torch().manual_seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None:
+            torch.manual_seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
 
     # ---------------------------------------------------------------- inputs
 
@@ -275,7 +276,7 @@ class Bench:
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
-        """Uninitialised memory behind a padding block of random size; on the CPU at a random cache line."""
+        """Uninitialised memory behind padding of random size; on the CPU at a random cache line of a page."""
         torch = _torch()
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -288,10 +289,11 @@ class Bench:
         self._pads.append(torch.empty(pad, dtype=torch.uint8, device=device))
         if device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=device)
-        room = torch.empty(nbytes + PAGE, dtype=torch.uint8, pin_memory=pinned)
+        room = torch.empty(nbytes + 2 * PAGE, dtype=torch.uint8, pin_memory=pinned)
         out = torch.empty(0, dtype=dtype)
-        # Not a view: what the kernel gets is a plain tensor that happens to begin inside its storage.
-        begin = -room.data_ptr() % LINE + lines * LINE
+        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, at the same offset in
+        # its page in both arms, whatever the heap of the process looks like.
+        begin = -room.data_ptr() % PAGE + lines * LINE
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return out.set_(room.untyped_storage(), begin // out.element_size(), tuple(shape), strides)
 

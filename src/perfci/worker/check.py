@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
-BLOCKS = 8
-"""Blocks of each size that are poisoned: a kernel may allocate some of an output's size before it."""
+BLOCKS, BLOCK_BYTES = 8, 2**28
+"""Blocks of each size that are poisoned, for a kernel may allocate some of an output's size before it; two where more
+would take more bytes than this."""
+ALIGNMENT = 64
+"""Bytes: torch asks for memory on the CPU at multiples of this."""
+SMALL, SWEEP = 4096, 1024
+"""Bytes: blocks up to the first come out of free ones that are larger by up to the second."""
 PROJECTIONS = 4
 STAND_IN = 1e6
 """Takes the place of an infinity in a sketch, which must stay finite."""
@@ -377,30 +382,38 @@ def poison_memory(sizes: Sequence[int], device: str) -> None:
 
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        blocks = [
-            torch.empty(size, dtype=torch.uint8, device=device) for size in sizes for _ in range(BLOCKS)
-        ]
-        for block in blocks:
+        held = [torch.empty(s, dtype=torch.uint8, device=device) for s in sizes for _ in range(_blocks(s))]
+        for block in held:
             block.fill_(0xFF)
         torch.cuda.synchronize()
     elif sys.platform.startswith("linux"):
-        libc = ctypes.CDLL(None)
-        libc.malloc.restype = ctypes.c_void_p
-        libc.malloc.argtypes = [ctypes.c_size_t]
-        libc.free.argtypes = [ctypes.c_void_p]
-        if hasattr(libc, "mallopt"):  # musl has none
-            libc.mallopt(M_MMAP_MAX, 0)
-            libc.mallopt(M_TRIM_THRESHOLD, -1)
-        addresses = []
-        for size in sizes:
-            room = size + 128  # what torch needs more, to begin at a multiple of 64
-            for _ in range(BLOCKS):
-                address = libc.malloc(room)
-                if address:
-                    ctypes.memset(address, 0xFF, room)
-                    addresses.append(address)
-        for address in addresses:
-            libc.free(address)
+        _poison_heap(sizes)
+
+
+def _blocks(size: int) -> int:
+    return max(2, min(BLOCKS, BLOCK_BYTES // size))
+
+
+def _poison_heap(sizes: Sequence[int]) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = libc.aligned_alloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    if hasattr(libc, "mallopt"):  # musl has none
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
+    held = []
+    for size in sizes:
+        # All are held at once: whatever free block the allocator would choose for the result is then among them.
+        for room in range(size, size + SWEEP, 16) if size <= SMALL else (size,):
+            for _ in range(_blocks(room)):
+                held += [(libc.malloc(room), room), (libc.aligned_alloc(ALIGNMENT, room), room)]
+    for address, room in held:
+        if address:
+            ctypes.memset(address, 0xFF, room)
+    for address, _ in held:
+        libc.free(address)
 
 
 # ---------------------------------------------------------------- one case

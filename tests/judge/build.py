@@ -1,0 +1,154 @@
+"""Results documents for tests: small, whole, and deterministic."""
+
+from typing import Any
+
+import numpy as np
+
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.metrics import CATALOGUE
+from perfci.model.plan import Judgement, Looks, Plan
+from perfci.model.results import Arm, Case, CaseArm, Check, FileFailure, Pair, Reason, Results, Work
+
+T = 48.5e-6
+PAIRS = 24
+
+
+def values(
+    ratio: float = 1.0, n: int = PAIRS, sd: float = 0.002, base: float = T, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Base's and head's launch values whose ratio is `ratio` with noise `sd` per pair."""
+    rng = np.random.default_rng(seed)
+    b = base * np.exp(rng.normal(0, 0.01, n))
+    return b, b * ratio * np.exp(rng.normal(0, sd, n))
+
+
+def pairs(base=None, head=None, metric: str = "time", **more: Any) -> list[Pair]:
+    """Pairs of launch values; `more`: metric → (base's values, head's values)."""
+    series = {metric: (base, head)} | more
+    n = max(len(v) for two in series.values() for v in two if v is not None)
+    return [
+        Pair(
+            index=i,
+            values={
+                arm: {
+                    name: float(two[k][i])
+                    for name, two in series.items()
+                    if two[k] is not None and i < len(two[k])
+                }
+                for k, arm in enumerate(("base", "head"))
+                if any(two[k] is not None for two in series.values())
+            },
+        )
+        for i in range(n)
+    ]
+
+
+def arm(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseArm:
+    reason = Reason(kind=kind, text=text) if kind else None
+    defaults = {
+        "file": "kernels/suite.py",
+        "line": 7,
+        "params": {"n": 64},
+        "inputs": "ab" * 32,
+        "contract": {"timer": "events"},
+    }
+    if status == "absent":
+        defaults = {}
+    return CaseArm(status=status, reason=reason, **(defaults | fields))
+
+
+def case(
+    ident: str = "matmul/n=64",
+    ratio: float | None = 1.0,
+    base: CaseArm | None = None,
+    head: CaseArm | None = None,
+    **fields: Any,
+) -> Case:
+    """A case that ran in both arms with `ratio` in time; None gives it no pairs."""
+    arms = {"base": base or arm(), "head": head or arm()}
+    made = fields.pop("pairs", None)
+    if made is None:
+        made = [] if ratio is None else pairs(*values(ratio, **fields.pop("values", {})))
+    return Case(
+        id=ident,
+        kernel=ident.split("/", maxsplit=1)[0],
+        device=fields.pop("device", "cuda"),
+        arms=arms,
+        pairs=made,
+        **fields,
+    )
+
+
+def limit(
+    ident: str = "matmul/n=64",
+    metric: str = "time",
+    kind: str = "regression",
+    bound: float = 0.02,
+    **fields: Any,
+) -> Judgement:
+    known = CATALOGUE.get(metric)
+    unit, better = (known.unit, known.better) if known else ("", "lower")
+    data = {
+        "case": ident,
+        "device": "cuda",
+        "metric": metric,
+        "unit": unit,
+        "better": better,
+        "kind": kind,
+        "bound": bound,
+        "source": "limits[0]",
+    }
+    return Judgement(**(data | fields))
+
+
+def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: Any) -> Results:
+    """Results in mode compare; every case has the default limit unless `limits` says otherwise."""
+    asked = [limit(c.id, device=c.device) for c in cases] if limits is None else limits
+    mode = fields.pop("mode", "compare")
+    plan = Plan(
+        seed=1,
+        arms=["base", "head"] if mode == "compare" else ["head"],
+        looks=fields.pop("looks", Looks()),
+        judgements=asked,
+        m=max(1, sum(j.gating for j in asked)),
+    )
+    return Results(
+        run="r1",
+        mode=mode,
+        started="2025-01-01T00:00:00Z",
+        command=["perfci", "compare", "--base", "main"],
+        fingerprint=Fingerprint(),
+        arms={"base": Arm(ref="main"), "head": Arm(ref="HEAD")}
+        if mode == "compare"
+        else {"head": Arm(ref="HEAD")},
+        plan=plan,
+        cases=cases,
+        **fields,
+    )
+
+
+def alone(ident: str = "matmul/n=64", head: CaseArm | None = None, n: int = PAIRS, level: float = T) -> Case:
+    """A case of a run without base."""
+    made = pairs(None, values(1.0, n, base=level)[1]) if head is None else []
+    return Case(
+        id=ident,
+        kernel=ident.split("/", maxsplit=1)[0],
+        device="cuda",
+        arms={"head": head or arm()},
+        pairs=made,
+    )
+
+
+__all__ = [
+    "Check",
+    "FileFailure",
+    "Reason",
+    "Work",
+    "alone",
+    "arm",
+    "case",
+    "limit",
+    "pairs",
+    "results",
+    "values",
+]

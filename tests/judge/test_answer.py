@@ -1,0 +1,129 @@
+"""What the conductor and the judge ask of a case's pairs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfci.model.plan import Looks
+from perfci.model.results import Work
+from perfci.stats.answer import answer
+from perfci.stats.series import arm_values, metrics
+
+from .build import T, alone, arm, case, limit, pairs, values
+
+LOOKS = Looks()
+
+
+def status(a_case, judgement, m=100):
+    return answer(a_case, judgement, LOOKS, m).decision.status
+
+
+def test_a_slow_down_in_time_is_a_fall_in_everything_derived_from_it():
+    work = Work(flops=1e9, read=6e6, written=2e6, items=32)
+    slow = case(ratio=1.05, base=arm(work=work), head=arm(work=work))
+    for metric in ("time", "tflops", "bandwidth", "throughput"):
+        assert status(slow, limit(metric=metric)) == "regression"
+    assert arm_values(slow, "base", "tflops")[0] == pytest.approx(
+        1e9 / slow.pairs[0].values["base"]["time"] / 1e12
+    )
+    assert arm_values(slow, "base", "bandwidth")[0] == pytest.approx(
+        8e6 / slow.pairs[0].values["base"]["time"]
+    )
+    assert arm_values(slow, "base", "throughput")[0] == pytest.approx(
+        32 / slow.pairs[0].values["base"]["time"]
+    )
+    assert metrics(slow) == ["time", "tflops", "bandwidth", "throughput"]
+
+
+def test_work_that_is_not_declared_derives_nothing():
+    assert answer(case(), limit(metric="tflops"), LOOKS, 1).decision.reason_code == "unmeasured"
+
+
+def test_slower_in_time_but_not_in_cycles_is_the_clock():
+    same = values(1.0, seed=5, base=1e5)
+    slow_clock = case(pairs=pairs(*values(1.05), cycles=same))
+    assert status(slow_clock, limit()) == "clock"
+    slow_code = case(pairs=pairs(*values(1.05), cycles=values(1.05, base=1e5)))
+    assert status(slow_code, limit()) == "regression"
+
+
+@pytest.mark.parametrize(
+    "cycles",
+    [values(1.0, sd=0.2, base=1e5), values(1.0, n=3, base=1e5), (np.full(24, math.nan), np.full(24, 1e5))],
+)
+def test_cycles_that_acquit_nothing_excuse_nothing(cycles):
+    assert status(case(pairs=pairs(*values(1.05), cycles=cycles)), limit()) == "regression"
+
+
+def test_a_floor_widens_the_limit_to_what_the_timer_can_show():
+    slow = case(ratio=1.05)
+    assert status(slow, limit(bound=0.02, floor=1e-7)) == "regression"
+    found = answer(slow, limit(bound=0.02, floor=10e-6), LOOKS, 1)
+    assert found.decision.status == "unchanged"
+    assert found.limit == pytest.approx(10e-6 / T, rel=0.02)
+
+
+def test_the_floor_is_the_same_at_every_look():
+    """Launches that become slower later must not loosen the limit that earlier looks were judged by."""
+    base, head = values(1.05, n=64)
+    base[8:] *= 0.01
+    limits = {
+        answer(case(pairs=pairs(base[:n], head[:n])), limit(floor=1e-6), LOOKS, 1).limit for n in (8, 16, 64)
+    }
+    assert len(limits) == 1
+
+
+def test_the_answer_does_not_change_when_more_pairs_come():
+    for ratio in (1.0, 1.05, 0.9):
+        base, head = values(ratio, n=64)
+        early = answer(case(pairs=pairs(base[:16], head[:16])), limit(), LOOKS, 1)
+        late = answer(case(pairs=pairs(base, head)), limit(), LOOKS, 1)
+        assert early.decision == late.decision
+        assert early.head == pytest.approx(late.head)
+
+
+def test_only_pairs_with_both_arms_are_compared():
+    base, head = values(1.0)
+    assert answer(case(pairs=pairs(base, head[:9])), limit(), LOOKS, 1).decision.n == 8
+    assert answer(case(pairs=pairs(base, head[:7])), limit(), LOOKS, 1).decision.status == "continue"
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ([], "empty"),
+        (pairs(values()[0], None), "unmeasured"),
+        (pairs(None, values()[1]), "base_unmeasured"),
+        (pairs(values()[0], np.full(24, math.nan)), "nonfinite"),
+        (pairs(values()[0], np.full(24, math.inf)), "nonfinite"),
+        (pairs(np.full(24, -math.inf), values()[0]), "nonfinite"),
+        (pairs(values()[0], np.zeros(24)), "nonpositive"),
+        (pairs(values()[0], -values()[0]), "nonpositive"),
+    ],
+)
+def test_what_is_no_measurement_is_invalid(made, code):
+    decision = answer(case(pairs=made), limit(), LOOKS, 1).decision
+    assert (decision.status, decision.reason_code) == ("invalid", code)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1e-6])
+def test_a_bound_on_time_takes_no_value_that_is_no_time(bad):
+    head = values()[1]
+    head[20] = bad
+    one = alone()
+    one.pairs = pairs(None, head)
+    assert status(one, limit(kind="max", bound=1.0)) == "invalid"
+
+
+def test_a_bound_on_a_reported_metric_takes_any_finite_value():
+    one = alone()
+    one.pairs = pairs(None, np.zeros(24), metric="errors")
+    assert status(one, limit(metric="errors", kind="max", bound=0.0)) == "unchanged"
+
+
+@pytest.mark.parametrize("judgement", [limit(bound=0.0), limit(metric="bandwidth", bound=1.0)])
+def test_limits_that_no_measurement_can_meet_are_invalid(judgement):
+    work = Work(read=1e6)
+    decision = answer(case(base=arm(work=work), head=arm(work=work)), judgement, LOOKS, 1).decision
+    assert (decision.status, decision.reason_code) == ("invalid", "margin")

@@ -1,0 +1,355 @@
+"""Every class, from the results that lead to it: what it says and what it does to the verdict."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfci.judge import judge
+from perfci.model.report import CLASSES
+from perfci.model.results import Check, FileFailure, Reason, Work
+
+from .build import T, alone, arm, case, limit, pairs, results, values
+
+WORK = Work(flops=1e9, read=4e6, written=2e6, items=32, item="tokens")
+
+
+def only(report, kind=None):
+    rows = [row for row in report.rows if kind is None or row.kind == kind]
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def slow_in_time():
+    return case(pairs=pairs(*values(1.1), cycles=values(1.0, base=1e5, seed=3)))
+
+
+RELATIVE = [
+    # case, class, effect, effect under strict, words of the reason
+    (case(ratio=1.152), "regression", "fail", "fail", "15.2 % slower; the limit is 2 %"),
+    (case(ratio=1.0), "unchanged", "pass", "pass", "a change for the worse of 2 % is excluded"),
+    (case(ratio=0.7), "improvement", "pass", "pass", "30.0 % faster"),
+    (
+        slow_in_time(),
+        "clock",
+        "warn",
+        "fail",
+        "10.0 % slower in time, not in SM cycles: the clock moved, not the code",
+    ),
+    (
+        case(values={"sd": 0.2}, stopped="budget"),
+        "inconclusive",
+        "warn",
+        "fail",
+        "undecided after 24 pairs: the budget ended: ",
+    ),
+    (
+        case(values={"n": 3}, stopped="interrupted"),
+        "inconclusive",
+        "warn",
+        "fail",
+        "3 of the 8 pairs that a decision needs: the run was interrupted",
+    ),
+    (case(ratio=None), "invalid", "warn", "fail", "no finished pair"),
+    (
+        case(pairs=pairs(values()[0], np.full(24, math.nan))),
+        "invalid",
+        "warn",
+        "fail",
+        "time of a launch is not a finite number",
+    ),
+    (
+        case(pairs=pairs(values()[0], np.full(24, -1.0))),
+        "invalid",
+        "warn",
+        "fail",
+        "time of a launch is not positive",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "class_", "effect", "strict", "words"),
+    RELATIVE,
+    ids=[r[1] + str(i) for i, r in enumerate(RELATIVE)],
+)
+def test_relative_limits(given, class_, effect, strict, words):
+    others = case("other", values={"seed": 9})
+    made = results([given, others], [limit(), limit("other")])
+    row = next(r for r in judge(made).rows if r.case != "other")
+    assert (row.class_, row.effect) == (class_, effect)
+    assert words in row.reason
+    report = judge(made, strict=True)
+    assert next(r for r in report.rows if r.case != "other").effect == strict
+    assert (report.verdict, report.exit_code) == (("fail", 1) if strict == "fail" else ("pass", 0))
+
+
+@pytest.mark.parametrize(("given", "class_"), [(r[0], r[1]) for r in RELATIVE])
+def test_a_limit_that_only_warns_never_fails_the_run(given, class_):
+    report = judge(results([given, case("other")], [limit(severity="warn")]), strict=True)
+    assert report.exit_code == 0
+    assert only(report).class_ == class_
+
+
+def test_a_regression_row_holds_everything_a_reader_needs():
+    row = only(judge(results([case(ratio=1.152)])))
+    assert (row.kind, row.metric, row.unit, row.limit, row.limit_source) == (
+        "regression",
+        "time",
+        "s",
+        0.02,
+        "limits[0]",
+    )
+    assert row.base == pytest.approx(T, rel=0.01)
+    assert row.head == pytest.approx(T * 1.152, rel=0.01)
+    assert row.change == pytest.approx(1.152, rel=0.003)
+    assert row.interval.low < row.change < row.interval.high
+    assert row.interval.level >= 0.95
+    assert row.worse is True
+    assert (row.pairs, row.look) == (16, 2)
+    assert row.p == pytest.approx(2.0**-16)
+    assert (row.file, row.line, row.kernel) == ("kernels/suite.py", 7, "matmul")
+
+
+def test_worse_follows_the_direction_of_the_metric():
+    slow = case(ratio=1.1, base=arm(work=WORK), head=arm(work=WORK))
+    row = only(judge(results([slow], [limit(metric="throughput")])))
+    assert (row.class_, row.worse) == ("regression", True)
+    assert row.change == pytest.approx(1 / 1.1, rel=0.003)
+    assert row.reason.startswith("9.1 % lower")
+
+
+def test_arms_without_any_difference_point_nowhere():
+    base = values()[0]
+    row = only(judge(results([case(pairs=pairs(base, base))])))
+    assert (row.class_, row.change, row.worse) == ("unchanged", 1.0, None)
+
+
+ABSOLUTE = [
+    # head's level, base's level, bound, class, effect, words
+    (5e-3, 4e-3, 4.5e-3, "violation", "fail", "5.00 ms is above the limit of 4.50 ms"),
+    (5e-3, 5e-3, 4.5e-3, "violation", "warn", "as it already was in base (5.00 ms)"),
+    (4e-3, 5e-3, 4.5e-3, "unchanged", "pass", "4.00 ms is within the limit of 4.50 ms"),
+]
+
+
+@pytest.mark.parametrize(("head", "base", "bound", "class_", "effect", "words"), ABSOLUTE)
+def test_absolute_limits(head, base, bound, class_, effect, words):
+    given = case(pairs=pairs(values(base=base, sd=1e-4)[0] ** 0 * base, values(base=head)[0] ** 0 * head))
+    row = only(judge(results([given], [limit(kind="max", bound=bound)])))
+    assert (row.class_, row.effect) == (class_, effect)
+    assert words in row.reason
+    assert row.head == pytest.approx(head)
+    assert row.interval.low == pytest.approx(head)
+
+
+def test_a_lower_bound_on_a_derived_metric():
+    given = case(base=arm(work=WORK), head=arm(work=WORK))
+    rate = 6e6 / T
+    assert (
+        only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 0.5)]))).class_
+        == "unchanged"
+    )
+    row = only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 2)])))
+    assert (row.class_, row.effect) == ("violation", "warn")
+    assert "below the limit" in row.reason
+
+
+@pytest.mark.parametrize(("severity", "code"), [("fail", 1), ("warn", 0)])
+def test_a_violation_does_what_its_severity_says(severity, code):
+    given = alone(level=5e-3)
+    assert (
+        judge(results([given], [limit(kind="max", bound=1e-3, severity=severity)], mode="run")).exit_code
+        == code
+    )
+
+
+@pytest.mark.parametrize("on_missing", ["fail", "warn"])
+@pytest.mark.parametrize("kind", ["min", "max", "regression"])
+def test_a_metric_that_was_not_measured_never_passes(kind, on_missing):
+    judgement = limit(metric="dram_throughput", kind=kind, bound=0.8, on_missing=on_missing)
+    row = only(judge(results([case()], [judgement])))
+    assert (row.class_, row.effect) == ("invalid", on_missing)
+    assert row.reason == "not measured: head has no dram_throughput"
+
+
+def test_a_metric_that_is_gone_from_head_and_one_that_is_new():
+    gone = case(pairs=pairs(*values(), errors=(values()[0], None)))
+    row = only(judge(results([gone], [limit(metric="errors")])))
+    assert (row.class_, row.effect, row.reason) == (
+        "invalid",
+        "fail",
+        "not measured: base has errors, head has not",
+    )
+    new = case(pairs=pairs(*values(), errors=(None, values()[0])))
+    row = only(judge(results([new], [limit(metric="errors")])))
+    assert (row.class_, row.effect) == ("added", "pass")
+
+
+def test_a_derived_metric_says_which_work_is_not_declared():
+    row = only(judge(results([case()], [limit(metric="tflops", kind="min", bound=1.0)])))
+    assert row.reason == "not measured: head declares no floating-point operations"
+
+
+def test_a_planned_case_that_the_results_do_not_hold_never_passes():
+    row = next(r for r in judge(results([case()], [limit(), limit("gone/n=1")])).rows if r.case == "gone/n=1")
+    assert (row.class_, row.effect, row.kernel) == ("invalid", "fail", "gone")
+
+
+OK, FAILED, SKIPPED, ABSENT = (
+    arm(),
+    arm("failed", "exception", "ValueError: no"),
+    arm("skipped", "skipped", "needs cuda"),
+    arm("absent", "absent", "not declared"),
+)
+PRESENCE = [
+    # base, head, class, effect, under strict, verdict, words
+    (OK, ABSENT, "missing", "fail", "fail", "fail", "in base, not in head"),
+    (FAILED, ABSENT, "missing", "fail", "fail", "fail", "in base, not in head"),
+    (SKIPPED, ABSENT, "missing", "fail", "fail", "fail", "in base, not in head"),
+    (ABSENT, OK, "added", "pass", "pass", "pass", "in head, not in base"),
+    (OK, FAILED, "failed", "fail", "fail", "fail", "fails in head: ValueError: no"),
+    (ABSENT, FAILED, "failed", "fail", "fail", "fail", "fails in head: ValueError: no"),
+    (SKIPPED, FAILED, "failed", "fail", "fail", "fail", "fails in head: ValueError: no"),
+    (FAILED, FAILED, "failed", "fail", "fail", "error", "fails in base and in head: ValueError: no"),
+    (FAILED, OK, "invalid", "warn", "fail", "pass", "fails in base only: ValueError: no"),
+    (SKIPPED, SKIPPED, "skipped", "pass", "pass", "pass", "skipped: needs cuda"),
+    (FAILED, SKIPPED, "skipped", "pass", "pass", "pass", "skipped: needs cuda"),
+    (ABSENT, SKIPPED, "skipped", "pass", "pass", "pass", "skipped: needs cuda"),
+    (OK, SKIPPED, "skipped", "warn", "warn", "pass", "measured in base, skipped in head: needs cuda"),
+    (SKIPPED, OK, "added", "pass", "pass", "pass", "skipped in base: needs cuda"),
+    (ABSENT, ABSENT, "invalid", "warn", "fail", "pass", "in neither base nor head"),
+    (OK, arm(params={"n": 128}), "changed", "warn", "fail", "pass", "parameter n is 64 in base, 128 in head"),
+    (
+        OK,
+        arm("absent", "import", "SyntaxError"),
+        "failed",
+        "fail",
+        "fail",
+        "fail",
+        "fails in head: SyntaxError",
+    ),
+    (
+        OK,
+        arm("absent", "build", "nvcc failed"),
+        "failed",
+        "fail",
+        "fail",
+        "fail",
+        "fails in head: nvcc failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("base", "head", "class_", "effect", "strict", "verdict", "words"), PRESENCE)
+def test_presence(base, head, class_, effect, strict, verdict, words):
+    given = case(base=base, head=head)
+    made = results([given, case("other")], [limit(), limit("other")])
+    report = judge(made)
+    row = next(r for r in report.rows if r.case != "other")
+    assert (row.kind, row.class_, row.effect) == ("presence", class_, effect)
+    assert words in row.reason
+    assert report.verdict == verdict
+    assert report.exit_code == {"pass": 0, "fail": 1, "error": 3}[verdict]
+    assert [r.case for r in report.rows].count("matmul/n=64") == 1, "no limit row beside it"
+    assert next(r for r in judge(made, strict=True).rows if r.case != "other").effect == strict
+
+
+def test_a_case_that_time_did_not_reach_is_not_skipped():
+    late = case("late", ratio=None, head=arm("skipped", "budget", "no time left"), stopped="budget")
+    row = next(r for r in judge(results([case(), late])).rows if r.case == "late")
+    assert (row.class_, row.effect, row.reason) == ("invalid", "warn", "no finished pair: the budget ended")
+
+
+@pytest.mark.parametrize(
+    ("on_missing", "effect"), [(["fail", "warn"], "fail"), (["warn", "warn"], "warn"), ([], "warn")]
+)
+def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):
+    limits = [
+        limit(kind=kind, on_missing=what)
+        for kind, what in zip(("regression", "max"), on_missing, strict=False)
+    ]
+    assert only(judge(results([case(head=ABSENT)], limits))).effect == effect
+
+
+@pytest.mark.parametrize("base", [ABSENT, SKIPPED, FAILED, arm(params={"n": 1})])
+def test_a_bound_is_judged_on_head_alone_where_nothing_can_be_compared(base):
+    given = case(base=base, pairs=pairs(None, values(base=5e-3)[1]))
+    report = judge(results([given], [limit(), limit(kind="max", bound=1e-3)]))
+    assert [r.class_ for r in report.rows if r.kind == "max"] == ["violation"]
+    assert [r for r in report.rows if r.kind == "regression"] == []
+    assert report.exit_code == 1
+
+
+CHANGES = [
+    ({"params": {"n": 64, "dtype": "bf16"}}, "parameter dtype is not set in base, bf16 in head"),
+    ({"work": Work(flops=2e9)}, "declared work flops is 0.0 in base, 2000000000.0 in head"),
+    ({"work": Work(item="tokens")}, "declared work item is items in base, tokens in head"),
+    ({"inputs": "cd" * 32}, "the inputs' digest is abababababab in base, cdcdcdcdcdcd in head"),
+    ({"inputs": ""}, "the inputs' digest is abababababab in base, unknown in head"),
+    ({"check": Check(rtol=0.1)}, "rtol is None in base, 0.1 in head"),
+    ({"check": Check(atol=0.1)}, "atol is None in base, 0.1 in head"),
+    ({"contract": {"timer": "wall"}}, "contract timer is events in base, wall in head"),
+    ({"check": Check(sketch=[1.0])}, "a reference is not given in base, given in head"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), CHANGES)
+def test_a_different_question_is_named_and_not_compared(fields, words):
+    row = only(judge(results([case(ratio=3.0, head=arm(**fields))])))
+    assert (row.class_, row.kind) == ("changed", "presence")
+    assert words in row.reason
+    assert row.base == pytest.approx(T, rel=0.01)
+    assert row.head == pytest.approx(3 * T, rel=0.01)
+    assert row.change is None
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "same"),
+    [
+        ([1e3, 2.0], [1e3, 2.0 + 5e-4], True),
+        ([1e3, 2.0], [1e3, 2.0 + 5e-3], False),
+        ([0.0], [0.0], True),
+        ([1.0], [1.0, 2.0], False),
+        ([1.0, math.nan], [1.0, math.nan], False),
+        ([math.inf], [math.inf], False),
+    ],
+)
+def test_references_agree_within_a_millionth_of_their_largest_value(base, head, same):
+    given = case(base=arm(check=Check(sketch=base)), head=arm(check=Check(sketch=head)))
+    assert (only(judge(results([given]))).class_ == "unchanged") is same
+
+
+def test_a_file_that_does_not_import_in_head_fails_although_it_names_no_case():
+    failure = FileFailure(
+        arm="head", file="kernels/new.py", reason=Reason(kind="import", text="NameError: x")
+    )
+    report = judge(results([case()], files=[failure]))
+    row = report.rows[0]
+    assert (row.case, row.class_, row.effect) == ("kernels/new.py", "failed", "fail")
+    assert row.reason == "does not import in head: NameError: x"
+    assert report.exit_code == 1
+    assert report.files == ["kernels/new.py (head): NameError: x"]
+
+
+def test_a_file_that_does_not_import_is_told_once():
+    """Where base's cases of the file stand as failed in head, the file needs no row of its own."""
+    failure = FileFailure(arm="head", file="kernels/suite.py", reason=Reason(kind="import", text="NameError"))
+    report = judge(results([case(head=arm("failed", "import", "NameError"))], files=[failure]))
+    assert only(report).case == "matmul/n=64"
+
+
+@pytest.mark.parametrize(
+    ("arms", "verdict", "class_"), [(["base"], "pass", "invalid"), (["base", "head"], "error", "failed")]
+)
+def test_a_file_that_does_not_import_in_base(arms, verdict, class_):
+    reason = Reason(kind="import", text="NameError")
+    report = judge(
+        results([case()], files=[FileFailure(arm=name, file="a.py", reason=reason) for name in arms])
+    )
+    assert (report.verdict, report.rows[0].class_) == (verdict, class_)
+
+
+def test_every_class_is_reached_by_these_tests():
+    reached = {r[1] for r in RELATIVE} | {r[3] for r in ABSOLUTE} | {r[2] for r in PRESENCE}
+    assert reached == set(CLASSES)

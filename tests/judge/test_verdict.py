@@ -1,0 +1,290 @@
+"""The verdict over all rows: exit codes, sentences, counts, and what a report holds besides."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfci.judge import judge
+from perfci.model.report import Report
+from perfci.model.results import Reason, Work
+
+from .build import alone, arm, case, limit, pairs, results, values
+
+FAILED = arm("failed", "timeout", "no answer for 60 s")
+SKIPPED = arm("skipped", "skipped", "needs cuda")
+
+
+def many(n, ratio=1.0, start=0, **fields):
+    return [case(f"copy/n={i:02}", ratio, values={"seed": i}, **fields) for i in range(start, start + n)]
+
+
+SENTENCES = [
+    # results, verdict, sentence
+    (results(many(12)), "pass", "No regression: 12 cases unchanged"),
+    (results([*many(12), case(ratio=0.7)]), "pass", "No regression: 12 cases unchanged, 1 improvement"),
+    (
+        results(
+            [
+                *many(1),
+                case(ratio=0.7),
+                case("b", ratio=0.7),
+                case("c", base=arm("absent")),
+                case("d", base=SKIPPED, head=SKIPPED),
+            ]
+        ),
+        "pass",
+        "No regression: 1 case unchanged, 2 improvements, 1 added, 1 skipped",
+    ),
+    (
+        results([case("sdpa/seq=512", ratio=3.1)]),
+        "fail",
+        "`sdpa/seq=512` is 3.1× slower — this change needs a look",
+    ),
+    (
+        results([case(ratio=1.152), *many(2, 1.05), *many(5, start=5)]),
+        "fail",
+        "`matmul/n=64` is 15.2 % slower (+2 more) — this change needs a look",
+    ),
+    (
+        results([case(ratio=1.152), case("b", head=FAILED)]),
+        "fail",
+        "`b`: fails in head: no answer for 60 s (+1 more) — this change needs a look",
+    ),
+    (
+        results([case("a", head=arm("absent")), *many(2)]),
+        "fail",
+        "`a` is missing in head — this change needs a look",
+    ),
+    (
+        results(
+            [case(base=arm(work=Work(items=8)), head=arm(work=Work(items=8)), ratio=2.5)],
+            [limit(metric="throughput")],
+        ),
+        "fail",
+        "`matmul/n=64`: throughput is 60.0 % lower — this change needs a look",
+    ),
+    (
+        results([alone(level=5e-3)], [limit(kind="max", bound=1e-3)], mode="run"),
+        "fail",
+        "`matmul/n=64`: time of 4.99 ms is above the limit of 1.00 ms",
+    ),
+    (
+        results([*many(9), *(case(f"x{i}", values={"sd": 0.2, "seed": i}) for i in range(3))]),
+        "pass",
+        "Passed, but 3 of 12 cases are inconclusive",
+    ),
+    (
+        results([*many(2), case("a", values={"sd": 0.2}), case("b", head=arm(params={}))]),
+        "pass",
+        "Passed, but of 4 cases 1 has changed and 1 is inconclusive",
+    ),
+    (
+        results([case("a", base=SKIPPED, head=SKIPPED), case("b", base=SKIPPED, head=SKIPPED)]),
+        "pass",
+        "Passed, but nothing was measured, because skipped: needs cuda (+1 more)",
+    ),
+    (
+        results([alone()], [limit(kind="max", bound=1.0)], mode="run"),
+        "pass",
+        "All limits hold: 1 case within; compared with nothing",
+    ),
+    (
+        results([alone()], [], mode="run"),
+        "pass",
+        "1 case measured; no limit applies, and there is nothing to compare with",
+    ),
+    (results(many(3), []), "pass", "3 cases measured; no limit applies"),
+    (results([]), "error", "Nothing was measured"),
+    (
+        results([case(ratio=None), case("b", ratio=None)]),
+        "error",
+        "Nothing was measured: `b`: no finished pair",
+    ),
+    (
+        results(many(2), error=Reason(kind="crash", text="the GPU fell\noff the bus")),
+        "error",
+        "The measurement failed: the GPU fell off the bus",
+    ),
+    (
+        results([case(base=FAILED, head=FAILED), *many(2)]),
+        "error",
+        "`matmul/n=64`: fails in base and in head: no answer for 60 s",
+    ),
+    (
+        results([case(base=FAILED, head=FAILED), *many(2, 1.5)]),
+        "error",
+        "`matmul/n=64`: fails in base and in head: no answer for 60 s; besides, 2 more would fail the gate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "verdict", "sentence"), SENTENCES, ids=[s[2][:40] for s in SENTENCES])
+def test_verdict_and_sentence(given, verdict, sentence):
+    report = judge(given)
+    assert report.sentence == sentence
+    assert (report.verdict, report.exit_code) == (verdict, {"pass": 0, "fail": 1, "error": 3}[verdict])
+    assert bool(report.advice) == (
+        verdict != "pass" or (sentence.startswith("Passed, but") and "nothing" not in sentence)
+    )
+    assert "\n" not in report.sentence + report.advice
+
+
+@pytest.mark.parametrize(("given", "verdict", "sentence"), SENTENCES, ids=[s[2][:40] for s in SENTENCES])
+def test_observing_never_fails_but_says_what_would_have_and_errors_stay(given, verdict, sentence):
+    report = judge(given.model_copy(update={"gate": "observe"}))
+    assert report.observe
+    assert report.verdict == ("error" if verdict == "error" else "pass")
+    assert report.exit_code == (3 if verdict == "error" else 0)
+    if verdict == "fail":
+        assert (
+            report.sentence
+            == f"Observed only, would have failed: {sentence.removesuffix(' — this change needs a look')}"
+        )
+        assert report.rows[0].effect == "fail"
+
+
+def test_strict_fails_what_is_not_known():
+    made = results([*many(2), case("a", values={"sd": 0.2})])
+    assert judge(made).exit_code == 0
+    report = judge(made, strict=True)
+    assert (report.exit_code, report.strict) == (1, True)
+    assert report.sentence == "`a` is inconclusive — this change needs a look"
+
+
+def test_a_name_in_backticks_cannot_end_early():
+    report = judge(results([case("evil`b`/n=1", ratio=2.0)]))
+    assert report.sentence.startswith("`evil'b'/n=1` is ")
+    assert report.rows[0].case == "evil`b`/n=1"
+
+
+def test_run_compares_with_nothing():
+    report = judge(results([alone()], [limit(), limit(kind="max", bound=1.0)], mode="run"))
+    assert [row.kind for row in report.rows] == ["max"]
+    assert report.mode == "run"
+
+
+@pytest.mark.parametrize(
+    ("head", "class_", "code"),
+    [(FAILED, "failed", 1), (SKIPPED, "skipped", 0), (arm("absent"), "missing", 1)],
+)
+def test_run_says_what_became_of_each_case(head, class_, code):
+    report = judge(
+        results(
+            [alone(head=head), alone("other")],
+            [limit(kind="max", bound=1.0), limit("other", kind="max", bound=1.0)],
+            mode="run",
+        )
+    )
+    assert report.exit_code == code
+    assert [row.class_ for row in report.rows if row.case == "matmul/n=64"] == [class_]
+
+
+def test_each_case_counts_once_by_its_worst_row():
+    work = arm(work=Work(items=8))
+    both = case(ratio=1.5, base=work, head=work)
+    cpu = case(ratio=1.0, device="cpu")
+    unlimited = case("free")
+    made = results(
+        [both, cpu, unlimited],
+        [limit(), limit(kind="max", bound=1.0), limit(metric="throughput"), limit(device="cpu")],
+    )
+    report = judge(made)
+    assert len(report.rows) == 4
+    assert report.counts == {"regression": 1, "unchanged": 1}
+    assert {m.case for m in report.measured} == {"matmul/n=64", "free"}
+
+
+def test_rows_stand_worst_first():
+    made = results(
+        [
+            *many(2),
+            case("a", ratio=0.5),
+            case("b", values={"sd": 0.2}),
+            case("c", ratio=1.1),
+            case("d", ratio=2.0),
+            case("e", head=FAILED),
+            case("f", head=arm("absent")),
+        ]
+    )
+    assert [row.case for row in judge(made).rows][:6] == ["e", "d", "c", "f", "b", "a"]
+
+
+def test_measured_values_have_statistics_with_or_without_limits():
+    work = arm(work=Work(flops=1e9))
+    made = results(
+        [case("free", base=work, head=work, pairs=pairs(*values(), errors=(None, values()[1])))], []
+    )
+    found = {m.metric: m for m in judge(made).measured}
+    assert list(found) == ["time", "tflops", "errors"]
+    base = [p.values["base"]["time"] for p in made.cases[0].pairs]
+    stats = found["time"].arms["base"]
+    assert (stats.n, stats.mean, stats.sd, stats.median) == (
+        24,
+        pytest.approx(np.mean(base)),
+        pytest.approx(np.std(base, ddof=1)),
+        pytest.approx(np.median(base)),
+    )
+    assert stats.low < stats.median < stats.high
+    assert stats.level >= 0.95
+    assert found["tflops"].unit == "TFLOP/s"
+    assert list(found["errors"].arms) == ["head"]
+
+
+def test_values_that_are_no_numbers_are_noted_even_without_a_limit():
+    made = results([case("free", pairs=pairs(values()[0], np.full(24, math.nan)))], [])
+    report = judge(made)
+    assert report.notes == ["free@cuda: a launch's time in head is not a finite number"]
+    assert list(report.measured[0].arms) == ["base"]
+
+
+def test_noise_is_the_median_spread_of_a_pairs_ratio():
+    made = results([case(f"c{i}", values={"sd": sd, "n": 64}) for i, sd in enumerate((0.001, 0.004, 0.05))])
+    assert judge(made).noise == pytest.approx(0.004, rel=0.25)
+    assert judge(results([alone()], [], mode="run")).noise is None
+
+
+def test_other_limits_than_planned_make_the_report_exploratory():
+    made = results([case(ratio=1.05)])
+    same = judge(made, judgements=[limit(source="elsewhere")])
+    assert (same.exploratory, same.exit_code) == (False, 1)
+    looser = judge(made, judgements=[limit(bound=0.1)])
+    assert (looser.exploratory, looser.exit_code) == (True, 0)
+    assert any("error rates do not hold" in note for note in looser.notes)
+
+
+def test_more_gating_judgements_need_more_evidence():
+    made = results([case(ratio=1.05, values={"n": 16})])
+    assert judge(made).rows[0].class_ == "regression"
+    others = [limit(f"other/n={i}", kind="max") for i in range(1000)]
+    report = judge(made, judgements=[limit(), *others])
+    assert next(r for r in report.rows if r.case == "matmul/n=64").class_ == "inconclusive"
+
+
+def test_facts_of_a_case_are_heads_or_else_bases():
+    work = Work(flops=1e9)
+    facts = judge(results([case(base=arm(work=work), head=FAILED)])).facts[0]
+    assert facts.work == work
+    assert facts.contract == {"timer": "events"}
+    assert facts.reasons["head"].kind == "timeout"
+
+
+def test_the_report_keeps_what_the_results_say():
+    made = results(
+        many(1), notes=["head has uncommitted changes"], repository="lib", seconds=9.0, measuring_seconds=4.0
+    )
+    report = judge(made)
+    assert (report.run, report.command, report.repository) == (made.run, made.command, "lib")
+    assert (report.seconds, report.measuring_seconds, report.pairs) == (9.0, 4.0, 24)
+    assert report.notes == ["head has uncommitted changes"]
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_two_hundred_cases_are_judged_quickly():
+    """Judging and rendering 200 cases may take 2 s together."""
+    import time
+
+    made = results([case(f"c/n={i}", values={"n": 64, "sd": 0.01, "seed": i}) for i in range(200)])
+    began = time.perf_counter()
+    judge(made)
+    assert time.perf_counter() - began < 2

@@ -1,0 +1,475 @@
+"""What commands report is read exactly, or refused with a reason; it never becomes a zero."""
+
+import json
+import math
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfci.measure import readers
+from perfci.measure.readers import Reported, read_nvbench, read_perfci_lines
+from perfci.model.metrics import CustomMetric
+from perfci.model.results import Work
+
+RECORDED = Path(__file__).parents[1] / "data" / "nvbench" / "matmul.json"
+"""cuda-bench 0.3.0 on an NVIDIA H200, bf16 matmul; trimmed to some of its summaries."""
+SAMPLES_TAG = "nv/json/bin:nv/cold/sample_times"
+
+
+def recorded() -> Any:
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
+
+
+def write(folder: Path, value: Any) -> Path:
+    path = folder / "r.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def summary(tag: str, **data: Any) -> dict[str, Any]:
+    kinds = {str: "string", int: "int64", float: "float64"}
+    entries = [
+        {"name": k, "type": kinds[type(v)], "value": v if v is None else str(v)} for k, v in data.items()
+    ]
+    return {"tag": tag, "name": tag, "data": entries}
+
+
+def with_samples(folder: Path, samples: list[float], **change: Any) -> Path:
+    """A result as `--jsonbin FOLDER/r.json` writes it: samples of the first state in `r.json-bin/0.bin`."""
+    (folder / "r.json-bin").mkdir()
+    (folder / "r.json-bin" / "0.bin").write_bytes(struct.pack(f"<{len(samples)}f", *samples))
+    root = recorded()
+    meta = {"filename": "r.json-bin/0.bin", "size": len(samples)} | change
+    root["benchmarks"][0]["states"][0]["summaries"].append(summary(SAMPLES_TAG, **meta))
+    return write(folder, root)
+
+
+# --- NVBench -----------------------------------------------------------------------------------------------------------
+
+
+def test_nvbench_means_of_a_recorded_run():
+    found = read_nvbench(RECORDED, "gemm")
+    assert list(found) == ["gemm/mm/device=0/N=1024", "gemm/mm/device=0/N=4096", "gemm/mm/device=0/N=8192"]
+    assert [case.values for case in found.values()] == [
+        {"time": [8.792749360046554e-06]},
+        {"time": [0.00018470599999760907]},
+        {"time": [0.001432937719588036]},
+    ]
+
+
+def test_nvbench_declared_work_is_exact():
+    """NVBench stores the rate only; an amount that wobbled by a rounding would look like a changed case."""
+    works = [case.work for case in read_nvbench(RECORDED, "gemm").values()]
+    assert works == [Work(items=2.0 * n**3, item="elements") for n in (1024, 4096, 8192)]
+
+
+def test_nvbench_samples_come_from_the_sidecar(tmp_path):
+    samples = [8.16e-6, 8.512e-6, 2.05e-5]
+    found = read_nvbench(with_samples(tmp_path, samples), "gemm")
+    assert found["gemm/mm/device=0/N=1024"].values["time"] == pytest.approx(samples, rel=1e-7)
+    assert found["gemm/mm/device=0/N=4096"].values["time"] == [0.00018470599999760907]
+
+
+@pytest.mark.parametrize("name", ["r.json-bin/0.bin", "out/r.json-bin/0.bin", "{folder}/r.json-bin/0.bin"])
+def test_nvbench_sidecar_paths_of_older_versions(tmp_path, name):
+    """Older versions recorded the path as --jsonbin was given, relative to where the benchmark ran or absolute."""
+    path = with_samples(tmp_path, [1e-5, 2e-5], filename=name.format(folder=tmp_path))
+    assert read_nvbench(path, "g")["g/mm/device=0/N=1024"].values["time"] == pytest.approx([1e-5, 2e-5])
+
+
+@pytest.mark.parametrize(
+    ("samples", "change", "says"),
+    [
+        ([1e-5, math.nan], {}, "1 of 2 samples"),
+        ([1e-5, math.inf], {}, "1 of 2 samples"),
+        ([1e-5, 0.0], {}, "1 of 2 samples"),
+        ([1e-5, -1e-5], {}, "1 of 2 samples"),
+        ([1e-5, 1e-5], {"size": 3}, "holds 8 bytes, not 3 float32 values"),
+        ([], {}, "is empty"),
+        ([1e-5], {"filename": "r.json-bin/7.bin"}, "no such file"),
+        ([1e-5], {"filename": "../../etc/../../passwd"}, "samples"),
+        ([1e-5], {"filename": "../.."}, "outside the result's folder"),
+        ([1e-5], {"filename": "x" * 5000}, "cannot be read"),
+        ([1e-5], {"filename": "a\0b"}, "no such file"),
+        ([1e-5], {"filename": "\ud800"}, "surrogates"),
+        ([1e-5], {"size": -1}, "could not write the samples"),
+    ],
+)
+def test_nvbench_bad_samples_are_a_reason_not_the_mean(tmp_path, samples, change, says):
+    found = read_nvbench(with_samples(tmp_path, samples, **change), "g")
+    bad = found["g/mm/device=0/N=1024"]
+    assert bad.values == {} and bad.reason is not None and bad.reason.kind == "invalid"
+    assert says in bad.reason.text
+    assert found["g/mm/device=0/N=4096"].values, "the other states stand"
+
+
+def test_nvbench_samples_that_could_not_be_written(tmp_path):
+    root = recorded()
+    root["benchmarks"][0]["states"][0]["summaries"].append({"tag": SAMPLES_TAG, "name": "Sample Times File"})
+    bad = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    assert bad.reason is not None and "could not write" in bad.reason.text
+
+
+def test_nvbench_samples_behind_a_link_to_elsewhere(tmp_path):
+    (tmp_path / "secret.bin").write_bytes(struct.pack("<f", 1e-5))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    path = with_samples(folder, [1e-5])
+    (folder / "r.json-bin" / "0.bin").unlink()
+    (folder / "r.json-bin" / "0.bin").symlink_to(tmp_path / "secret.bin")
+    bad = read_nvbench(path, "g")["g/mm/device=0/N=1024"]
+    assert bad.reason is not None and "outside" in bad.reason.text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("Not enough memory.", "skipped"), ("Unexpected error: CUDA error 700", "exception"), ("", "skipped")],
+)
+def test_nvbench_skipped_states_have_a_reason(tmp_path, text, kind):
+    """NVBench calls a state that threw `skipped` too; that must not pass as one that chose not to run."""
+    root = recorded()
+    root["benchmarks"][0]["states"][0] |= {"is_skipped": True, "skip_reason": text, "summaries": None}
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    assert case.values == {} and case.reason is not None
+    assert case.reason.kind == kind and text in case.reason.text
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", None, "", "0", "-1e-5", "fast", [], True])
+def test_nvbench_means_that_are_no_times_are_a_reason(tmp_path, value):
+    root = recorded()
+    for entry in root["benchmarks"][0]["states"][0]["summaries"]:
+        if entry["tag"] == "nv/cold/time/gpu/mean":
+            entry["data"][0]["value"] = value
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    assert case.values == {} and case.reason is not None and case.reason.kind == "invalid"
+
+
+def test_nvbench_state_without_an_isolated_time(tmp_path):
+    root = recorded()
+    root["benchmarks"][0]["states"][0]["summaries"] = [summary("nv/batch/time/gpu/mean", value=1e-5)]
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    assert case.reason is not None and "no isolated time" in case.reason.text
+
+
+def test_nvbench_cpu_only_benchmarks(tmp_path):
+    root = recorded()
+    state = root["benchmarks"][0]["states"][0]
+    state["device"] = None
+    state["summaries"] = [
+        summary("nv/cpu_only/time/cpu/mean", value=2e-3),
+        summary("nv/cpu_only/bw/global/bytes_per_second", value=5e8),
+    ]
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/N=1024"]
+    assert case.values == {"time": [2e-3]} and case.work == Work(read=1e6, item="elements")
+
+
+def test_nvbench_ids_are_plain_and_hold_every_axis(tmp_path):
+    root = recorded()
+    bench = root["benchmarks"][0]
+    bench["name"] = "my bench<T>"
+    bench["states"] = bench["states"][:1]
+    bench["states"][0]["device"] = 3
+    bench["states"][0]["axis_values"] = [
+        {"name": "T{ct}", "type": "string", "value": "F32"},
+        {"name": "Elements", "type": "int64", "value": "65536"},
+        {"name": "mode", "type": "string", "value": "a/b|`c`\n"},
+    ]
+    assert list(read_nvbench(write(tmp_path, root), "g")) == [
+        "g/my_bench_T_/device=3/T_ct_=F32/Elements=65536/mode=a_b__c__"
+    ]
+
+
+def test_nvbench_two_states_of_one_id_are_not_mixed(tmp_path):
+    root = recorded()
+    states = root["benchmarks"][0]["states"]
+    states[1]["axis_values"] = states[0]["axis_values"]
+    found = read_nvbench(write(tmp_path, root), "g")
+    twice = found["g/mm/device=0/N=1024"]
+    assert twice.values == {} and twice.reason is not None and "two states" in twice.reason.text
+    assert found["g/mm/device=0/N=8192"].values
+
+
+def edited(**change: Any) -> Any:
+    return recorded() | change
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        ("  \n", "is empty"),
+        (RECORDED.read_text(encoding="utf-8")[:4000], "torn or no JSON"),
+        ("time: 3", "torn or no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[" + "1" * 5000 + "]", "digits"),
+        ({"benchmarks": []}, "no result of NVBench"),
+        ({"context": {}, "benchmarks": [{"name": "BM_x", "real_time": 1.0}]}, "no result of NVBench"),
+        ([1], "no result of NVBench"),
+        (edited(benchmarks=None), "no measurement"),
+        (edited(benchmarks=[]), "no measurement"),
+        (edited(benchmarks=[{"name": "x", "states": None}]), "no measurement"),
+        (edited(benchmarks={"a": 1}), "list of objects"),
+        (edited(benchmarks=[3]), "list of objects"),
+        (edited(meta={"version": {"json": {"major": 2}}}), "file format '2' is unknown"),
+    ],
+)
+def test_nvbench_files_that_are_none(tmp_path, content, says):
+    with pytest.raises(ValueError, match=says) as error:
+        read_nvbench(write(tmp_path, content), "g")
+    assert "\n" not in str(error.value) and "r.json" in str(error.value)
+
+
+# --- perfci's own lines ------------------------------------------------------------------------------------------------
+
+
+def lines(folder: Path, *entries: Any) -> Path:
+    path = folder / "m.jsonl"
+    path.write_text(
+        "".join(f"{e if isinstance(e, str) else json.dumps(e)}\n" for e in entries), encoding="utf-8"
+    )
+    return path
+
+
+def test_lines_become_samples_by_case_and_metric(tmp_path):
+    path = lines(
+        tmp_path,
+        {"metric": "time", "value": 1.5, "unit": "ms"},
+        {"metric": "time", "value": 1500, "unit": "us"},
+        "",
+        {"metric": "time", "value": 2e6, "unit": "ns", "case": "decode/batch=8"},
+        {
+            "metric": "loss",
+            "value": -0.25,
+            "unit": "nats",
+            "case": "decode/batch=8",
+            "work": {"items": 64, "item": "tokens"},
+        },
+    )
+    found = read_perfci_lines(path, "llm")
+    assert found == {
+        "llm": Reported("llm", {"time": pytest.approx([1.5e-3, 1.5e-3])}),
+        "llm/decode/batch=8": Reported(
+            "llm/decode/batch=8",
+            {"time": pytest.approx([2e-3]), "loss": [-0.25]},
+            Work(items=64, item="tokens"),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "unit", "stored"),
+    [
+        ("time", 1, "s", 1.0), ("time", 1, "ms", 1e-3), ("time", 1, "us", 1e-6), ("time", 1, "µs", 1e-6), ("time", 1, "ns", 1e-9),
+        ("bandwidth", 2, "TB/s", 2e12), ("throughput", 5, "k/s", 5e3), ("tflops", 2, "PFLOP/s", 2e3), ("cycles", 9, "cycles", 9.0),
+    ],
+)  # fmt: skip
+def test_catalogue_metrics_are_converted(tmp_path, metric, value, unit, stored):
+    found = read_perfci_lines(lines(tmp_path, {"metric": metric, "value": value, "unit": unit}), "c")
+    assert found["c"].values[metric] == [pytest.approx(stored)]
+
+
+GOOD = {"metric": "time", "value": 1.0, "unit": "s"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"metric": "time", "value": 1.0}, "unit '' does not fit time"),
+        (GOOD | {"unit": "min"}, "unit 'min' does not fit time"),
+        (GOOD | {"unit": "B/s"}, "does not fit time"),
+        ({"metric": "bandwidth", "value": 1.0, "unit": "/s"}, "does not fit bandwidth"),
+        (GOOD | {"unit": 3}, "is no unit"),
+        (GOOD | {"value": "1.0"}, "is no number"),
+        (GOOD | {"value": True}, "is no number"),
+        (GOOD | {"value": None}, "is no number"),
+        (GOOD | {"metric": "a b"}, "no plain name"),
+        (GOOD | {"metric": 3}, "no plain name"),
+        (GOOD | {"case": "../x"}, "no plain id"),
+        (GOOD | {"case": "a/."}, "no plain id"),
+        (GOOD | {"case": "a//b"}, "no plain id"),
+        (GOOD | {"case": "a b"}, "no plain id"),
+        (GOOD | {"case": ""}, "no plain id"),
+        (GOOD | {"case": "x" * 400}, "300 at most"),
+        (GOOD | {"wrok": {}}, "unknown field 'wrok'"),
+        (GOOD | {"work": {"flop": 1}}, "work holds"),
+        (GOOD | {"work": {"flops": -1}}, "work holds"),
+        (GOOD | {"work": {"flops": True}}, "work holds"),
+        (GOOD | {"work": {"item": "to|kens"}}, "work holds"),
+        (GOOD | {"work": 3}, "work holds"),
+        ('{"metric": "time", "value": 1.0, "unit": "s", "work": {"read": NaN}}', "work holds"),
+        ('{"metric": "time", "value": 1.', "torn or no JSON"),
+        ("[1, 2]", "is no object"),
+        ("time 1.0", "torn or no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_lines_that_are_wrong_name_their_line(tmp_path, entry, says):
+    with pytest.raises(ValueError, match=says) as error:
+        read_perfci_lines(lines(tmp_path, GOOD, entry), "c")
+    assert "m.jsonl:2: " in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "0", "-1", "1" + "0" * 400, "1e999", "1e-400"]
+)
+def test_a_time_that_is_none_costs_its_case_alone(tmp_path, value):
+    bad = f'{{"metric": "time", "unit": "s", "value": {value}, "case": "bad"}}'
+    found = read_perfci_lines(lines(tmp_path, GOOD | {"case": "bad"}, bad, GOOD | {"case": "good"}), "c")
+    assert found["c/good"].values == {"time": [1.0]}
+    reason = found["c/bad"].reason
+    assert found["c/bad"].values == {} and reason is not None
+    assert reason.kind == "invalid" and reason.text.startswith("line 2: time is")
+
+
+def test_other_metrics_may_be_zero_or_negative_but_not_nan(tmp_path):
+    entry = {"metric": "loss", "value": 0, "unit": ""}
+    assert read_perfci_lines(lines(tmp_path, entry), "c")["c"].values == {"loss": [0.0]}
+    nan = '{"metric": "loss", "value": NaN}'
+    assert read_perfci_lines(lines(tmp_path, entry, nan), "c")["c"].reason is not None
+
+
+def test_declared_metrics_are_held_to_their_declaration(tmp_path):
+    custom = {"loss": CustomMetric(unit="nats")}
+    good = {"metric": "loss", "value": 1, "unit": "nats"}
+    assert read_perfci_lines(lines(tmp_path, good), "c", custom)["c"].values == {"loss": [1.0]}
+    with pytest.raises(ValueError, match="'los' is no metric: declare it"):
+        read_perfci_lines(lines(tmp_path, good | {"metric": "los"}), "c", custom)
+    with pytest.raises(ValueError, match="unit 'bits' of loss is not 'nats'"):
+        read_perfci_lines(lines(tmp_path, good | {"unit": "bits"}), "c", custom)
+
+
+def test_units_and_work_must_agree_between_lines(tmp_path):
+    with pytest.raises(ValueError, match="unit 'b' of x is not 'a'"):
+        read_perfci_lines(
+            lines(
+                tmp_path, {"metric": "x", "value": 1, "unit": "a"}, {"metric": "x", "value": 1, "unit": "b"}
+            ),
+            "c",
+        )
+    same = GOOD | {"work": {"flops": 2}}
+    assert read_perfci_lines(lines(tmp_path, same, same), "c")["c"].work == Work(flops=2)
+    with pytest.raises(ValueError, match="other work"):
+        read_perfci_lines(lines(tmp_path, same, GOOD | {"work": {"flops": 3}}), "c")
+
+
+# --- any file ----------------------------------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("read", [read_nvbench, read_perfci_lines])
+
+
+@BOTH
+def test_missing_empty_foreign_and_huge_files(read, tmp_path, monkeypatch):
+    path = tmp_path / "r"
+    with pytest.raises(ValueError, match="no such file: the command wrote no results"):
+        read(path, "c")
+    with pytest.raises(ValueError, match="no such file"):
+        read(tmp_path, "c")
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is empty"):
+        read(path, "c")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="no UTF-8 text"):
+        read(path, "c")
+    monkeypatch.setattr(readers, "MAX_BYTES", 2**20)
+    path.write_bytes(b" " * (2**20 + 1))
+    with pytest.raises(ValueError, match="larger than 1 MiB"):
+        read(path, "c")
+
+
+@BOTH
+def test_a_sparse_file_of_a_terabyte_is_refused_at_once(read, tmp_path):
+    path = tmp_path / "r"
+    with path.open("wb") as file:
+        try:
+            os.truncate(file.fileno(), 2**40)
+        except OSError:
+            pytest.skip("this file system holds no sparse file of 1 TiB")
+    with pytest.raises(ValueError, match="larger than 256 MiB"):
+        read(path, "c")
+
+
+@BOTH
+def test_a_named_pipe_does_not_block(read, tmp_path):
+    os.mkfifo(tmp_path / "r")
+    with pytest.raises(ValueError, match="no such file"):
+        read(tmp_path / "r", "c")
+
+
+def sound(found: dict[str, Reported]) -> None:
+    for case, reported in found.items():
+        assert reported.case == case
+        assert bool(reported.values) != bool(reported.reason)
+        assert all(values and all(map(math.isfinite, values)) for values in reported.values.values())
+        assert all(value > 0 for value in reported.values.get("time", []))
+
+
+fuzz = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["meta", "version", "json", "major", "benchmarks", "states", "name", "device", "axis_values", "value", "summaries", "tag", "data", "metric", "unit", "case", "work"])
+        | st.text(max_size=3),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@BOTH
+@fuzz
+@given(content=st.binary(max_size=60))
+def test_any_bytes_are_results_or_a_value_error(read, tmp_path, content):
+    path = tmp_path / "r"
+    path.write_bytes(content)
+    try:
+        sound(read(path, "c"))
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
+@BOTH
+@fuzz
+@given(value=json_values)
+def test_any_json_is_results_or_a_value_error(read, tmp_path, value):
+    try:
+        sound(read(write(tmp_path, value), "c"))
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
+def paths_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(path for key, inner in items for path in paths_of(inner, (*at, key)))]
+
+
+PLACES = [path for path in paths_of(recorded()) if path and path[0] != "devices"]
+
+
+@fuzz
+@given(place=st.sampled_from(PLACES), value=json_values)
+def test_a_result_with_one_part_replaced_never_breaks_the_reader(tmp_path, place, value):
+    root = recorded()
+    inner = root
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    try:
+        sound(read_nvbench(write(tmp_path, root), "c"))
+    except ValueError as error:
+        assert "\n" not in str(error)
+
+
+@fuzz
+@given(field=st.sampled_from(["metric", "value", "unit", "case", "work"]), value=json_values)
+def test_a_line_with_one_field_replaced_never_breaks_the_reader(tmp_path, field, value):
+    try:
+        sound(read_perfci_lines(lines(tmp_path, GOOD | {field: value}), "c"))
+    except ValueError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,373 @@
+"""Files on real, full and forbidden disks, and scratch folders of processes that were killed."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfci.model.base import MachineError
+from perfci.system.files import (
+    Appender,
+    make_scratch,
+    read_lines,
+    remove_tree,
+    sweep_scratch,
+    write_atomic,
+)
+
+
+def message(error: pytest.ExceptionInfo[MachineError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Writes beyond `size` bytes really fail (EFBIG), as on a full disk."""
+    old_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old_limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
+        signal.signal(signal.SIGXFSZ, old_handler)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True
+    ).returncode:
+        pytest.skip("mounting is not allowed here; the tests with a file size limit cover failing writes")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_document_is_replaced_whole_with_the_usual_mode(tmp_path: Path):
+    path = tmp_path / "report ü.json"
+    old = os.umask(0o027)
+    try:
+        write_atomic(path, "one µs")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        os.umask(0o022)
+        write_atomic(path, b"\0two")
+    finally:
+        os.umask(old)
+    assert path.read_bytes() == b"\0two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert names(tmp_path) == [path.name]
+
+
+def test_text_that_is_not_utf8_does_not_lose_a_report(tmp_path: Path):
+    write_atomic(tmp_path / "r", "a\udce9b")
+    assert (tmp_path / "r").read_text() == "a\\udce9b"
+
+
+def test_on_a_full_disk_the_old_document_stays_and_nothing_else(small_disk: Path):
+    path = small_disk / "results.json"
+    write_atomic(path, "old")
+    with pytest.raises(MachineError) as error:
+        write_atomic(path, b"x" * 1_000_000)
+    assert message(error).startswith(f"{path}: cannot be written: No space left on device: free space")
+    assert path.read_text() == "old"
+    assert names(small_disk) == ["results.json"]
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_document(tmp_path: Path):
+    path = tmp_path / "results.json"
+    write_atomic(path, "old")
+    with file_size_limit(4096), pytest.raises(MachineError, match="File too large") as error:
+        write_atomic(path, b"x" * 100_000)
+    assert "ulimit -f" in message(error)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["results.json"]
+
+
+def test_what_cannot_be_written_says_what_to_do(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    cases = {
+        tmp_path / "folder": "name a file",
+        tmp_path / "gone" / "x": "create the folder",
+        tmp_path / "file" / "x": "a part of this path is a file",
+        tmp_path / ("n" * 300): "shorter name",
+        tmp_path / "gone\nnewline" / "x": "create the folder",
+        Path("/proc/perfci"): "/proc/perfci",
+    }
+    for path, words in cases.items():
+        with pytest.raises(MachineError) as error:
+            write_atomic(path, "x")
+        assert words in message(error)
+        with pytest.raises(MachineError) as error:
+            Appender(path)
+        message(error)
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_read_only_file_system_is_named(small_disk: Path):
+    with Appender(small_disk / "j"):
+        pass
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for write in (lambda: write_atomic(small_disk / "x", "x"), lambda: Appender(small_disk / "j")):
+        with pytest.raises(MachineError) as error:
+            write()
+        assert "Read-only file system" in message(error)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+records_of = st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_size=5)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=records_of, more=records_of, cut=st.integers(0, 40))
+def test_a_journal_torn_anywhere_reads_and_resumes(tmp_path: Path, records: list, more: list, cut: int):
+    path = tmp_path / "journal"
+    path.unlink(missing_ok=True)
+    with Appender(path) as journal:
+        for record in records:
+            journal.append(record)
+    assert read_lines(path) == records
+    content = path.read_bytes()
+    torn = content[: max(0, len(content) - cut)]
+    path.write_bytes(torn)
+    survivors = records[: torn.count(b"\n")]
+    assert read_lines(path) == survivors
+    with Appender(path) as journal:
+        for record in more:
+            journal.append(record, sync=True)
+    assert read_lines(path) == survivors + more
+
+
+def test_a_torn_line_longer_than_the_buffer_is_dropped(tmp_path: Path):
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"a":1}\n' + b'{"b":"' + b"x" * 300_000)
+    assert read_lines(path) == [{"a": 1}]
+    with Appender(path) as journal:
+        journal.append({"c": 2})
+    assert read_lines(path) == [{"a": 1}, {"c": 2}]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[1]", b"null", b'{"a":NaN}', b'{"a":Infinity}', b"\xff", b"[" * 100_000]
+)
+def test_a_broken_line_before_the_last_is_named_with_its_number(tmp_path: Path, line: bytes):
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"a":1}\n' + line + b'\n{"b":2}\n')
+    with pytest.raises(MachineError) as error:
+        read_lines(path)
+    assert f"{path}:2: " in message(error)
+
+
+def test_a_journal_that_is_not_there_is_an_error(tmp_path: Path):
+    with pytest.raises(MachineError) as error:
+        read_lines(tmp_path / "gone")
+    assert "cannot be read" in message(error)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_never_recorded(tmp_path: Path, value: float):
+    with Appender(tmp_path / "j") as journal:
+        journal.append({"a": 1})
+        with pytest.raises(ValueError):
+            journal.append({"a": value})
+    assert read_lines(tmp_path / "j") == [{"a": 1}]
+
+
+def test_a_line_that_does_not_fit_is_taken_back_and_smaller_ones_still_go_in(tmp_path: Path):
+    path = tmp_path / "journal"
+    with file_size_limit(4096), Appender(path) as journal:
+        journal.append({"n": 1})
+        with pytest.raises(MachineError, match="File too large"):
+            journal.append({"n": "x" * 10_000})
+        journal.append({"n": 2})
+    assert read_lines(path) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_journal_on_a_full_disk_keeps_its_whole_lines(small_disk: Path):
+    path = small_disk / "journal"
+    written = 0
+    with Appender(path) as journal, pytest.raises(MachineError) as error:
+        while True:
+            journal.append({"n": written, "x": "x" * 1000})
+            written += 1
+    assert "No space left on device" in message(error)
+    assert written > 30
+    assert path.read_bytes().endswith(b"\n")
+    assert [record["n"] for record in read_lines(path)] == list(range(written))
+
+
+def test_two_appenders_never_mix_their_lines(tmp_path: Path):
+    path = tmp_path / "journal"
+    code = (
+        "import sys; from pathlib import Path; from perfci.system.files import Appender\n"
+        "with Appender(Path(sys.argv[1])) as j:\n"
+        "    for i in range(500): j.append({'who': sys.argv[2], 'i': i, 'pad': 'x' * 500})"
+    )
+    path.touch()
+    both = [subprocess.Popen([sys.executable, "-c", code, str(path), who]) for who in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
+    records = read_lines(path)
+    for who in "ab":
+        assert [r["i"] for r in records if r["who"] == who] == list(range(500))
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch) -> Path:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def test_a_scratch_folder_is_private_named_after_its_process_and_gone_afterwards(temp: Path):
+    with make_scratch() as scratch:
+        assert scratch.path.parent == temp
+        assert scratch.path.name.startswith(f"perfci-{os.getpid()}-")
+        assert stat.S_IMODE(scratch.path.stat().st_mode) == 0o700
+        (scratch.path / "deep/er").mkdir(parents=True)
+        (scratch.path / "deep/er/file").touch()
+        assert sweep_scratch() == []
+        assert (scratch.path / "deep/er/file").exists()
+    assert names(temp) == []
+    with pytest.raises(RuntimeError), make_scratch():
+        raise RuntimeError
+    assert names(temp) == []
+
+
+LITTER = """
+import os, signal
+from perfci.system.files import make_scratch
+with make_scratch() as scratch:
+    (scratch.path / "tree").mkdir()
+    (scratch.path / "tree" / "big").write_bytes(b"x" * 1000)
+    (scratch.path / "tree" / "out").symlink_to(os.environ["VICTIM"])
+    os.chmod(scratch.path / "tree", 0o500)
+    print(scratch.path, flush=True)
+    if os.environ["DIE"] == "now":
+        os.kill(os.getpid(), signal.SIGKILL)
+    input()
+"""
+
+
+def test_the_folder_of_a_killed_process_is_swept_a_live_ones_never(temp: Path, tmp_path: Path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").touch()
+    env = os.environ | {"VICTIM": str(victim)}
+    dead = subprocess.run(
+        [sys.executable, "-c", LITTER], env=env | {"DIE": "now"}, capture_output=True, text=True
+    )
+    assert dead.returncode == -signal.SIGKILL
+    alive = subprocess.Popen(
+        [sys.executable, "-c", LITTER],
+        env=env | {"DIE": "no"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    live = Path(alive.stdout.readline().strip())
+    try:
+        assert sweep_scratch() == [Path(dead.stdout.strip())]
+        assert live.exists()
+        assert (victim / "precious").exists()
+    finally:
+        alive.communicate("\n")
+    assert names(temp) == []
+
+
+def test_only_what_perfci_made_is_swept(temp: Path, tmp_path: Path):
+    name = "perfci-1234-0123abcd"
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "owner").touch()
+    (temp / name).symlink_to(victim)
+    for other in ("perfci-mine", "perfci-12-xyz", "xperfci-1-0123abcd", "perfci-1-0123abcd-backup"):
+        (temp / other).mkdir()
+        (temp / other / "owner").touch()
+    (temp / "perfci-1-00000000").mkdir()  # no owner file
+    (temp / "perfci-1-00000001").write_text("a file")
+    (temp / "perfci-1-00000002").mkdir()
+    (temp / "perfci-1-00000002/owner").symlink_to(victim / "owner")
+    before = names(temp)
+    assert sweep_scratch() == []
+    assert names(temp) == before
+    assert (victim / "owner").exists()
+
+
+def test_another_users_folder_is_never_swept(temp: Path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    folder = temp / "perfci-1-0123abcd"
+    folder.mkdir()
+    (folder / "owner").touch()
+    os.chown(folder, 54321, 54321)
+    assert sweep_scratch() == []
+    os.chown(folder, 0, 0)
+    assert sweep_scratch() == [folder]
+
+
+def test_a_tree_without_permissions_can_be_removed_by_its_user(tmp_path: Path):
+    """Build systems leave read-only folders; an ordinary user must get rid of them."""
+    if os.geteuid() == 0:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.chdir(tmp_path)
+                os.chown(".", 54321, 54321)
+                os.setuid(54321)
+                locked_tree(Path("locked"))
+                remove_tree(Path("locked"))
+                status = 0 if names(Path()) == [] else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    else:
+        locked_tree(tmp_path / "locked")
+        remove_tree(tmp_path / "locked")
+        assert names(tmp_path) == []
+
+
+def locked_tree(top: Path) -> None:
+    (top / "a/b").mkdir(parents=True)
+    (top / "a/b/c").touch()
+    (top / "a/b").chmod(0)
+    (top / "a").chmod(0o500)
+
+
+def test_a_full_or_missing_temporary_folder_is_an_error_of_one_line(temp: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(temp / "gone"))
+    with pytest.raises(MachineError) as error, make_scratch():
+        pass
+    assert "cannot be created" in message(error)
+
+
+def test_records_are_one_json_object_a_line(tmp_path: Path):
+    with Appender(tmp_path / "j") as journal:
+        journal.append({"text": "a\nb\u2028c"})
+    (line,) = (tmp_path / "j").read_text().splitlines()
+    assert json.loads(line) == {"text": "a\nb\u2028c"}
