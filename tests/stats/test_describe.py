@@ -48,6 +48,11 @@ def test_one_value_has_no_interval():
     assert describe([3.0]) == (1, 3.0, 0.0, 3.0, 3.0, 3.0, 0.0)
 
 
+def test_a_median_lies_between_its_neighbours_at_the_ends_of_the_range():
+    assert describe([5e-324] * 2).median == 5e-324
+    assert describe([1.7e308] * 2).median == 1.7e308
+
+
 def test_thousands_of_values_are_fine():
     d = describe(np.arange(5000.0))
     assert 0.95 <= d.level < 0.952

@@ -106,6 +106,10 @@ def test_huge_numbers_do_not_overflow():
     assert hodges_lehmann([1.7e308] * 3) == 1.7e308
 
 
+def test_the_smallest_numbers_do_not_vanish():
+    assert hodges_lehmann([1e-323] * 2) == 1e-323
+
+
 @pytest.mark.parametrize("bad", [[], [1.0, math.nan], [math.inf]])
 @pytest.mark.parametrize(
     "function",

@@ -1,19 +1,19 @@
 """Floor 4: the command line. Parses, calls, sets the exit code, nothing else."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 import perfci
-from perfci.model.base import PerfciError, UsageError
+from perfci.model.base import PerfciError
 
 app = typer.Typer(
     name="perfci",
     help="The performance gate for GPU kernels: base against head, on one machine, in one job.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -149,17 +149,18 @@ def init(
 def main() -> None:
     """Entry point: every error is one line on stderr, and the exit code tells its kind."""
     debug = "--debug" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
     command: Any = typer.main.get_command(app)
     try:
-        code = command.main(prog_name="perfci", standalone_mode=False)
-    except click.UsageError as error:
-        if error.message and not isinstance(error, click.exceptions.NoArgsIsHelpError):
-            path = error.ctx.command_path if error.ctx else "perfci"
-            _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)")
-        else:
-            typer.echo(error.format_message())
+        code = command.main(args=sys.argv[1:] or ["--help"], prog_name="perfci", standalone_mode=False)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "perfci"
+        _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)")
         sys.exit(2)
-    except click.Abort:
+    except typer.Abort:
         _say("interrupted")
         sys.exit(3)
     except PerfciError as error:
@@ -186,7 +187,4 @@ def _sentence(text: str) -> str:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"perfci: {line}", err=True)
-
-
-__all__ = ["UsageError", "app", "main"]
+    typer.echo(line if line.startswith("perfci ") else f"perfci: {line}", err=True)

@@ -4,13 +4,15 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from perfci.measure.prepare import STEADY_MALLOC, ArmWork
 from perfci.measure.readers import Reported, read_nvbench, read_perfci_lines
 from perfci.measure.rounds import Outcome
 from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
 from perfci.model.results import Case, CaseArm, Pair, Reason, Work
 from perfci.stats.describe import trimmed_mean
@@ -31,8 +33,8 @@ class Runner:
     cores: list[int]
     logs: Path
     scratch: Path
-    walls: dict[str, float] = field(default_factory=dict)
-    """Command → seconds of its first execution: decides how often a pair repeats it."""
+    metrics: Mapping[str, CustomMetric]
+    """The metrics that commands may report besides the catalogue's."""
 
     def command(self, name: ArmName, command: str) -> Command | None:
         """The arm's own form of a command."""
@@ -68,7 +70,7 @@ class Runner:
         try:
             if command.reads == "nvbench":
                 return read_nvbench(out / "nvbench.json", command.name)
-            return read_perfci_lines(out / "metrics.jsonl", command.name)
+            return read_perfci_lines(out / "metrics.jsonl", command.name, self.metrics)
         except ValueError as error:
             raise Died(Reason(kind="invalid", text=str(error)[:1000], log=f"logs/{log.name}")) from None
 
@@ -95,7 +97,6 @@ class Runner:
                 else:
                     try:
                         found[arm] = self.execute(arm, command)
-                        self.walls.setdefault(name, 0.0)
                     except Died as died:
                         found[arm] = died.reason
             for case in _cases(name, device, found):
@@ -152,6 +153,11 @@ class Runner:
         return max(1, min(MOST_REPEATS, int(PAIR_SECONDS / max(first[0].values["time"][0], 1e-3))))
 
 
+def _status(reason: Reason | None) -> Literal["failed", "skipped", "absent"]:
+    kind = reason.kind if reason else ""
+    return "skipped" if kind == "skipped" else "absent" if kind == "absent" else "failed"
+
+
 def _cases(command: str, device: DeviceKind, found: Mapping[ArmName, dict[str, Reported] | Reason]) -> list[Case]:
     idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
     cases = []
@@ -159,12 +165,11 @@ def _cases(command: str, device: DeviceKind, found: Mapping[ArmName, dict[str, R
         arms: dict[ArmName, CaseArm] = {}
         for name, one in found.items():
             if isinstance(one, Reason):
-                status = {"absent": "absent", "skipped": "skipped"}.get(one.kind, "failed")
-                arms[name] = CaseArm(status=status, reason=one)  # type: ignore[arg-type]
+                arms[name] = CaseArm(status=_status(one), reason=one)
             elif ident not in one:
                 arms[name] = CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not report it"))
             elif one[ident].reason is not None:
-                arms[name] = CaseArm(status="failed", reason=one[ident].reason)
+                arms[name] = CaseArm(status=_status(one[ident].reason), reason=one[ident].reason)
             else:
                 arms[name] = CaseArm(work=one[ident].work or Work(), contract={"name": "command"})
         skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())

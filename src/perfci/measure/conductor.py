@@ -138,7 +138,7 @@ class Measurement:
             )
             for device in devices
         }
-        runner = Runner(parent, arms, limits.timeout, cores, logs, scratch)
+        runner = Runner(parent, arms, limits.timeout, cores, logs, scratch, limits.metrics)
         return Place(sources, limits, arms, parent, facts, benches, runner, seed)
 
     def _build(self, arms: Mapping[ArmName, ArmWork], parent: Parent) -> None:

@@ -79,30 +79,32 @@ def _written(units: Iterable[str], examples: list[str]) -> WithJsonSchema:
 
 Percent = Annotated[
     float,
-    BeforeValidator(lambda v: parse_percent(v)),
+    BeforeValidator(parse_percent),
     PlainSerializer(lambda v: f"{round(v * 100, 9):g}%", return_type=str),
     _written(["%"], ["2%", "0.5%"]),
 ]
 Duration = Annotated[
     float,
-    BeforeValidator(lambda v: parse_duration(v)),
+    BeforeValidator(parse_duration),
     PlainSerializer(lambda v: _write(v, TIME_UNITS, ("s", "ms", "us", "ns")), return_type=str),
     _written(TIME_UNITS, ["200ns", "30s", "3m"]),
 ]
 Size = Annotated[
     int,
-    BeforeValidator(lambda v: parse_size(v)),
+    BeforeValidator(parse_size),
     PlainSerializer(lambda v: f"{v}B", return_type=str),
     _written(SIZE_UNITS, ["8GiB", "500MB"]),
 ]
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` to `digits` significant digits, without exponent for the sizes that people meet."""
+    """`value` to `digits` significant digits; with an exponent outside of what people read at a glance."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):.{max(0, places)}f}"
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    return f"{rounded:.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def show(value: float | None, unit: str) -> str:

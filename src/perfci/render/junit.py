@@ -41,9 +41,7 @@ def render(report: Report) -> str:
 
 
 def _suite(root: ET.Element, name: str, cases: list[ET.Element], report: Report) -> None:
-    suite = ET.SubElement(
-        root, "testsuite", name=name, timestamp=xml(report.started.removesuffix("Z")), tests=str(len(cases))
-    )
+    suite = ET.SubElement(root, "testsuite", name=name, timestamp=xml(report.started), tests=str(len(cases)))
     for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(count, str(sum(case.find(tag) is not None for case in cases)))
     properties = ET.SubElement(suite, "properties")

@@ -7,7 +7,7 @@ stands in the Report, and the quotient of two times that stand side by side.
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -378,9 +378,3 @@ def by_class(rows: Iterable[Row]) -> str:
     for row in rows:
         numbers[row.class_] = numbers.get(row.class_, 0) + 1
     return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)
-
-
-def capped(items: Sequence[str], most: int) -> str:
-    """`a, b, and 3 more`."""
-    shown = ", ".join(items[:most])
-    return f"{shown}, and {len(items) - most} more" if len(items) > most else shown

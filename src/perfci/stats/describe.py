@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfci.stats.walsh import Array
+from perfci.stats.walsh import Array, middle
 
 LEVEL = 0.95
 """Coverage that the interval of a median aims at."""
@@ -80,7 +80,7 @@ def describe(values: Sequence[float] | Array) -> Description:
         n=n,
         mean=mean,
         sd=sd,
-        median=float(0.5 * array[(n - 1) // 2] + 0.5 * array[n // 2]),
+        median=middle(array),
         low=float(array[k - 1]),
         high=float(array[n - k]),
         level=level,

@@ -63,6 +63,12 @@ def _averages(x: Sequence[float] | Array) -> Array:
     return averages
 
 
+def middle(ordered: Array) -> float:
+    """The median of sorted values, exact for the smallest numbers and finite for the largest."""
+    low, high = ordered[(ordered.size - 1) // 2], ordered[ordered.size // 2]
+    return float(min(max(0.5 * low + 0.5 * high, low), high))
+
+
 def walsh(x: Sequence[float] | Array) -> Array:
     """The n(n+1)/2 Walsh averages of x (shape (n,)), sorted. Raises ValueError where x is empty or not
     finite."""
@@ -91,8 +97,7 @@ def p_less(x: Sequence[float] | Array, c: float) -> float:
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
     """The median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
-    averages = walsh(x)
-    return float(0.5 * averages[(averages.size - 1) // 2] + 0.5 * averages[averages.size // 2])
+    return middle(walsh(x))
 
 
 def interval(x: Sequence[float] | Array, level: float) -> Bounds:

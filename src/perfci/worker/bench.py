@@ -291,8 +291,8 @@ class Bench:
             return torch.empty(shape, dtype=dtype, device=device)
         room = torch.empty(nbytes + 2 * PAGE, dtype=torch.uint8, pin_memory=pinned)
         out = torch.empty(0, dtype=dtype)
-        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, at the same offset in
-        # its page in both arms, whatever the heap of the process looks like.
+        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, in both arms at
+        # the same offset in its page, whatever the heap of the process looks like.
         begin = -room.data_ptr() % PAGE + lines * LINE
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return out.set_(room.untyped_storage(), begin // out.element_size(), tuple(shape), strides)

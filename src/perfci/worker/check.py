@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
 BLOCKS, BLOCK_BYTES = 8, 2**28
-"""Blocks of each size that are poisoned, for a kernel may allocate some of an output's size before it; two where more
-would take more bytes than this."""
+"""Blocks of each size that are poisoned, for a kernel may allocate some of an output's size before it; two
+where more would take more bytes than this."""
 ALIGNMENT = 64
 """Bytes: torch asks for memory on the CPU at multiples of this."""
 SMALL, SWEEP = 4096, 1024
@@ -405,7 +405,7 @@ def _poison_heap(sizes: Sequence[int]) -> None:
         libc.mallopt(M_TRIM_THRESHOLD, -1)
     held = []
     for size in sizes:
-        # All are held at once: whatever free block the allocator would choose for the result is then among them.
+        # All are held at once: the free block that the allocator would choose for the result is among them.
         for room in range(size, size + SWEEP, 16) if size <= SMALL else (size,):
             for _ in range(_blocks(room)):
                 held += [(libc.malloc(room), room), (libc.aligned_alloc(ALIGNMENT, room), room)]

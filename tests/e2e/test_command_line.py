@@ -1,0 +1,107 @@
+"""Bad command lines: one line, exit code 2, and what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Repo, adding
+
+BAD = {
+    "no such verb": (["comapre"], "No such command 'comapre'"),
+    "no such option": (["compare", "--bse", "HEAD"], "No such option: --bse"),
+    "option without value": (["compare", "--base"], "--base"),
+    "no such base": (["compare", "--base", "no-such-ref"], "no-such-ref"),
+    "device": (["run", "--device", "gpu"], "--device gpu: write cuda or cpu"),
+    "no GPU": (["run", "--device", "cuda"], "there is no GPU"),
+    "budget": (["run", "--budget", "long"], "--budget 'long' does not begin with a number"),
+    "budget's unit": (["run", "--budget", "3"], "--budget '3' has no known unit"),
+    "no budget": (["run", "--budget", "0s"], "--budget must be more than nothing"),
+    "wait": (["run", "--wait", "x"], "--wait 'x' does not begin with a number"),
+    "seed": (["run", "--seed", "x"], "--seed"),
+    "negative seed": (["run", "--seed=-1"], "--seed"),
+    "no such case": (["run", "ading"], "ading: matches no case; there are adding"),
+    "no such folder": (["run", "--repo", "nowhere"], "--repo nowhere: is no folder"),
+    "out is a file": (["run", "--out", "perfci.yaml"], "--out perfci.yaml: is no folder"),
+    "python": (["run", "--python", "no-such-python"], "'no-such-python' is no interpreter"),
+    "nothing to resume": (["run", "--resume"], "nothing to resume: leave out --resume"),
+    "no results": (["report", "nowhere"], "nowhere: cannot be read"),
+    "foreign results": (["report", "perfci.yaml"], "perfci.yaml: is no results document"),
+    "foreign policy": (["report", "results.json", "--policy", "nowhere.yaml"], "--policy nowhere.yaml: cannot be read"),
+    "init twice": (["init"], "perfci.yaml: is there already"),
+    "init nowhere": (["init", "nowhere"], "nowhere: is no folder"),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repo:
+    import os
+
+    repo = Repo(tmp_path_factory.mktemp("line") / "repo", {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"})
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    repo.write(
+        "results.json",
+        '{"version": 1, "run": "x", "mode": "run", "started": "2026-01-01T00:00:00+00:00", "command": [], '
+        '"fingerprint": {}, "arms": {"head": {}}, "plan": {"seed": 0, "arms": ["head"]}}',
+    )
+    return repo
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_mistake_is_one_line(repository: Repo, name: str) -> None:
+    args, expected = BAD[name]
+    run = repository.perfci(*args)
+    lines = [line for line in run.err.strip().splitlines() if not line.startswith(("perfci: taking", "perfci: starting", "perfci: discovering", "perfci: building"))]
+    assert run.code == 2, run.err
+    assert len(lines) == 1, run.err
+    assert expected in lines[0]
+    assert lines[0].startswith("perfci")
+    assert run.out == ""
+
+
+def test_outside_a_repository(tmp_path: Path, env: dict[str, str]) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "perfci", "compare", "--base", "main"], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "not a git repository" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_policy(repo: Repo) -> None:
+    repo.write("a.txt", "a")
+    repo.commit()
+    run = repo.perfci("run")
+    assert run.code == 2
+    assert "there is no policy: write one with `perfci init`" in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_bad_policy_of_base_names_the_commit(repo: Repo) -> None:
+    repo.write("perfci.yaml", "version: 1\nsuit: []\n")
+    sha = repo.commit()
+    repo.policy()
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 2
+    assert f"{sha[:10]}:perfci.yaml:2: suit: unknown field: did you mean 'suite'?" in run.err
+
+
+def test_list_shows_cases_and_limits(repo: Repo) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, regression: 5%}]\n")
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("list")
+    assert run.code == 0, run.err
+    assert run.out.split("\t") == ["adding", "cpu", "time within 5 %", "kernels/adding.py:11\n"]
+
+
+def test_version_and_help_need_no_repository(tmp_path: Path, env: dict[str, str]) -> None:
+    for option in ("--version", "--help"):
+        done = subprocess.run(
+            [sys.executable, "-m", "perfci", option], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        )
+        assert "perfci" in done.stdout

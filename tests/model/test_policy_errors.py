@@ -1,0 +1,111 @@
+"""Bad policies: each costs one line that names file, line, field and remedy."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.model.base import UsageError
+from perfci.model.policy_text import parse_policy
+
+GOOD = "version: 1\nsuite: [kernels/*.py]\n"
+LIMIT = GOOD + "limits:\n  - "
+
+BAD = {
+    "empty": ("", "perfci.yaml: is not a policy: begin with `version: 1`"),
+    "not YAML": ("suite: [a", "perfci.yaml:1: expected ',' or ']'"),
+    "a list": ("- a", "is not a policy"),
+    "tab": ("version: 1\n\tsuite: a", "perfci.yaml:2: found character"),
+    "no version": ("suite: [a.py]", "version: is required: add `version: 1`"),
+    "other version": ("version: 2\nsuite: [a.py]", "perfci.yaml:1: version: 2 is not allowed: write 1"),
+    "nothing to measure": ("version: 1", "nothing to measure: name files under suite, or commands"),
+    "mistyped field": (GOOD + "limts: []", "perfci.yaml:3: limts: unknown field: did you mean 'limits'?"),
+    "key twice": (GOOD + "suite: [b.py]", "perfci.yaml:3: 'suite' is written twice: keep one"),
+    "outside": ("version: 1\nsuite: [../a.py]", "perfci.yaml:2: suite[0]: '../a.py' must be a path inside"),
+    "limit's field": (LIMIT + "{regresion: 2%}", "perfci.yaml:4: limits[0].regresion: unknown field: did you mean 'regression'?"),
+    "percent without sign": (LIMIT + "{regression: 2}", "limits[0].regression: write it with its unit, such as '2%'"),
+    "percent of nothing": (LIMIT + "{regression: x%}", "limits[0].regression: 'x%' does not begin with a number"),
+    "negative percent": (LIMIT + "{regression: -2%}", "limits[0].regression: '-2%' is not between 0% and 1000%"),
+    "limit without bound": (LIMIT + "{cases: '*'}", "limits[0]: a limit needs one of: regression, min, max"),
+    "unknown metric": (LIMIT + "{metric: tmie, regression: 2%}", "limits[0].metric: 'tmie' is no metric: did you mean 'time'?"),
+    "time without unit": (LIMIT + "{max: 5}", "limits[0].max: 5.0 has no unit: write it like '5ms'"),
+    "wrong unit": (LIMIT + "{metric: bandwidth, min: 5ms}", "limits[0].min: '5ms' has no known unit: write it like '2TB/s'"),
+    "floor elsewhere": (LIMIT + "{metric: tflops, regression: 2%, floor: 1us}", "limits[0]: floor belongs to a limit with metric: time"),
+    "no cases": (LIMIT + "{cases: [], regression: 2%}", "limits[0].cases: [] does not fit: must not be empty"),
+    "severity": (LIMIT + "{regression: 2%, severity: error}", "limits[0].severity: 'error' is not allowed: write 'fail' or 'warn'"),
+    "duration": (GOOD + "budget: soon", "perfci.yaml:3: budget: 'soon' does not begin with a number"),
+    "duration's unit": (GOOD + "timeout: 3 fortnights", "timeout: '3 fortnights' has no known unit: write it like '30s'"),
+    "threads": (GOOD + "threads: many", "perfci.yaml:3: threads: 'many' does not fit: write a whole number"),
+    "device": (GOOD + "devices: [gpu]", "perfci.yaml:3: devices[0]: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
+    "mode": (GOOD + "mode: maybe", "mode: 'maybe' is not allowed: write 'gate' or 'observe'"),
+    "command's name": (GOOD + "commands: [{name: a b, run: x}]", "commands[0].name: 'a b' is no plain name"),
+    "command without run": (GOOD + "commands: [{name: a}]", "commands[0].run: is required: add `run: …`"),
+    "two of one name": (GOOD + "commands: [{name: a, run: x}, {name: a, run: y}]", "commands: two commands are named 'a'"),
+    "catalogue's name": (GOOD + "metrics: {time: {}}", "metrics: 'time' is a name of perfci's own catalogue"),
+    "env as list": (GOOD + "env: [A]", "env: ['A'] does not fit: write fields with values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_mistake_is_one_line(name: str) -> None:
+    text, expected = BAD[name]
+    with pytest.raises(UsageError) as caught:
+        parse_policy(text)
+    message = str(caught.value)
+    assert expected in message
+    assert message.startswith("perfci.yaml:")
+    assert "\n" not in message
+    assert len(message) < 300
+    assert caught.value.exit_code == 2
+
+
+@given(st.text(max_size=300))
+def test_no_text_raises_anything_else(text: str) -> None:
+    try:
+        parse_policy(text)
+    except UsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017  # a property, not an expected failure
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["version", "suite", "limits", "cases", "min", "commands", "x"]), inner, max_size=4),
+        max_leaves=12,
+    )
+)  # fmt: skip
+def test_no_structure_raises_anything_else(data: object) -> None:
+    import yaml
+
+    try:
+        parse_policy(yaml.safe_dump(data))
+    except UsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_the_last_limit_counts_and_base_declares_for_both() -> None:
+    """Of several limits on one case and metric the last one counts; a kernel's own come after the policy's."""
+    from perfci.model.limits import Subject, judgements
+
+    policy = parse_policy(
+        LIMIT + "{cases: '*', regression: 2%}\n  - {cases: 'a/*', regression: 5%, devices: cpu}\n"
+        "  - {cases: 'a/*', regression: 9%, devices: '*H200*'}\n  - {cases: b, max: 5ms}\n"
+    )
+    subjects = [
+        Subject("a/n=1", "cpu"), Subject("a/n=1", "cuda", "NVIDIA H200"), Subject("b", "cpu"),
+        Subject("c", "cpu", own=[{"metric": "time", "regression": "7%"}], where="c.py:3"),
+    ]  # fmt: skip
+    made = {(j.case, j.device, j.kind): (round(j.bound, 6), j.source) for j in judgements(policy, subjects)}
+    assert made == {
+        ("a/n=1", "cpu", "regression"): (0.05, "limits[1]"),
+        ("a/n=1", "cuda", "regression"): (0.09, "limits[2]"),
+        ("b", "cpu", "regression"): (0.02, "limits[0]"),
+        ("b", "cpu", "max"): (0.005, "limits[3]"),
+        ("c", "cpu", "regression"): (0.07, "c.py:3: limits[0]"),
+    }
+
+
+def test_a_kernels_own_bad_limit_names_its_place() -> None:
+    from perfci.model.limits import Subject, judgements
+
+    with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.metric: 'speed' is no metric"):
+        judgements(parse_policy(GOOD), [Subject("c", "cpu", own=[{"metric": "speed", "regression": "7%"}], where="c.py:3")])
