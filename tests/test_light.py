@@ -20,7 +20,10 @@ def test_import_is_light() -> None:
     """`import perfci` adds at most 0.15 s and loads nothing heavy."""
     assert best_of("import perfci") - best_of("pass") <= 0.15
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, perfci; print(*sys.modules)"], check=True, capture_output=True, text=True
+        [sys.executable, "-c", "import sys, perfci; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split()
     assert not HEAVY & set(loaded)
 

@@ -22,9 +22,7 @@ def message(error: pytest.ExceptionInfo[PerfciError]) -> str:
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "zwei\nZeilen", "größe-日本", " lead", "a'b\"c"])
-def test_a_repository_is_found_from_its_top_from_below_and_from_a_file_whatever_its_name(
-    tmp_path: Path, name: str
-):
+def test_a_repository_is_found_from_its_top_from_below_and_from_a_file_whatever_its_name(tmp_path: Path, name: str):
     root = init(tmp_path / name, FILES)
     for place in (root, root / "src", root / "src/a.py"):
         repo = find(place)
@@ -75,9 +73,7 @@ def test_outside_git_there_is_no_repository_and_half_a_repository_is_an_error_of
     assert "mount" in message(error)
 
 
-def test_without_git_a_plain_folder_is_fine_and_a_repository_says_what_to_install(
-    tmp_path: Path, monkeypatch
-):
+def test_without_git_a_plain_folder_is_fine_and_a_repository_says_what_to_install(tmp_path: Path, monkeypatch):
     root = init(tmp_path / "work", FILES)
     (tmp_path / "plain").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "plain"))

@@ -88,10 +88,7 @@ def test_commit_and_clean_working_tree_have_one_digest(tmp_path: Path):
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     modes = {(tmp_path / arm / "plain.py").stat().st_mode & 0o777 for arm in ("one", "two")}
     times = {
-        path.lstat().st_mtime
-        for arm in ("one", "two")
-        for path in (tmp_path / arm).glob("*")
-        if not path.is_dir()
+        path.lstat().st_mtime for arm in ("one", "two") for path in (tmp_path / arm).glob("*") if not path.is_dir()
     }
     assert modes == {0o644}
     assert times == {MTIME}
@@ -123,9 +120,7 @@ def test_a_dirty_tree_is_taken_as_it_is(tmp_path: Path):
         tmp_path / "work",
         {"mod": "1", "gone": "1", "removed": "1", "was/dir": "1", "swapped/x": "1", ".gitignore": "*.o\n"},
     )
-    write(
-        root, {"mod": "2", "staged": "s1", "new/untracked": "u", "x.o": "ignored", "perfci-out/r.json": "{}"}
-    )
+    write(root, {"mod": "2", "staged": "s1", "new/untracked": "u", "x.o": "ignored", "perfci-out/r.json": "{}"})
     git(root, "add", "staged")
     write(root, {"staged": "s2"})
     (root / "gone").unlink()
@@ -217,9 +212,7 @@ def test_a_file_system_without_modes_takes_them_from_git(tmp_path: Path):
     git(root, "config", "core.fileMode", "false")
     (root / "run.sh").chmod(0o644)
     (root / "a").chmod(0o777)
-    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(
-        find(root), tmp_path / "two"
-    )
+    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(find(root), tmp_path / "two")
 
 
 def test_attributes_are_those_of_the_snapshot_not_of_the_working_tree(tmp_path: Path):
@@ -494,9 +487,7 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
     root = init(tmp_path / "work", {"big": os.urandom(400_000), "b/big": os.urandom(400_000)})
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True
-    ).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         with pytest.raises(MachineError) as error:
@@ -514,12 +505,8 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
 
 def test_a_plain_folder_is_taken_without_environments_caches_and_results(tmp_path: Path):
     root = tmp_path / "plain"
-    write(
-        root, {"a.py": "1", "sub/b": "2", ".venv/x": "-", "sub/node_modules/x": "-", "sub/__pycache__/x": "-"}
-    )
-    write(
-        root, {".git/config": "-", "perfci-out/r.json": "-", "results/r.json": "-", "sub/results/keep": "3"}
-    )
+    write(root, {"a.py": "1", "sub/b": "2", ".venv/x": "-", "sub/node_modules/x": "-", "sub/__pycache__/x": "-"})
+    write(root, {".git/config": "-", "perfci-out/r.json": "-", "results/r.json": "-", "sub/results/keep": "3"})
     (root / "link").symlink_to("sub")
     (root / ".venv-link").symlink_to(".venv")
     taken = snapshot_folder(root, root / "results/scratch/tree", exclude=[root / "results"])

@@ -125,4 +125,6 @@ WORK = """
 def adding(n: int = 20_000, spin: int = 0) -> str:
     """A pure-Python kernel of about 1 ms; `spin` adds work of the same kind without changing the result."""
     text = dedent(WORK.format(n=n))
-    return text.replace("    return total\n", f"    for i in range({spin}):\n        total += i * 0.0\n    return total\n")
+    return text.replace(
+        "    return total\n", f"    for i in range({spin}):\n        total += i * 0.0\n    return total\n"
+    )

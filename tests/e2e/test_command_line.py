@@ -28,7 +28,10 @@ BAD = {
     "nothing to resume": (["run", "--resume"], "nothing to resume: leave out --resume"),
     "no results": (["report", "nowhere"], "nowhere: cannot be read"),
     "foreign results": (["report", "perfci.yaml"], "perfci.yaml: is no results document"),
-    "foreign policy": (["report", "results.json", "--policy", "nowhere.yaml"], "--policy nowhere.yaml: cannot be read"),
+    "foreign policy": (
+        ["report", "results.json", "--policy", "nowhere.yaml"],
+        "--policy nowhere.yaml: cannot be read",
+    ),
     "init twice": (["init"], "perfci.yaml: is there already"),
     "init nowhere": (["init", "nowhere"], "nowhere: is no folder"),
 }
@@ -54,7 +57,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 def test_each_mistake_is_one_line(repository: Repo, name: str) -> None:
     args, expected = BAD[name]
     run = repository.perfci(*args)
-    lines = [line for line in run.err.strip().splitlines() if not line.startswith(("perfci: taking", "perfci: starting", "perfci: discovering", "perfci: building"))]
+    lines = [
+        line
+        for line in run.err.strip().splitlines()
+        if not line.startswith(("perfci: taking", "perfci: starting", "perfci: discovering", "perfci: building"))
+    ]
     assert run.code == 2, run.err
     assert len(lines) == 1, run.err
     assert expected in lines[0]
@@ -66,7 +73,12 @@ def test_outside_a_repository(tmp_path: Path, env: dict[str, str]) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "perfci", "compare", "--base", "main"], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "perfci", "compare", "--base", "main"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert "not a git repository" in done.stderr
@@ -102,6 +114,11 @@ def test_list_shows_cases_and_limits(repo: Repo) -> None:
 def test_version_and_help_need_no_repository(tmp_path: Path, env: dict[str, str]) -> None:
     for option in ("--version", "--help"):
         done = subprocess.run(
-            [sys.executable, "-m", "perfci", option], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "perfci", option],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "perfci" in done.stdout

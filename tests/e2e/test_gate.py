@@ -16,7 +16,15 @@ def test_no_change_passes(repo: Repo) -> None:
     assert run.classes() == {"adding": "unchanged"}
     assert run.results["arms"]["base"]["tree"] == run.results["arms"]["head"]["tree"]
     files = {path.name for path in (repo.root / "perfci-out").iterdir()}
-    assert {"results.json", "report.json", "report.md", "report.csv", "junit.xml", "samples.jsonl", "logs"} <= files
+    assert {
+        "results.json",
+        "report.json",
+        "report.md",
+        "report.csv",
+        "junit.xml",
+        "samples.jsonl",
+        "logs",
+    } <= files
     assert repo.git("status", "--porcelain") == ""
 
 
@@ -31,7 +39,10 @@ def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
     (repo.root / "kernels/deleted.py").unlink()
     repo.write("kernels/new.py", adding().replace("def adding", "def new"))
     text = adding(spin=4000).replace("def adding", "def redeclared")
-    repo.write("kernels/redeclared.py", text.replace("    bench.reference", "    bench.work(flops=5)\n    bench.reference"))
+    repo.write(
+        "kernels/redeclared.py",
+        text.replace("    bench.reference", "    bench.work(flops=5)\n    bench.reference"),
+    )
     text = adding(spin=4000).replace("def adding", "def wrong")
     repo.write("kernels/wrong.py", text.replace("total += i * 0.5", "total += i * 0.501"))
     run = repo.perfci("compare", "--base", "HEAD")

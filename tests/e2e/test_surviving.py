@@ -37,7 +37,7 @@ HEAD = {
     "late_raise": "calls.append(0)\n    if len(calls) > 40:\n        raise OSError('late')\n    return sum(range(20_000))",
     "late_wrong": "calls.append(0)\n    return sum(range(20_000)) + (len(calls) > 40)",
     # Misbehaves, and yet answers rightly: measured like any other.
-    "prints": "print('{\"op\": \"garbage\"}\\n\\x00\\xff' * 100)\n    return sum(range(20_000))",
+    "prints": 'print(\'{"op": "garbage"}\\n\\x00\\xff\' * 100)\n    return sum(range(20_000))',
     "forks": "import os\n    if not forked:\n        forked.append(os.fork())\n    return sum(range(20_000))",
 }
 EXPECTED = {
@@ -62,7 +62,11 @@ def below(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if str(folder) in " ".join(process.cmdline()) or str(folder) in process.cwd() or str(folder) in process.environ().get("TMPDIR", ""):
+            if (
+                str(folder) in " ".join(process.cmdline())
+                or str(folder) in process.cwd()
+                or str(folder) in process.environ().get("TMPDIR", "")
+            ):
                 found.append(process)
     return [process for process in found if process.pid != os.getpid()]
 
@@ -101,7 +105,10 @@ def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
 
 def test_the_same_failure_in_both_arms_is_an_error_not_a_verdict(repo: Repo) -> None:
     repo.policy()
-    repo.write("kernels/a.py", GOOD.format(name="fails").replace("return sum(range(20_000))", "raise ValueError('both')"))
+    repo.write(
+        "kernels/a.py",
+        GOOD.format(name="fails").replace("return sum(range(20_000))", "raise ValueError('both')"),
+    )
     repo.commit()
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 3, run.out + run.err

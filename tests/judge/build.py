@@ -30,11 +30,7 @@ def pairs(base=None, head=None, metric: str = "time", **more: Any) -> list[Pair]
         Pair(
             index=i,
             values={
-                arm: {
-                    name: float(two[k][i])
-                    for name, two in series.items()
-                    if two[k] is not None and i < len(two[k])
-                }
+                arm: {name: float(two[k][i]) for name, two in series.items() if two[k] is not None and i < len(two[k])}
                 for k, arm in enumerate(("base", "head"))
                 if any(two[k] is not None for two in series.values())
             },
@@ -118,9 +114,7 @@ def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: 
         started="2025-01-01T00:00:00Z",
         command=["perfci", "compare", "--base", "main"],
         fingerprint=Fingerprint(),
-        arms={"base": Arm(ref="main"), "head": Arm(ref="HEAD")}
-        if mode == "compare"
-        else {"head": Arm(ref="HEAD")},
+        arms={"base": Arm(ref="main"), "head": Arm(ref="HEAD")} if mode == "compare" else {"head": Arm(ref="HEAD")},
         plan=plan,
         cases=cases,
         **fields,

@@ -24,15 +24,9 @@ def test_a_slow_down_in_time_is_a_fall_in_everything_derived_from_it():
     slow = case(ratio=1.05, base=arm(work=work), head=arm(work=work))
     for metric in ("time", "tflops", "bandwidth", "throughput"):
         assert status(slow, limit(metric=metric)) == "regression"
-    assert arm_values(slow, "base", "tflops")[0] == pytest.approx(
-        1e9 / slow.pairs[0].values["base"]["time"] / 1e12
-    )
-    assert arm_values(slow, "base", "bandwidth")[0] == pytest.approx(
-        8e6 / slow.pairs[0].values["base"]["time"]
-    )
-    assert arm_values(slow, "base", "throughput")[0] == pytest.approx(
-        32 / slow.pairs[0].values["base"]["time"]
-    )
+    assert arm_values(slow, "base", "tflops")[0] == pytest.approx(1e9 / slow.pairs[0].values["base"]["time"] / 1e12)
+    assert arm_values(slow, "base", "bandwidth")[0] == pytest.approx(8e6 / slow.pairs[0].values["base"]["time"])
+    assert arm_values(slow, "base", "throughput")[0] == pytest.approx(32 / slow.pairs[0].values["base"]["time"])
     assert metrics(slow) == ["time", "tflops", "bandwidth", "throughput"]
 
 
@@ -68,9 +62,7 @@ def test_the_floor_is_the_same_at_every_look():
     """Launches that become slower later must not loosen the limit that earlier looks were judged by."""
     base, head = values(1.05, n=64)
     base[8:] *= 0.01
-    limits = {
-        answer(case(pairs=pairs(base[:n], head[:n])), limit(floor=1e-6), LOOKS, 1).limit for n in (8, 16, 64)
-    }
+    limits = {answer(case(pairs=pairs(base[:n], head[:n])), limit(floor=1e-6), LOOKS, 1).limit for n in (8, 16, 64)}
     assert len(limits) == 1
 
 

@@ -147,8 +147,7 @@ def test_a_lower_bound_on_a_derived_metric():
     given = case(base=arm(work=WORK), head=arm(work=WORK))
     rate = 6e6 / T
     assert (
-        only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 0.5)]))).class_
-        == "unchanged"
+        only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 0.5)]))).class_ == "unchanged"
     )
     row = only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 2)])))
     assert (row.class_, row.effect) == ("violation", "warn")
@@ -158,10 +157,7 @@ def test_a_lower_bound_on_a_derived_metric():
 @pytest.mark.parametrize(("severity", "code"), [("fail", 1), ("warn", 0)])
 def test_a_violation_does_what_its_severity_says(severity, code):
     given = alone(level=5e-3)
-    assert (
-        judge(results([given], [limit(kind="max", bound=1e-3, severity=severity)], mode="run")).exit_code
-        == code
-    )
+    assert judge(results([given], [limit(kind="max", bound=1e-3, severity=severity)], mode="run")).exit_code == code
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "warn"])
@@ -265,10 +261,7 @@ def test_a_case_that_time_did_not_reach_is_not_skipped():
     ("on_missing", "effect"), [(["fail", "warn"], "fail"), (["warn", "warn"], "warn"), ([], "warn")]
 )
 def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):
-    limits = [
-        limit(kind=kind, on_missing=what)
-        for kind, what in zip(("regression", "max"), on_missing, strict=False)
-    ]
+    limits = [limit(kind=kind, on_missing=what) for kind, what in zip(("regression", "max"), on_missing, strict=False)]
     assert only(judge(results([case(head=ABSENT)], limits))).effect == effect
 
 
@@ -321,9 +314,7 @@ def test_references_agree_within_a_millionth_of_their_largest_value(base, head, 
 
 
 def test_a_file_that_does_not_import_in_head_fails_although_it_names_no_case():
-    failure = FileFailure(
-        arm="head", file="kernels/new.py", reason=Reason(kind="import", text="NameError: x")
-    )
+    failure = FileFailure(arm="head", file="kernels/new.py", reason=Reason(kind="import", text="NameError: x"))
     report = judge(results([case()], files=[failure]))
     row = report.rows[0]
     assert (row.case, row.class_, row.effect) == ("kernels/new.py", "failed", "fail")
@@ -344,9 +335,7 @@ def test_a_file_that_does_not_import_is_told_once():
 )
 def test_a_file_that_does_not_import_in_base(arms, verdict, class_):
     reason = Reason(kind="import", text="NameError")
-    report = judge(
-        results([case()], files=[FileFailure(arm=name, file="a.py", reason=reason) for name in arms])
-    )
+    report = judge(results([case()], files=[FileFailure(arm=name, file="a.py", reason=reason) for name in arms]))
     assert (report.verdict, report.rows[0].class_) == (verdict, class_)
 
 

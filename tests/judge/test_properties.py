@@ -73,8 +73,7 @@ def test_the_order_of_cases_pairs_and_limits_does_not_matter(data, shuffle: rand
     limits = data.draw(some_limits(cases))
     report = judge(results(cases, limits), strict=strict)
     shuffled = [
-        c.model_copy(update={"pairs": shuffle.sample(c.pairs, len(c.pairs))})
-        for c in shuffle.sample(cases, len(cases))
+        c.model_copy(update={"pairs": shuffle.sample(c.pairs, len(c.pairs))}) for c in shuffle.sample(cases, len(cases))
     ]
     again = judge(results(shuffled, shuffle.sample(limits, len(limits))), strict=strict)
     assert again.model_dump_json() == report.model_dump_json()
@@ -135,9 +134,7 @@ def test_one_value_that_is_no_time_makes_the_row_invalid(made, data, value, wher
     pair = data.draw(st.sampled_from(made))
     pair.values[where]["time"] = value
     work = arm(work=WORK)
-    report = judge(
-        results([case(base=work, head=work, pairs=made)], [limit(metric=metric, kind=kind, bound=bound)])
-    )
+    report = judge(results([case(base=work, head=work, pairs=made)], [limit(metric=metric, kind=kind, bound=bound)]))
     row = report.rows[0]
     assert (row.class_, row.effect) == ("invalid", "warn")
     assert report.sentence == "Passed, but 1 of 1 case is invalid"

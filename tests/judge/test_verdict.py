@@ -212,9 +212,7 @@ def test_rows_stand_worst_first():
 
 def test_measured_values_have_statistics_with_or_without_limits():
     work = arm(work=Work(flops=1e9))
-    made = results(
-        [case("free", base=work, head=work, pairs=pairs(*values(), errors=(None, values()[1])))], []
-    )
+    made = results([case("free", base=work, head=work, pairs=pairs(*values(), errors=(None, values()[1])))], [])
     found = {m.metric: m for m in judge(made).measured}
     assert list(found) == ["time", "tflops", "errors"]
     base = [p.values["base"]["time"] for p in made.cases[0].pairs]

@@ -33,9 +33,7 @@ def write(folder: Path, value: Any) -> Path:
 
 def summary(tag: str, **data: Any) -> dict[str, Any]:
     kinds = {str: "string", int: "int64", float: "float64"}
-    entries = [
-        {"name": k, "type": kinds[type(v)], "value": v if v is None else str(v)} for k, v in data.items()
-    ]
+    entries = [{"name": k, "type": kinds[type(v)], "value": v if v is None else str(v)} for k, v in data.items()]
     return {"tag": tag, "name": tag, "data": entries}
 
 
@@ -229,9 +227,7 @@ def test_nvbench_files_that_are_none(tmp_path, content, says):
 
 def lines(folder: Path, *entries: Any) -> Path:
     path = folder / "m.jsonl"
-    path.write_text(
-        "".join(f"{e if isinstance(e, str) else json.dumps(e)}\n" for e in entries), encoding="utf-8"
-    )
+    path.write_text("".join(f"{e if isinstance(e, str) else json.dumps(e)}\n" for e in entries), encoding="utf-8")
     return path
 
 
@@ -314,9 +310,7 @@ def test_lines_that_are_wrong_name_their_line(tmp_path, entry, says):
     assert "m.jsonl:2: " in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "value", ["NaN", "Infinity", "-Infinity", "0", "-1", "1" + "0" * 400, "1e999", "1e-400"]
-)
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "0", "-1", "1" + "0" * 400, "1e999", "1e-400"])
 def test_a_time_that_is_none_costs_its_case_alone(tmp_path, value):
     bad = f'{{"metric": "time", "unit": "s", "value": {value}, "case": "bad"}}'
     found = read_perfci_lines(lines(tmp_path, GOOD | {"case": "bad"}, bad, GOOD | {"case": "good"}), "c")
@@ -346,9 +340,7 @@ def test_declared_metrics_are_held_to_their_declaration(tmp_path):
 def test_units_and_work_must_agree_between_lines(tmp_path):
     with pytest.raises(ValueError, match="unit 'b' of x is not 'a'"):
         read_perfci_lines(
-            lines(
-                tmp_path, {"metric": "x", "value": 1, "unit": "a"}, {"metric": "x", "value": 1, "unit": "b"}
-            ),
+            lines(tmp_path, {"metric": "x", "value": 1, "unit": "a"}, {"metric": "x", "value": 1, "unit": "b"}),
             "c",
         )
     same = GOOD | {"work": {"flops": 2}}

@@ -63,7 +63,7 @@ def test_no_text_raises_anything_else(text: str) -> None:
     try:
         parse_policy(text)
     except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017  # a property, not an expected failure
+        assert "\n" not in str(error)  # a property, not an expected failure
 
 
 @given(
@@ -79,7 +79,7 @@ def test_no_structure_raises_anything_else(data: object) -> None:
     try:
         parse_policy(yaml.safe_dump(data))
     except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+        assert "\n" not in str(error)
 
 
 def test_the_last_limit_counts_and_base_declares_for_both() -> None:
@@ -108,4 +108,7 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
     from perfci.model.limits import Subject, judgements
 
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.metric: 'speed' is no metric"):
-        judgements(parse_policy(GOOD), [Subject("c", "cpu", own=[{"metric": "speed", "regression": "7%"}], where="c.py:3")])
+        judgements(
+            parse_policy(GOOD),
+            [Subject("c", "cpu", own=[{"metric": "speed", "regression": "7%"}], where="c.py:3")],
+        )

@@ -186,9 +186,7 @@ def test_foreign_results_are_refused():
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.from_regex(r"\A[+]?[0-9.]{1,4}(e-?[0-9])? ?(ns|us|µs|ms|s|m|min|h|%|B|kB|MiB|GB|x|)\Z", fullmatch=True)
-)
+@given(st.from_regex(r"\A[+]?[0-9.]{1,4}(e-?[0-9])? ?(ns|us|µs|ms|s|m|min|h|%|B|kB|MiB|GB|x|)\Z", fullmatch=True))
 def test_written_quantities_are_judged_alike_by_schema_and_document(text):
     """Where the document takes a quantity the schema does too; the schema alone cannot know ranges."""
     base = yaml.safe_load(POLICY)

@@ -115,7 +115,7 @@ def test_show_change(ratio, text):
 @given(st.floats(1e-12, 1e12), st.sampled_from(["s", "B/s", "B", "TFLOP/s", "/s", "tokens/s", "cycles", ""]))
 def test_a_shown_value_is_the_value(value, unit):
     """Rounded to three digits, and in a unit whose prefix fits."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(.*)", show(value, unit))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[+-]\d+)?) ?(.*)", show(value, unit))
     assert match
     prefix = match[2].removesuffix(unit).strip() if unit != "s" else match[2]
     scale = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}

@@ -66,11 +66,7 @@ def presence(case: str, cls: str, reason: str, **fields: Any) -> Row:
     return row(
         case,
         cls,
-        **(
-            blank
-            | {"interval": None, "limit": None, "pairs": 0, "look": None, "p": None, "reason": reason}
-            | fields
-        ),
+        **(blank | {"interval": None, "limit": None, "pairs": 0, "look": None, "p": None, "reason": reason} | fields),
     )
 
 
@@ -100,9 +96,7 @@ def measured(
         if amount != 0:
             arms = {arm: stats(time if amount is None else amount / time, n) for arm, time in times.items()}
             found.append(
-                Measured.model_validate(
-                    {"case": case, "device": device, "metric": metric, "unit": unit, "arms": arms}
-                )
+                Measured.model_validate({"case": case, "device": device, "metric": metric, "unit": unit, "arms": arms})
             )
     return found
 
@@ -190,10 +184,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
 
 
 def unchanged(count: int) -> list[Row]:
-    return [
-        row(f"matmul/n={64 * (i + 1)}", base=5.17e-6 * (i + 1), ratio=1 + (i % 5 - 2) * 1e-4)
-        for i in range(count)
-    ]
+    return [row(f"matmul/n={64 * (i + 1)}", base=5.17e-6 * (i + 1), ratio=1 + (i % 5 - 2) * 1e-4) for i in range(count)]
 
 
 REGRESSED = row(
@@ -214,9 +205,7 @@ UNDECIDED = row(
     interval=Interval(low=0.993, high=1.031, level=0.99),
     reason="undecided after 64 pairs: between 0.7 % faster and 3.1 % slower; a limit of 5 % could be decided",
 )  # fmt: skip
-MISSING = presence(
-    "softmax/rows=1024", "missing", "in base, not in head: kernels/softmax.py no longer declares it"
-)
+MISSING = presence("softmax/rows=1024", "missing", "in base, not in head: kernels/softmax.py no longer declares it")
 CHANGED = row(
     "matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.02, change=None, interval=None, limit=None, worse=None,
     reason="declared work differs: 137 GFLOP in base, 69 GFLOP in head; not compared",
@@ -252,20 +241,14 @@ def _many(count: int) -> Report:
 def reports() -> dict[str, Report]:
     """State → Report; the golden files are named after the states."""
     cpu = [row("resample/batch=8", device="cpu", base=0.84e-3), row("resample/batch=8", base=0.031e-3)]
-    both = [
-        m
-        for r, d in ((cpu[0], "cpu"), (cpu[1], "cuda"))
-        for m in measured(r.case, r.base, r.head, RESAMPLE, d)
-    ]
+    both = [m for r, d in ((cpu[0], "cpu"), (cpu[1], "cuda")) for m in measured(r.case, r.base, r.head, RESAMPLE, d)]
     alone = [
         row("sdpa/seq=512", "violation", kind="max", metric="time", ratio=1.0, limit=40e-6, change=None, worse=None,
             interval=Interval(low=48.4e-6, high=48.6e-6, level=0.99), base=None, head=48.5e-6, reason="over its limit"),
         row("resample/batch=32", kind="min", metric="throughput", unit="/s", base=None, head=1.03e6, change=None,
             interval=None, limit=5000.0),
     ]  # fmt: skip
-    alone_values = measured("sdpa/seq=512", None, 48.5e-6, SDPA) + measured(
-        "resample/batch=32", None, 31e-6, RESAMPLE
-    )
+    alone_values = measured("sdpa/seq=512", None, 48.5e-6, SDPA) + measured("resample/batch=32", None, 31e-6, RESAMPLE)
     failed = report(
         [FAILED, *unchanged(3)],
         "`layernorm/dim=1024` fails in head: wrong result",

@@ -63,9 +63,7 @@ def test_junit_has_a_suite_per_device_with_both_commits():
     assert [suite.get("name") for suite in root] == ["perfci", "cuda", "cpu"]
     for suite in root:
         properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
-        assert properties["base.commit"].startswith("4d5993f") and properties["head.commit"].startswith(
-            "2fed942"
-        )
+        assert properties["base.commit"].startswith("4d5993f") and properties["head.commit"].startswith("2fed942")
 
 
 def test_junit_skipped():
@@ -86,17 +84,12 @@ def test_hostile_names_are_valid_xml_and_no_formula():
 def test_csv_holds_every_value_exactly(state):
     lines = list(csv.DictReader(io.StringIO(csv_renderer.render(REPORTS[state]))))
     values = [
-        (entry.metric, arm, stats)
-        for entry in REPORTS[state].measured
-        for arm, stats in sorted(entry.arms.items())
+        (entry.metric, arm, stats) for entry in REPORTS[state].measured for arm, stats in sorted(entry.arms.items())
     ]
     assert len(lines) == len(values)
     for line, (metric, arm, stats) in zip(lines, values, strict=True):
         assert (line["metric"], line["arm"], int(line["n"])) == (metric, arm, stats.n)
-        read = [
-            float(line[name])
-            for name in ("mean", "standard_deviation", "median", "interval_low", "interval_high")
-        ]
+        read = [float(line[name]) for name in ("mean", "standard_deviation", "median", "interval_low", "interval_high")]
         wanted = [stats.mean, stats.sd, stats.median, stats.low, stats.high]
         assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(read, wanted, strict=True))
 

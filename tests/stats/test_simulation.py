@@ -30,16 +30,12 @@ def heavy(sd, mean=0.0):
 
 def bimodal(gap, mean=0.0):
     """Each launch of each arm falls into one of two modes, as with the placement of buffers."""
-    return lambda rng: (
-        mean + gap * (rng.integers(0, 2, 64) - rng.integers(0, 2, 64)) + rng.normal(0, 0.001, 64)
-    )
+    return lambda rng: mean + gap * (rng.integers(0, 2, 64) - rng.integers(0, 2, 64)) + rng.normal(0, 0.001, 64)
 
 
 def drifting(per_pair, mean=0.0):
     """The machine slows down through the run; the coin decides which arm is launched first, hence hurt less."""
-    return lambda rng: (
-        mean + per_pair * rng.choice([-1, 1], 64) * np.linspace(1, 3, 64) + rng.normal(0, 0.001, 64)
-    )
+    return lambda rng: mean + per_pair * rng.choice([-1, 1], 64) * np.linspace(1, 3, 64) + rng.normal(0, 0.001, 64)
 
 
 ALIKE = {
@@ -97,10 +93,7 @@ def test_a_bound_is_broken_falsely_in_alpha_of_runs_at_most(mean):
     rng = np.random.default_rng(7)
     looks = LOOKS.model_copy(update={"alpha": 0.2})
     broken = (
-        sum(
-            decide_bound(rng.normal(mean, 0.02, 64), 1.02, "max", looks, 1).status == "violation"
-            for _ in range(600)
-        )
+        sum(decide_bound(rng.normal(mean, 0.02, 64), 1.02, "max", looks, 1).status == "violation" for _ in range(600))
         / 600
     )
     assert broken <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 600)
@@ -122,10 +115,7 @@ def test_intervals_cover_what_they_say(n, draw):
 def test_unchanged_code_goes_red_in_one_run_of_a_hundred_at_most(name):
     """1 000 runs of 100 judgements each."""
     rng = np.random.default_rng(9)
-    red = sum(
-        any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M))
-        for _ in range(1000)
-    )
+    red = sum(any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M)) for _ in range(1000))
     assert red <= 10
 
 

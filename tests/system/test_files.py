@@ -54,9 +54,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small disk"
     folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True
-    ).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here; the tests with a file size limit cover failing writes")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -170,9 +168,7 @@ def test_a_torn_line_longer_than_the_buffer_is_dropped(tmp_path: Path):
     assert read_lines(path) == [{"a": 1}, {"c": 2}]
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"{", b"[1]", b"null", b'{"a":NaN}', b'{"a":Infinity}', b"\xff", b"[" * 100_000]
-)
+@pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"null", b'{"a":NaN}', b'{"a":Infinity}', b"\xff", b"[" * 100_000])
 def test_a_broken_line_before_the_last_is_named_with_its_number(tmp_path: Path, line: bytes):
     path = tmp_path / "journal"
     path.write_bytes(b'{"a":1}\n' + line + b'\n{"b":2}\n')
@@ -278,9 +274,7 @@ def test_the_folder_of_a_killed_process_is_swept_a_live_ones_never(temp: Path, t
     victim.mkdir()
     (victim / "precious").touch()
     env = os.environ | {"VICTIM": str(victim)}
-    dead = subprocess.run(
-        [sys.executable, "-c", LITTER], env=env | {"DIE": "now"}, capture_output=True, text=True
-    )
+    dead = subprocess.run([sys.executable, "-c", LITTER], env=env | {"DIE": "now"}, capture_output=True, text=True)
     assert dead.returncode == -signal.SIGKILL
     alive = subprocess.Popen(
         [sys.executable, "-c", LITTER],

@@ -189,9 +189,7 @@ def test_work_is_declared_once_in_finite_numbers():
     bench = Bench("cpu", 0, 0)
     assert bench.declared_work() == {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"}
     for bad in (-1, math.inf, math.nan, "3", True, None):
-        with pytest.raises(
-            ValueError, match=r"^bench\.work\(read=…\): .* is no finite number of at least 0$"
-        ):
+        with pytest.raises(ValueError, match=r"^bench\.work\(read=…\): .* is no finite number of at least 0$"):
             bench.work(read=bad)
     bench.work(flops=2 * 8192**3, items=3, item="tokens")
     assert bench.declared_work()["flops"] == 2 * 8192**3
@@ -226,9 +224,7 @@ def test_a_kernel_function_that_returns_no_function_is_told_so():
     for one, what in zip(kernels, ["a Tensor", "nothing"], strict=True):
         with pytest.raises(TypeError) as caught:
             prepare(one, {}, "cpu", 0, 0)
-        assert f"{one.file}:{one.line}: {one.name}() returned {what}: return the function" in str(
-            caught.value
-        )
+        assert f"{one.file}:{one.line}: {one.name}() returned {what}: return the function" in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
@@ -263,17 +259,12 @@ except ModuleNotFoundError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert out == (
-        "bench draws tensors with torch, which this interpreter lacks: install it, or use bench.random\n"
-    )
+    assert out == ("bench draws tensors with torch, which this interpreter lacks: install it, or use bench.random\n")
 
 
 def test_seeds_depend_on_every_part():
     seeds = {
-        bench_module.Bench("cpu", s, p)._integer(purpose)
-        for s in (1, 11)
-        for p in (1, 11)
-        for purpose in ("1", "11")
+        bench_module.Bench("cpu", s, p)._integer(purpose) for s in (1, 11) for p in (1, 11) for purpose in ("1", "11")
     }
     assert len(seeds) == 8
 

@@ -85,16 +85,12 @@ def test_nothing_is_collected_outside_a_suite():
     assert kernel(params={"n": [1]})(two) is two
 
 
-values = st.one_of(
-    st.text(max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()
-)
+values = st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans())
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z_]\w{0,8}", fullmatch=True), values, max_size=4))
 def test_ids_hold_only_characters_that_globs_and_files_can_name(params):
-    assert re.fullmatch(
-        r"[A-Za-z0-9_.+\-/=]+", case_id("k", {k: v for k, v in params.items() if k.isascii()})
-    )
+    assert re.fullmatch(r"[A-Za-z0-9_.+\-/=]+", case_id("k", {k: v for k, v in params.items() if k.isascii()}))
 
 
 @given(st.lists(values, min_size=1, max_size=5))

@@ -198,9 +198,7 @@ def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):
     }
 
 
-@pytest.mark.parametrize(
-    "provider", ["src/mylib/__init__.py", "mylib/__init__.py", "mylib.py", "mylib.abi3.so"]
-)
+@pytest.mark.parametrize("provider", ["src/mylib/__init__.py", "mylib/__init__.py", "mylib.py", "mylib.abi3.so"])
 def test_a_package_of_the_tree_that_came_from_an_installed_copy_is_foreign(world, tmp_path, provider):
     """Both arms would measure the installed copy."""
     world.write(world.root, provider)

@@ -28,9 +28,7 @@ _BUILD = re.compile(
 )
 # Folders that both arms would share, and with them compiled kernels.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
-_SECRET = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE
-)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
 # Without these a private package index cannot be reached; they go to builds only.
 _INDEX = re.compile(r"(PIP|UV)_.*INDEX.*")
 

@@ -112,8 +112,7 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
     if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
         folder = one_line(cwd)
         return UsageError(
-            f"git: {folder} belongs to another user: "
-            f"run `git config --global --add safe.directory '{folder}'`"
+            f"git: {folder} belongs to another user: run `git config --global --add safe.directory '{folder}'`"
         )
     if full := [line for line in lines if "No space left" in line or "unable to write" in line]:
         return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
@@ -157,9 +156,7 @@ class Repository:
         if shutil.which("git") is None:
             here = folder.resolve()
             if any((parent / ".git").exists() for parent in (here, *here.parents)):
-                raise UsageError(
-                    f"{one_line(folder)}: is a git repository, but git is not on PATH: install git"
-                )
+                raise UsageError(f"{one_line(folder)}: is a git repository, but git is not on PATH: install git")
             return None
         done = run_git(["rev-parse", "--show-toplevel"], cwd=folder, allow=(0, 128))
         if done.returncode:

@@ -76,9 +76,7 @@ class _Index:
 
     def git(self, *args: str, stdin: bytes = b"", allow: Sequence[int] = (0,)) -> bytes:
         # The working tree is `dest`, never the user's: attributes are then those of the snapshot itself.
-        done = run_git(
-            args, cwd=self.dest, env=self._env, config=LFS_OFF, stdin=stdin, timeout=TIMEOUT, allow=allow
-        )
+        done = run_git(args, cwd=self.dest, env=self._env, config=LFS_OFF, stdin=stdin, timeout=TIMEOUT, allow=allow)
         return done.stdout
 
 
@@ -267,9 +265,7 @@ def _repository_at(folder: Path) -> Repository | None:
 
 def _copy_worktree(repo: Repository, dest: Path, skip: Sequence[Path], label: str) -> None:
     store = _Store(repo.git_dir, repo.common_dir, repo.root)
-    keeps_modes = (
-        repo.git("config", "--type=bool", "--get", "core.fileMode", allow=(0, 1)).stdout != b"false\n"
-    )
+    keeps_modes = repo.git("config", "--type=bool", "--get", "core.fileMode", allow=(0, 1)).stdout != b"false\n"
     copied: list[str] = []
     sparse: list[str] = []
     links: list[tuple[str, str]] = []
@@ -353,9 +349,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
         return
     names = b"".join(os.fsencode(path) + b"\0" for path in pointers)
     facts = _split(index.git("check-attr", "-z", "--stdin", "filter", stdin=names))
-    filtered = [
-        path for path, _, value in zip(facts[::3], facts[1::3], facts[2::3], strict=True) if value == "lfs"
-    ]
+    filtered = [path for path, _, value in zip(facts[::3], facts[1::3], facts[2::3], strict=True) if value == "lfs"]
     if not filtered:
         return
     kept = os.fsdecode(index.git("config", "--get", "lfs.storage", allow=(0, 1)).removesuffix(b"\n"))
@@ -365,8 +359,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
         content = folder / oid[:2] / oid[2:4] / oid
         if not content.is_file() or content.stat().st_size != size:
             raise UsageError(
-                f"{one_line(label + path)}: only its LFS pointer is here: "
-                f"run `{remedy}`, or check out with `lfs: true`"
+                f"{one_line(label + path)}: only its LFS pointer is here: run `{remedy}`, or check out with `lfs: true`"
             )
         shutil.copyfile(content, index.dest / path)
 
@@ -396,11 +389,7 @@ def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
         for name in sorted([*files, *links]):
             path = here / name
             info = path.lstat()
-            if (
-                name not in SKIPPED
-                and path not in skip
-                and (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode))
-            ):
+            if name not in SKIPPED and path not in skip and (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
                 yield str(path.relative_to(root)), info
 
 

@@ -18,22 +18,48 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 passed, 1 the gate failed, 2 usage or configuration, 3 the measurement or the machine failed.",
+    epilog="Exit codes: 0 passed, 1 the gate failed, 2 usage or configuration, 3 measurement or machine failed.",
 )
 
-Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]…", help="Globs on case ids: 'matmul/*'. All by default.", show_default=False)]
-Device = Annotated[list[str] | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice.", show_default=False)]
-Python = Annotated[str | None, typer.Option("--python", metavar="PATH", help="Interpreter of the code under test.", show_default=False)]
-Budget = Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Time for measuring, such as 3m.", show_default=False)]
-Quick = Annotated[bool, typer.Option("--quick", help="An answer within a minute for a few cases; small changes stay undecided.")]
+Cases = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CASE]…", help="Globs on case ids: 'matmul/*'. All by default.", show_default=False),
+]
+Device = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="cuda|cpu",
+        help="Measure on this device; may be given twice.",
+        show_default=False,
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", help="Interpreter of the code under test.", show_default=False),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Time for measuring, such as 3m.", show_default=False),
+]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="An answer within a minute for a few cases; small changes stay undecided."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too: inconclusive, invalid, changed.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of inputs and schedule.", show_default=False)]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, metavar="N", help="Seed of inputs and schedule.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.")]
 Wait = Annotated[str, typer.Option("--wait", metavar="TIME", help="How long to wait for another perfci on the device.")]
 Committed = Annotated[bool, typer.Option("--committed", help="Measure HEAD as committed, not the working tree.")]
-Where = Annotated[Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")]
+Where = Annotated[
+    Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
 
 HERE = Path()
@@ -48,7 +74,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     pass
 
@@ -56,7 +84,15 @@ def _root(
 @app.command()
 def compare(
     cases: Cases = None,
-    base: Annotated[str | None, typer.Option("--base", metavar="REF", help="Branch, tag or commit to compare with: its merge-base with HEAD is measured.", show_default=False)] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="REF",
+            help="Branch, tag or commit to compare with: its merge-base with HEAD is measured.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = None,
     quick: Quick = False,
     budget: Budget = None,
@@ -75,8 +111,8 @@ def compare(
     from perfci.cli.measure import measure_and_report
 
     measure_and_report(
-        "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget, strict=strict,
-        resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+        "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget,
+        strict=strict, resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
     )  # fmt: skip
 
 
@@ -101,17 +137,35 @@ def run(
     from perfci.cli.measure import measure_and_report
 
     measure_and_report(
-        "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget, strict=strict,
-        resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+        "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget,
+        strict=strict, resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
     )  # fmt: skip
 
 
 @app.command()
 def report(
-    results: Annotated[Path, typer.Argument(metavar="[RESULTS]", help="A results.json, or the folder that holds it.")] = OUT_DEFAULT,
-    policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="Judge by these limits instead (exploratory).", show_default=False)] = None,
+    results: Annotated[
+        Path, typer.Argument(metavar="[RESULTS]", help="A results.json, or the folder that holds it.")
+    ] = OUT_DEFAULT,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="Judge by these limits instead (exploratory).",
+            show_default=False,
+        ),
+    ] = None,
     strict: Strict = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; beside the results by default.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Where to write; beside the results by default.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -177,7 +231,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())[:300]}: please report it with the output of --debug")
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        _say(f"internal error: {text[:300]}: please report it with the output of --debug")
         sys.exit(3)
     sys.exit(code if isinstance(code, int) else 0)
 

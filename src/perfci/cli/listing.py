@@ -41,7 +41,12 @@ def list_cases(where: Path, cases: list[str], python: str | None, json: bool) ->
             table.add_column(title, overflow="fold")
         for row in rows:
             note = "" if row["status"] == "ok" else f" ({case_reason(listed, str(row['case']))})"
-            table.add_row(f"{row['case']}{note}", str(row["device"]), "; ".join(row["limits"]) or "none", str(row["file"]))
+            table.add_row(
+                f"{row['case']}{note}",
+                str(row["device"]),
+                "; ".join(row["limits"]) or "none",
+                str(row["file"]),
+            )
         if console.is_terminal:
             console.print(table)
         else:

@@ -1,6 +1,5 @@
 """`perfci run` and `perfci compare`: measure, judge, render, exit."""
 
-import os
 import shlex
 import signal
 import sys
@@ -82,7 +81,7 @@ def _options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         committed=asked["committed"],
         seed=asked["seed"],
         wait=_duration("--wait", asked["wait"]),
-        command=[os.path.basename(sys.argv[0]) or "perfci", *map(shlex.quote, sys.argv[1:])],
+        command=["perfci", *map(shlex.quote, sys.argv[1:])],
     )
 
 

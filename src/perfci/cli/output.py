@@ -31,4 +31,6 @@ def tell(report: Report, out: Path, json: bool) -> None:
         shown = out.relative_to(Path.cwd())
     except ValueError:
         shown = out
-    typer.echo(f"\nFiles in {shown}/: report.md · report.json · results.json · report.csv · junit.xml · samples.jsonl · logs/")
+    typer.echo(
+        f"\nFiles in {shown}/: report.md · report.json · results.json · report.csv · junit.xml · samples.jsonl · logs/"
+    )

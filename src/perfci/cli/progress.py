@@ -28,7 +28,7 @@ class Teller:
             self._status.update(_plain(text))
             return
         # Steps of many (`checking head · case`) are told once for all.
-        kind = text.split(" · ")[0]
+        kind = text.split(" · ", maxsplit=1)[0]
         if kind != self._plain:
             self._plain = kind
             self.console.print(f"perfci: {kind}", highlight=False, markup=False)
@@ -39,7 +39,9 @@ class Teller:
 
     def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
         """A launch pair is done."""
-        text = f"pair {pairs} done · {cases - left} of {cases} cases decided · {seconds:.0f} s of at most {budget:.0f} s"
+        text = (
+            f"pair {pairs} done · {cases - left} of {cases} cases decided · {seconds:.0f} s of at most {budget:.0f} s"
+        )
         if self._status:
             self._status.update(text)
         elif time.monotonic() - self._told >= QUIET_SECONDS or left == 0:

@@ -41,7 +41,9 @@ def read_results(path: Path) -> Results:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: is no results document of this version ({field or 'JSON'}: {first['msg']})") from None
+        raise UsageError(
+            f"{path}: is no results document of this version ({field or 'JSON'}: {first['msg']})"
+        ) from None
 
 
 def _judgements(policy: Path, results: Results) -> list[Judgement]:

@@ -111,9 +111,7 @@ def _ratio(base: Array, head: Array) -> tuple[float, Interval]:
     return ratio, Interval(low=low, high=high, level=level)
 
 
-def _relative(
-    context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision
-) -> dict[str, Any]:
+def _relative(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
     change, bounds = _ratio(found.base, found.head)
     words, low, high = (change_words(v, judgement.metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
@@ -152,9 +150,7 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
 
 
-def _absolute(
-    context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision
-) -> dict[str, Any]:
+def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
     head, base = centre(found.head), centre(found.base)
     bound, value = show(found.limit, judgement.unit), show(head, judgement.unit)
     broken = f"{value} is {beyond(judgement.kind)} the limit of {bound}"

@@ -44,14 +44,19 @@ def choose_devices(options: Options, policies: Mapping[ArmName, Any], gpu: bool)
     """What is asked for, else what the policy names, else the GPU where there is one, else the CPU."""
     asked = options.devices or policies["head"].devices
     if options.devices and "cuda" in options.devices and not gpu:
-        raise UsageError("--device cuda: there is no GPU that torch can use here: use --device cpu, or see torch.cuda.is_available()")
+        raise UsageError(
+            "--device cuda: there is no GPU that torch can use here: use --device cpu, or see torch.cuda.is_available()"
+        )
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
     return ["cuda"] if gpu else ["cpu"]
 
 
 def merge(
-    found: Mapping[ArmName, Found], arms: Mapping[ArmName, ArmWork], devices: Sequence[DeviceKind], globs: Sequence[str]
+    found: Mapping[ArmName, Found],
+    arms: Mapping[ArmName, ArmWork],
+    devices: Sequence[DeviceKind],
+    globs: Sequence[str],
 ) -> list[Case]:
     """All cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
     described: dict[str, dict[DeviceKind, dict[ArmName, dict[str, Any]]]] = {}
@@ -72,7 +77,10 @@ def merge(
 
 
 def require_some(
-    cases: Sequence[Case], found: Mapping[ArmName, Found], arms: Mapping[ArmName, ArmWork], globs: Sequence[str]
+    cases: Sequence[Case],
+    found: Mapping[ArmName, Found],
+    arms: Mapping[ArmName, ArmWork],
+    globs: Sequence[str],
 ) -> None:
     """Raises UsageError where there is nothing to measure: a mistyped case, an empty suite, only broken files."""
     if cases:

@@ -63,9 +63,7 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
     base = case.arms.get("base")
     theirs = base.check if base is not None and base.status == "ok" else Check()
     fields: dict[str, Any] = {"kernel": case.kernel, "params": arm.params, "device": case.device}
-    reply = launch.ask(
-        "check", bench.timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields
-    )
+    reply = launch.ask("check", bench.timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     arm.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"],

@@ -90,8 +90,9 @@ class Runner:
                     found[arm] = Reason(kind="absent", text=f"{arm} does not declare it")
                     continue
                 device = command.device
-                if self.arms[arm].failure:
-                    found[arm] = self.arms[arm].failure
+                failure = self.arms[arm].failure
+                if failure:
+                    found[arm] = failure
                 elif device not in devices:
                     found[arm] = Reason(kind="skipped", text=f"needs {device}")
                 else:
@@ -174,7 +175,10 @@ def _cases(command: str, device: DeviceKind, found: Mapping[ArmName, dict[str, R
                 arms[name] = CaseArm(work=one[ident].work or Work(), contract={"name": "command"})
         skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())
         cases.append(
-            Case(id=ident, kernel=command, device=device, origin="command", arms=arms, stopped="skipped" if skipped else "decided")
+            Case(
+                id=ident, kernel=command, device=device, origin="command", arms=arms,
+                stopped="skipped" if skipped else "decided",
+            )
         )  # fmt: skip
     return cases
 

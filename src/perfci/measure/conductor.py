@@ -152,15 +152,14 @@ class Measurement:
             assert reason is not None
             raise MachineError(f"{reason.text} (log: {self.options.out / (reason.log or '')})")
 
-    def _facts(
-        self, arms: Mapping[ArmName, ArmWork], parent: Parent, scratch: Path, limits: Policy
-    ) -> Fingerprint:
+    def _facts(self, arms: Mapping[ArmName, ArmWork], parent: Parent, scratch: Path, limits: Policy) -> Fingerprint:
         """Facts of machine, interpreter and GPU, as a launch outside both arms sees them."""
         arm = arms["head"]
         place = scratch / "none"
         place.mkdir()
         launch = parent.launch(
-            Arena(place, place, [], arm.env, arm.python, limits.threads), self.options.out / "logs" / "facts.log"
+            Arena(place, place, [], arm.env, arm.python, limits.threads),
+            self.options.out / "logs" / "facts.log",
         )
         try:
             seen = launch.ask("facts", 120)
@@ -183,7 +182,13 @@ class Measurement:
         return facts
 
     def _measure(self, place: "Place", stack: ExitStack) -> None:
-        options, sources, limits, arms, facts = self.options, place.sources, place.limits, place.arms, place.facts
+        options, sources, limits, arms, facts = (
+            self.options,
+            place.sources,
+            place.limits,
+            place.arms,
+            place.facts,
+        )
         benches, runner = place.benches, place.runner
         devices = list(benches)
         self.progress.stage("discovering cases")
@@ -195,9 +200,7 @@ class Measurement:
         asked = judgements(limits, whose)
         looks = Looks()
         if options.quick:
-            looks = Looks(
-                pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25]
-            )
+            looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
         budget = options.budget or (QUICK_BUDGET if options.quick else limits.budget)
         plan = Plan(
             seed=place.seed,
@@ -209,7 +212,11 @@ class Measurement:
             budget=budget,
             max_pairs=looks.pairs[-1],
         )
-        idle = [] if options.cases else [f"{text} matches no case" for text in idle_limits(limits, [case.id for case in cases])]
+        idle = (
+            []
+            if options.cases
+            else [f"{text} matches no case" for text in idle_limits(limits, [case.id for case in cases])]
+        )
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)
@@ -256,7 +263,9 @@ class Measurement:
                 launch.close()
             except Died as died:
                 log = bench.logs / f"{name}.log"
-                raise MachineError(f"{name}: importing its suite ended the process: {died.reason.text} (log: {log})") from None
+                raise MachineError(
+                    f"{name}: importing its suite ended the process: {died.reason.text} (log: {log})"
+                ) from None
         return found
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
@@ -264,13 +273,20 @@ class Measurement:
         if arms["head"].info.dirty:
             notes.append("head is the working tree with changes that are not committed")
         if options.mode == "run":
-            notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
+            notes.append(
+                "compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"
+            )
         if options.quick:
             notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
         return notes
 
     def _identity(
-        self, sources: Sources, arms: Mapping[ArmName, ArmWork], plan: Plan, facts: Fingerprint, cases: Sequence[Case]
+        self,
+        sources: Sources,
+        arms: Mapping[ArmName, ArmWork],
+        plan: Plan,
+        facts: Fingerprint,
+        cases: Sequence[Case],
     ) -> dict[str, Any]:
         """What must be the same for `--resume` to continue a journal."""
         return {
@@ -296,9 +312,7 @@ class Measurement:
         for device, bench in benches.items():
             kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
             for name in arms:
-                made = check_arm(
-                    bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage
-                )
+                made = check_arm(bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage)
                 for key, by_arm in made.items():
                     estimates.setdefault(key, {}).update(by_arm)
         return estimates
@@ -377,7 +391,9 @@ class Measurement:
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
         random.Random(f"{plan.seed}/commands/{index}").shuffle(names)
         for name in names:
-            for outcome in runner.run_pair(name, [c for c in batch if c.kernel == name and c.origin == "command"], plan.seed, index):
+            for outcome in runner.run_pair(
+                name, [c for c in batch if c.kernel == name and c.origin == "command"], plan.seed, index
+            ):
                 done(outcome)
 
 
@@ -411,5 +427,3 @@ def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterr
     results.error = Reason(kind="exit", text=text[:1000])
     results.seconds = time.monotonic() - measurement.started
     return results
-
-

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ class Journal:
         resumed = resume and self._load(path, identity)
         if not resumed:
             if path.exists():
-                os.replace(path, out / PREVIOUS)
+                path.replace(out / PREVIOUS)
             (out / SAMPLES).unlink(missing_ok=True)
         self._file = Appender(path)
         self._samples = Appender(out / SAMPLES)

@@ -18,7 +18,6 @@ from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Arm, Reason
 from perfci.system.process import Arena, Died, Parent
 
-
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
 """Launches keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
 history of the process whether an output is paged in anew each time: launches of the same code then differed by a
@@ -117,7 +116,9 @@ def choose_python(asked: str | None, policy: Policy, root: Path) -> str:
         else:
             found = str(candidate if candidate.is_absolute() else root / candidate)
         if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
-            raise UsageError(f"python: {named!r} is no interpreter that can be run: name one in {FILE} or with --python")
+            raise UsageError(
+                f"python: {named!r} is no interpreter that can be run: name one in {FILE} or with --python"
+            )
         return found
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         inside = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
@@ -149,7 +150,9 @@ def materialise(options: Options, sources: Sources, scratch: Path, progress: Pro
             arm.info = _info(sources.head, snapshot)
             arm.info.dirty = sources.repo.is_dirty(exclude=[options.out])
         else:
-            arm.info = Arm(ref=str(sources.root.name), tree=snapshot_folder(sources.root, arm.tree).digest)
+            arm.info = Arm(
+                ref=str(sources.root.name), tree=snapshot_folder(sources.root, arm.tree, [options.out]).digest
+            )
         arm.env = environment(arm, limits.threads, build=False)
         arms[name] = arm
     return arms
@@ -171,9 +174,7 @@ def environment(arm: ArmWork, threads: int, *, build: bool) -> dict[str, str]:
         threads=threads,
         build=build,
     )
-    env["PATH"] = os.pathsep.join(
-        [str(Path(arm.python).parent), str(arm.site / "bin"), env.get("PATH", os.defpath)]
-    )
+    env["PATH"] = os.pathsep.join([str(Path(arm.python).parent), str(arm.site / "bin"), env.get("PATH", os.defpath)])
     if not build:
         for name, value in STEADY_MALLOC.items():
             env.setdefault(name, value)
@@ -214,7 +215,7 @@ def require_inside(arm: ArmWork, foreign: list[list[str]]) -> None:
     if foreign:
         module, file = foreign[0]
         raise MachineError(
-            f"{arm.name} imports {module!r} from {file}, outside its own tree, so that both arms would measure the same "
-            f"code: build it into each arm with `build: pip install --no-deps --no-build-isolation --target "
+            f"{arm.name} imports {module!r} from {file}, outside its own tree, so that both arms would measure the "
+            f"same code: build it into each arm with `build: pip install --no-deps --no-build-isolation --target "
             f'"$PERFCI_SITE" .` in {FILE}'
         )

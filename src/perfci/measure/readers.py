@@ -92,8 +92,7 @@ def _state(state: dict[str, Any], prefix: str, path: Path) -> Reported:
     if isinstance(device, int):
         parts.append(f"device={device}")
     parts += [
-        f"{_plain(axis.get('name'))}={_plain(axis.get('value'))}"
-        for axis in _dicts(state.get("axis_values"), path)
+        f"{_plain(axis.get('name'))}={_plain(axis.get('value'))}" for axis in _dicts(state.get("axis_values"), path)
     ]
     case = "/".join(parts)[:_MAX_ID]
     if state.get("is_skipped"):
@@ -110,8 +109,7 @@ def _state(state: dict[str, Any], prefix: str, path: Path) -> Reported:
         except ValueError as error:
             return Reported(case, reason=_reason("invalid", str(error)))
         items, moved = (
-            _amount(summaries, f"{rates}/{rate}", average)
-            for rate in ("item_rate", "global/bytes_per_second")
+            _amount(summaries, f"{rates}/{rate}", average) for rate in ("item_rate", "global/bytes_per_second")
         )
         work = Work(items=items, read=moved, item="elements") if items or moved else None
         return Reported(case, {"time": times}, work)
@@ -177,9 +175,7 @@ def _sidecar(summary: dict[str, Any], path: Path) -> list[float]:
     return [float(value) for value in samples]
 
 
-def read_perfci_lines(
-    path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None
-) -> dict[str, Reported]:
+def read_perfci_lines(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
     """Cases from JSON lines that a command wrote into `$PERFCI_METRICS`.
 
     A line is `{"metric": "time", "value": 1.2e-3, "unit": "s"}` with, if wanted, `"case": "sub/n=1"` (the id
@@ -202,9 +198,7 @@ def read_perfci_lines(
             raise ValueError(f"{where}: more than {_MAX_LINES} lines: report fewer samples")
         entry = _json(line, where)
         if not isinstance(entry, dict):
-            raise ValueError(
-                f'{where}: is no object: write {{"metric": "time", "value": 1.2e-3, "unit": "s"}}'
-            )
+            raise ValueError(f'{where}: is no object: write {{"metric": "time", "value": 1.2e-3, "unit": "s"}}')
         unknown = sorted(entry.keys() - {"metric", "value", "unit", "case", "work"})
         if unknown:
             raise ValueError(
@@ -225,9 +219,7 @@ def read_perfci_lines(
     if not values and not reasons:
         raise ValueError(f"{path}: is empty: the command reported nothing")
     return {
-        case: Reported(case, reason=reasons[case])
-        if case in reasons
-        else Reported(case, values[case], works.get(case))
+        case: Reported(case, reason=reasons[case]) if case in reasons else Reported(case, values[case], works.get(case))
         for case in sorted(values.keys() | reasons.keys())
     }
 

@@ -99,7 +99,9 @@ def _close_all(launches: dict[ArmName, Launch]) -> None:
     launches.clear()
 
 
-def _measure(bench: Bench, case: Case, launches: Mapping[ArmName, Launch], rng: random.Random, first: ArmName) -> Outcome:
+def _measure(
+    bench: Bench, case: Case, launches: Mapping[ArmName, Launch], rng: random.Random, first: ArmName
+) -> Outcome:
     """One case in a live launch pair: placements, blocks in random order, a last check."""
     outcome = Outcome(case)
     takes_part = [name for name in launches if case.arms[name].status == "ok"]
@@ -117,7 +119,10 @@ def _measure(bench: Bench, case: Case, launches: Mapping[ArmName, Launch], rng: 
                 samples[name].append([])
             for name in _turns(bench.schedule.blocks, list(takes_part), rng):
                 block = launches[name].ask(
-                    "block", bench.timeout, batch=bench.batches[case.key], samples=bench.block_samples[case.key]
+                    "block",
+                    bench.timeout,
+                    batch=bench.batches[case.key],
+                    samples=bench.block_samples[case.key],
                 )
                 samples[name][-1] += block["times"]
             last = number == bench.schedule.placements - 1

@@ -12,8 +12,8 @@ from perfci.model.plan import Judgement
 from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
-    Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),  # type: ignore[arg-type]
-    Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),  # type: ignore[arg-type]
+    Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),
+    Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),
 )
 """What a policy without limits asks for."""
 TIMER_FLOOR: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 50e-9}
@@ -44,7 +44,9 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-            raise UsageError(f"{source}{'.' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+            raise UsageError(
+                f"{source}{'.' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}"
+            ) from None
         except ValueError as error:
             raise UsageError(str(error)) from None
         limits.append((limit, source))
@@ -81,14 +83,16 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
             for kind, bound in bounds.items():
                 if bound is None:
                     continue
-                floor = (TIMER_FLOOR[subject.device] if limit.floor is None else limit.floor) if metric.unit == "s" else 0.0
+                floor = (
+                    (TIMER_FLOOR[subject.device] if limit.floor is None else limit.floor) if metric.unit == "s" else 0.0
+                )
                 made[subject.id, subject.device, metric.name, kind] = Judgement(
                     case=subject.id,
                     device=subject.device,
                     metric=metric.name,
                     unit=metric.unit,
                     better=metric.better,
-                    kind=kind,  # type: ignore[arg-type]  # a key of `bounds`
+                    kind=kind,
                     bound=bound,
                     floor=floor if kind == "regression" else 0.0,
                     severity=limit.severity,

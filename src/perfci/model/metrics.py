@@ -37,7 +37,12 @@ CATALOGUE: dict[str, Metric] = {
     for m in (
         Metric(name="time", unit="s", better="lower", about="time of one execution under the case's contract"),
         Metric(name="cycles", unit="cycles", better="lower", about="time × the SM clock measured beside it"),
-        Metric(name="tflops", unit="TFLOP/s", better="higher", about="declared floating-point operations over time"),
+        Metric(
+            name="tflops",
+            unit="TFLOP/s",
+            better="higher",
+            about="declared floating-point operations over time",
+        ),
         Metric(name="bandwidth", unit="B/s", better="higher", about="declared bytes read and written over time"),
         Metric(name="throughput", unit="/s", better="higher", about="declared items (tokens, samples) over time"),
     )

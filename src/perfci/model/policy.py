@@ -175,7 +175,9 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Me
 
         known = [*CATALOGUE, *custom]
         close = get_close_matches(limit.metric, known, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
+        hint = (
+            f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
+        )
         raise ValueError(f"{where}.metric: {limit.metric!r} is no metric: {hint}") from None
     for name in ("min", "max"):
         value = getattr(limit, name)

@@ -51,9 +51,9 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            data = loader.construct_document(node) if node is not None else None  # type: ignore[no-untyped-call]
+            data = loader.construct_document(node) if node is not None else None
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""

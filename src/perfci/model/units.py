@@ -9,7 +9,17 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
-TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+TIME_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
@@ -138,4 +148,10 @@ def show_change(ratio: float | None) -> str:
     if ratio is None or not math.isfinite(ratio):
         return "–"
     percent = (ratio - 1) * 100
-    return f"{percent:+.0f} %" if abs(percent) >= 100 else f"{percent:+.1f} %" if abs(percent) >= 10 else f"{percent:+.2f} %"
+    return (
+        f"{percent:+.0f} %"
+        if abs(percent) >= 100
+        else f"{percent:+.1f} %"
+        if abs(percent) >= 10
+        else f"{percent:+.2f} %"
+    )

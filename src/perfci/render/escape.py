@@ -40,9 +40,7 @@ def _shown(text: str) -> str:
 
 def _seen(character: str) -> str:
     point = ord(character)
-    hidden = (
-        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or point & 0xFFFE == 0xFFFE
-    )
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or point & 0xFFFE == 0xFFFE
     if not (hidden or 0xFDD0 <= point <= 0xFDEF):
         return character
     return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
@@ -97,9 +95,7 @@ def cell(text: str, limit: int = 300) -> Safe:
 def prose(text: str, limit: int = 300) -> Safe:
     """A sentence in which names stand between backticks: these become code, everything else plain text."""
     parts = spans(shorten(visible(text), limit))
-    return Safe(
-        "".join(code(part) if index % 2 else _escaped(part, index == 0) for index, part in enumerate(parts))
-    )
+    return Safe("".join(code(part) if index % 2 else _escaped(part, index == 0) for index, part in enumerate(parts)))
 
 
 def spans(text: str) -> list[str]:

@@ -46,11 +46,7 @@ def _suite(root: ET.Element, name: str, cases: list[ET.Element], report: Report)
         suite.set(count, str(sum(case.find(tag) is not None for case in cases)))
     properties = ET.SubElement(suite, "properties")
     facts = [("run", report.run), ("device", report.fingerprint.devices.get(name, ""))]
-    facts += [
-        (f"{arm}.commit", report.arms[arm].commit or report.arms[arm].ref)
-        for arm in ARMS
-        if arm in report.arms
-    ]
+    facts += [(f"{arm}.commit", report.arms[arm].commit or report.arms[arm].ref) for arm in ARMS if arm in report.arms]
     for key, value in facts:
         if value:
             ET.SubElement(properties, "property", name=key, value=xml(value))
@@ -63,9 +59,7 @@ def _case(view: View, row: Row) -> ET.Element:
     if row.file:
         case.set("file", xml(row.file))
     message = f"{row.class_}: {row.reason}" if row.reason else row.class_
-    compared = (
-        f"base {view.base(row)}, head {view.head(row)}, change {view.change(row)}, limit {view.limit(row)}"
-    )
+    compared = f"base {view.base(row)}, head {view.head(row)}, change {view.change(row)}, limit {view.limit(row)}"
     text = f"{message}\n{compared}" if row.metric else message
     if row.class_ == "skipped":
         _child(case, "skipped", "", message=row.reason or "skipped")

@@ -60,8 +60,7 @@ class _Table:
     def fits(self, width: int) -> bool:
         """Whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
         columns = [
-            min(own, _CASE_WIDTH) if name == "case" else own
-            for name, own in zip(self.names, self.widths, strict=True)
+            min(own, _CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
         ]
         return sum(columns) + 2 * (len(columns) - 1) <= width
 
@@ -110,8 +109,7 @@ class _Printer:
         if report.advice:
             self.put(_prose("", report.advice))
         arms = [
-            f"{arm} {view.commit(arm)}{' with uncommitted changes' if view.dirty(arm) else ''}"
-            for arm in report.arms
+            f"{arm} {view.commit(arm)}{' with uncommitted changes' if view.dirty(arm) else ''}" for arm in report.arms
         ]
         for parts in ([*view.devices, " → ".join(arms)], view.effort):
             self.put(Text(visible(" · ".join(parts)), "dim"))
@@ -211,9 +209,7 @@ class _Printer:
             lines = [table.names, *table.cells]
             self.block([Text(_padded(line, table.widths)) for line in lines])
             return
-        drawn = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False
-        )
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
         for name, heading in zip(table.names, table.head, strict=True):
             justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
             folded = name == "case"
@@ -247,9 +243,7 @@ def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)
-    ).rstrip()
+    return "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def _quiet(row: Row) -> bool:

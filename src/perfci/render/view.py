@@ -170,9 +170,7 @@ class View:
     @cached_property
     def kinds(self) -> list[DeviceKind]:
         """Kinds of devices that rows or values speak of, the GPU first."""
-        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {
-            m.device for m in self.report.measured
-        }
+        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {m.device for m in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:
@@ -344,9 +342,7 @@ class View:
     def environment(self) -> list[tuple[str, str]]:
         """Facts of machine, tools and code as name and value."""
         report, facts = self.report, self.report.fingerprint
-        pairs = [
-            (f"device ({kind})", name) for kind, name in sorted(facts.devices.items()) if name != facts.cpu
-        ]
+        pairs = [(f"device ({kind})", name) for kind, name in sorted(facts.devices.items()) if name != facts.cpu]
         pairs += [
             ("GPU UUID", facts.uuid or ""),
             ("driver", facts.driver or ""),

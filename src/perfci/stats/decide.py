@@ -18,9 +18,7 @@ from perfci.model.metrics import Direction
 from perfci.model.plan import Looks
 from perfci.stats.walsh import Array, hodges_lehmann, p_greater, p_less
 
-Status = Literal[
-    "regression", "violation", "improvement", "unchanged", "clock", "continue", "inconclusive", "invalid"
-]
+Status = Literal["regression", "violation", "improvement", "unchanged", "clock", "continue", "inconclusive", "invalid"]
 ReasonCode = Literal[
     "",
     "nonfinite",  # a value is NaN or infinite

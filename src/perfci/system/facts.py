@@ -57,9 +57,7 @@ def cpu_model(root: Path = Path("/")) -> str:
         text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
         text = ""
-    facts = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
-    }
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     for key in ("model name", "cpu model", "Model", "cpu"):  # x86 and 32-bit Arm, MIPS, boards, POWER
         if facts.get(key):
             return re.sub(r"\s+", " ", facts[key])
@@ -120,9 +118,7 @@ def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
 
 
 # proc_pid_mountinfo(5): id, parent, device, root, mount point, options … - type, source, super options
-_MOUNT = re.compile(
-    r"\S+ \S+ \S+ (?P<root>\S+) (?P<point>\S+) .* - (?P<kind>\S+) \S* (?P<options>\S+)", re.ASCII
-)
+_MOUNT = re.compile(r"\S+ \S+ \S+ (?P<root>\S+) (?P<point>\S+) .* - (?P<kind>\S+) \S* (?P<options>\S+)", re.ASCII)
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V2 = ("memory.max", "memory.current")
 

@@ -36,9 +36,7 @@ class Lease:
     @property
     def path(self) -> Path:
         """The lock file. It stays when the lease ends: removing it would let two processes hold two files."""
-        return (
-            Path(tempfile.gettempdir()) / FOLDER / f"{re.sub(r'[^A-Za-z0-9._-]', '_', self.device_key)}.lock"
-        )
+        return Path(tempfile.gettempdir()) / FOLDER / f"{re.sub(r'[^A-Za-z0-9._-]', '_', self.device_key)}.lock"
 
     def __enter__(self) -> "Lease":
         deadline = time.monotonic() + self.wait

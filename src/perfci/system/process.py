@@ -4,6 +4,7 @@ The conductor talks to the parent (`perfci/worker/parent.py`) and to each launch
 the conductor, the parent kills what is left.
 """
 
+import contextlib
 import json
 import math
 import select
@@ -106,7 +107,9 @@ class Parent:
         try:
             self._listener.bind(address)
         except OSError as error:
-            raise MachineError(f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path") from None
+            raise MachineError(
+                f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path"
+            ) from None
         self._listener.listen(16)
         self.address = address
         log = scratch / "parent.log"
@@ -121,7 +124,9 @@ class Parent:
                     stderr=subprocess.STDOUT,
                 )
         except OSError as error:
-            raise MachineError(f"{python}: cannot be started ({error.strerror}): name an interpreter with --python") from None
+            raise MachineError(
+                f"{python}: cannot be started ({error.strerror}): name an interpreter with --python"
+            ) from None
         self.control = self._accept("parent", START_TIMEOUT, log)
 
     def _accept(self, name: int | str, timeout: float, log: Path) -> Channel:
@@ -131,7 +136,9 @@ class Parent:
                 raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
             if name == "parent" and self._process.poll() is not None:
                 tail = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-                raise MachineError(f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer")
+                raise MachineError(
+                    f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer"
+                )
             if time.monotonic() > deadline:
                 raise MachineError(f"{self.python}: did not start within {timeout:g} s: is the machine overloaded?")
             watched: list[Any] = [self._listener, *([self.control] if name != "parent" else [])]
@@ -152,7 +159,9 @@ class Parent:
         except (TimeoutError, Garbage, OSError):
             message = None
         if message is None:
-            raise MachineError("the parent of the launches was killed: run again; if memory is short, set memory: in perfci.yaml")
+            raise MachineError(
+                "the parent of the launches was killed: run again; if memory is short, set memory: in perfci.yaml"
+            )
         if "exited" in message:
             self._exits[message["exited"]] = Exit(
                 message["code"], message["signal"], message["wall"], message["maxrss"]
@@ -205,7 +214,13 @@ class Parent:
         return Launch(self, ident, started["pid"], self._accept(ident, START_TIMEOUT, log), log)
 
     def _spawn(
-        self, ident: int, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, cores: Sequence[int] = ()
+        self,
+        ident: int,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        cores: Sequence[int] = (),
     ) -> dict[str, Any]:
         request = {
             "op": "spawn", "id": ident, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log),
@@ -248,7 +263,8 @@ class Parent:
                 look = now + POLL
                 if self.memory_limit and (used := memory_of(pid)) > self.memory_limit:
                     self.kill(ident)
-                    text = f"used {used / 2**30:.1f} GiB of memory, more than the {self.memory_limit / 2**30:.1f} GiB allowed"
+                    allowed = f"{self.memory_limit / 2**30:.1f} GiB allowed"
+                    text = f"used {used / 2**30:.1f} GiB of memory, more than the {allowed}"
                     raise Died(Reason(kind="memory", text=text))
             ready = select.select(watched, [], [], min(deadline, look) - now)[0]
             if channel is not None and channel in ready:
@@ -344,10 +360,8 @@ class Launch:
         if not self.alive:
             return
         self.alive = False
-        try:
+        with contextlib.suppress(OSError):  # it is gone; its exit is collected below
             self.channel.send({"op": "bye"})
-        except OSError:
-            pass  # it is gone; its exit is collected below
         self.channel.close()
         if self.parent.wait_exit(self.ident, 5) is None:
             self.parent.kill(self.ident)

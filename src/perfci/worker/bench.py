@@ -171,9 +171,7 @@ class Bench:
             fill_with_ones(out)
         return self._take("empty", out)
 
-    def tensor(
-        self, data: Any, *, dtype: Optional[Dtype] = None, host: bool = False, pinned: bool = False
-    ) -> Tensor:
+    def tensor(self, data: Any, *, dtype: Optional[Dtype] = None, host: bool = False, pinned: bool = False) -> Tensor:
         """A copy of `data`, a tensor or nested lists of numbers, placed like a drawn one."""
         torch = _torch()
         source = torch.as_tensor(data, dtype=None if dtype is None else self.dtype(dtype))
@@ -354,12 +352,7 @@ def _torch() -> Any:
 
 
 def _check_amount(where: str, amount: Union[int, float]) -> None:
-    if (
-        isinstance(amount, bool)
-        or not isinstance(amount, (int, float))
-        or not math.isfinite(amount)
-        or amount < 0
-    ):
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not math.isfinite(amount) or amount < 0:
         raise ValueError(f"{where}: {amount!r} is no finite number of at least 0")
 
 

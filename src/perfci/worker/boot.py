@@ -8,13 +8,14 @@ import os
 import sys
 
 
-def load():
+def load() -> None:
     """Load the folder of this file as the package `perfci_worker`."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
     spec = importlib.util.spec_from_file_location(
         "perfci_worker", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
+    assert spec is not None and spec.loader is not None  # this file is there
     module = importlib.util.module_from_spec(spec)
     sys.modules["perfci_worker"] = module
     spec.loader.exec_module(module)
@@ -22,6 +23,6 @@ def load():
 
 if __name__ == "__main__":
     load()
-    from perfci_worker import launch, parent
+    from perfci_worker import launch, parent  # type: ignore[import-not-found]  # loaded just now
 
     {"parent": parent.main, "launch": launch.main}[sys.argv[1]](*sys.argv[2:])

@@ -79,9 +79,7 @@ def finite(out: Any) -> Outcome:
                     if bool(bad.any()):
                         index = int(_first(bad))
                         count = int(xp.count_nonzero(bad))
-                        return _not_finite(
-                            wide.reshape(-1)[index].item(), (*path, _index(start, chunk, index)), count
-                        )
+                        return _not_finite(wide.reshape(-1)[index].item(), (*path, _index(start, chunk, index)), count)
         elif isinstance(leaf, (float, complex)) and not cmath.isfinite(leaf):
             return _not_finite(leaf, path, 1)
     return Outcome(True)
@@ -137,13 +135,9 @@ class _Tally:
     def outcome(self) -> Outcome:
         """The judgement."""
         if self.reference_nan_at:
-            return Outcome(
-                False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}"
-            )
+            return Outcome(False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}")
         if self.nans:
-            return Outcome(
-                False, "nan", math.inf, f"{self.nan_at}; {self.nans} of {self.total} elements are NaN"
-            )
+            return Outcome(False, "nan", math.inf, f"{self.nan_at}; {self.nans} of {self.total} elements are NaN")
         if self.differing:
             far = f", the worst {self.worst:.3g} × the tolerance" if math.isfinite(self.worst) else ""
             return Outcome(
@@ -196,9 +190,7 @@ def _compare_objects(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
     try:
         equal = bool(out == ref)
     except (TypeError, ValueError, RuntimeError):
-        raise _Mismatch(
-            f"{_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists"
-        ) from None
+        raise _Mismatch(f"{_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists") from None
     if not equal:
         tally.differs(1, math.inf, path, out, ref)
 
@@ -246,9 +238,7 @@ def _compare_chunk(tally: _Tally, out: Any, ref: Any, start: tuple[int, ...], pa
     if tally.exact and _is_exact(out) and _is_exact(ref):
         wrong = _signed(out) != _signed(ref)
         if out.dtype != ref.dtype and "uint64" in f"{out.dtype} {ref.dtype}":
-            wrong = wrong | (
-                _widen(out) != _widen(ref)
-            )  # the sign bit of the one is a value bit of the other
+            wrong = wrong | (_widen(out) != _widen(ref))  # the sign bit of the one is a value bit of the other
         count = int(xp.count_nonzero(wrong))
         if count:
             index = int(_first(wrong))

@@ -64,7 +64,7 @@ class CudaSampler:
         self.queue_seconds = (time.perf_counter() - start) / 6
         self.torch.cuda.synchronize()
         times = sorted(begin.elapsed_time(end) for begin, end in events)
-        return max(times[2] * 1e-3, 1e-9)
+        return max(float(times[2]) * 1e-3, 1e-9)
 
     def block(self, batch: int, samples: int) -> list[float]:
         """`samples` GPU times of one execution, in seconds. `batch` is 1 under this contract.

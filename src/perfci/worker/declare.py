@@ -143,9 +143,7 @@ def kernel(
             if _collectors:
                 twin = next((other for other in _collectors[-1] if other.name == label), None)
                 if twin is not None:
-                    raise ValueError(
-                        f"kernel {label!r} is declared already in line {twin.line}: rename one of them"
-                    )
+                    raise ValueError(f"kernel {label!r} is declared already in line {twin.line}: rename one of them")
         except (TypeError, ValueError) as error:
             raise type(error)(f"{file}:{line}: {error}") from None
         if _collectors:
@@ -189,9 +187,7 @@ def _devices(devices: Any) -> dict[str, Mapping[str, Any]]:
     return overrides
 
 
-def _variant(
-    fn: Callable[..., Any], params: Any, fuzz: Any, device: str, overrides: Mapping[str, Any]
-) -> Variant:
+def _variant(fn: Callable[..., Any], params: Any, fuzz: Any, device: str, overrides: Mapping[str, Any]) -> Variant:
     own = overrides.get("params") or {}
     timed = {**_values(params, "params"), **_values(own, f"devices[{device!r}]['params']")}
     checked = _values(fuzz, "fuzz")
@@ -227,11 +223,7 @@ def _values(given: Any, where: str) -> dict[str, list[Any]]:
 def _fits(fn: Callable[..., Any], timed: Params, checked: Params, device: str) -> None:
     """Whether `fn(bench, **params)` can be called."""
     parameters = list(inspect.signature(fn).parameters.values())
-    if (
-        not parameters
-        or parameters[0].name != "bench"
-        or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY
-    ):
+    if not parameters or parameters[0].name != "bench" or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise TypeError(f"{fn.__name__}() takes 'bench' as its first parameter: def {fn.__name__}(bench, …)")
     rest = parameters[1:]
     keywords = {p.name: p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -248,9 +240,7 @@ def _fits(fn: Callable[..., Any], timed: Params, checked: Params, device: str) -
             parameter.VAR_KEYWORD,
         )
         if required and parameter.name not in timed:
-            raise TypeError(
-                f"{fn.__name__}() needs values for {parameter.name!r} on {device}: add it to params"
-            )
+            raise TypeError(f"{fn.__name__}() needs values for {parameter.name!r} on {device}: add it to params")
 
 
 def _limits(limits: Any) -> list[dict[str, Any]]:
@@ -258,9 +248,7 @@ def _limits(limits: Any) -> list[dict[str, Any]]:
         raise TypeError("limits is a list of mappings, such as [{'metric': 'time', 'regression': '5%'}]")
     for limit in limits:
         if not isinstance(limit, Mapping) or not all(isinstance(key, str) for key in limit):
-            raise TypeError(
-                f"limits: {limit!r} is no mapping, such as {{'metric': 'time', 'regression': '5%'}}"
-            )
+            raise TypeError(f"limits: {limit!r} is no mapping, such as {{'metric': 'time', 'regression': '5%'}}")
         if "cases" in limit:
             raise ValueError("limits: leave out 'cases': the limit holds for this kernel's cases")
     return [dict(limit) for limit in limits]
@@ -270,7 +258,5 @@ def _distinct(cases: list[CaseSpec]) -> None:
     seen: dict[str, Params] = {}
     for case in cases:
         if case.id in seen:
-            raise ValueError(
-                f"{seen[case.id]} and {case.params} make the same id {case.id!r}: change one value"
-            )
+            raise ValueError(f"{seen[case.id]} and {case.params} make the same id {case.id!r}: change one value")
         seen[case.id] = case.params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -129,7 +130,8 @@ def _relative(file: str, top: Path) -> Optional[str]:
 
 
 def _inside(path: Path, folders: Sequence[Path]) -> bool:
-    return any(path == folder or folder in path.parents for folder in folders)
+    whole = os.path.join(path, "")
+    return any(whole.startswith(os.path.join(folder, "")) for folder in folders)
 
 
 def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
@@ -179,6 +181,19 @@ def _real(path: str) -> Path:
     return Path(os.path.realpath(path))
 
 
+@functools.lru_cache(maxsize=None)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _real_file(path: str) -> Path:
+    """_real() for the thousands of files of a large library, which lie in few folders."""
+    if os.path.islink(path):
+        return _real(path)
+    folder, name = os.path.split(path)
+    return Path(_real_folder(folder), name)
+
+
 def _imported() -> Iterator[tuple[str, str, list[Path]]]:
     """Name, file as given, and real places of every module that came from a file or a namespace package."""
     for name, module in list(sys.modules.items()):
@@ -188,7 +203,7 @@ def _imported() -> Iterator[tuple[str, str, list[Path]]]:
         file, folders = module.__dict__.get("__file__"), module.__dict__.get("__path__")
         if isinstance(file, str):
             if os.path.isabs(file):  # torch.ops calls itself "_ops.py"
-                yield name, file, [_real(file)]
+                yield name, file, [_real_file(file)]
         elif folders is not None:
             places = [entry for entry in folders if isinstance(entry, str)]
             if places:

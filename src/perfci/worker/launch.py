@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -55,10 +56,8 @@ def enter(message: dict[str, Any]) -> None:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):  # the user's code closed it
                 stream.flush()
-            except (OSError, ValueError):
-                pass  # the user's code closed it
         os._exit(code)
 
 

@@ -6,6 +6,7 @@ ends; on Linux it is a subreaper, so that daemons which user code leaves behind 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -56,14 +57,12 @@ def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
 
 def kill(pid: int) -> None:
     """SIGKILL to one process, gone or not."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or no longer ours
         os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # gone already, or no longer ours
 
 
 class Parent:
-    """The loop of the parent process. Requests come from the conductor; exits of children are reported as they happen."""
+    """The loop of the parent process: serves the conductor, and reports exits of children as they happen."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -80,7 +79,8 @@ class Parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             if not self.channel.pending():
-                ready = select.select([self.channel, read], [], [])[0]
+                watched: list[Any] = [self.channel, read]
+                ready = select.select(watched, [], [])[0]
                 if read in ready:
                     os.read(read, 4096)
                     self.reap()
@@ -133,7 +133,7 @@ class Parent:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=leash if message.get("cores") is None else lambda: leash(message["cores"]),
+                    preexec_fn=lambda: leash(message["cores"]),  # noqa: PLW1509  # this process has one thread
                 )
         except (OSError, subprocess.SubprocessError) as error:
             self.channel.send({"started": message["id"], "pid": None, "error": str(error)})

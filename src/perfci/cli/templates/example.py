@@ -1,7 +1,8 @@
 """A first case for perfci. Replace smooth() by your own kernel."""
 
-import perfci
 import torch
+
+import perfci
 
 
 def smooth(x, rounds):
