@@ -77,7 +77,7 @@ def test_agrees_with_its_reference_at_all_its_shapes(case):
 )
 def test_the_tolerance_of_16_bit_types_fits_them(name, dtype):
     result = check(KERNELS[name], {**smallest(name), "dtype": dtype})
-    assert result["text"] == "" and 0.05 < result["worst"]
+    assert result["text"] == "" and result["worst"] > 0.05
 
 
 @pytest.mark.parametrize("name", ["matmul", "sdpa", "trajectory_resample"])

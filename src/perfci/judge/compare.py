@@ -1,16 +1,7 @@
-"""Whether base and head of a case are the same question, so that their numbers may be compared."""
-
-import math
-from typing import Any
+"""What an arm says of a case, for the judge."""
 
 from perfci.model.base import ArmName
 from perfci.model.results import Case, CaseArm
-
-SKETCH_TOLERANCE = 1e-6
-"""Relative to the largest projection: far above float64's rounding over the sums, far below any change that
-matters."""
-
-_TEXT = 60
 
 
 def state(case: Case, arm: ArmName) -> CaseArm:
@@ -26,52 +17,3 @@ def state(case: Case, arm: ArmName) -> CaseArm:
     if found.status == "skipped" and kind == "budget":
         return found.model_copy(update={"status": "ok"})
     return found
-
-
-def _say(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
-
-
-def _both(name: str, base: Any, head: Any) -> str:
-    return f"{name} is {_say(base)} in base, {_say(head)} in head"
-
-
-def _dicts(what: str, base: dict[str, Any], head: dict[str, Any]) -> list[str]:
-    return [
-        _both(f"{what} {name}", base.get(name, "not set"), head.get(name, "not set"))
-        for name in sorted(base.keys() | head.keys())
-        if name not in base or name not in head or base[name] != head[name]
-    ]
-
-
-def _sketches(base: list[float], head: list[float]) -> list[str]:
-    if not base and not head:
-        return []
-    if not base or not head:
-        return [_both("a reference", "given" if base else "not given", "given" if head else "not given")]
-    if len(base) != len(head):
-        return [_both("the length of the reference's sketch", len(base), len(head))]
-    if not all(map(math.isfinite, base + head)):
-        return ["the reference's sketch holds values that are not finite"]
-    largest = max(abs(v) for v in base + head)
-    at = max(range(len(base)), key=lambda i: abs(base[i] - head[i]))
-    if abs(base[at] - head[at]) <= SKETCH_TOLERANCE * largest:
-        return []
-    return [_both("the reference's result", f"{base[at]:.7g}", f"{head[at]:.7g}")]
-
-
-def differences(base: CaseArm, head: CaseArm) -> list[str]:
-    """What makes the arms two different questions, one phrase each with both values; empty where they are
-    the same."""
-    found = _dicts("parameter", base.params, head.params)
-    found += _dicts("declared work", base.work.model_dump(), head.work.model_dump())
-    if base.inputs != head.inputs:
-        mine, theirs = (arm.inputs[:12] or "unknown" for arm in (base, head))
-        found.append(_both("the inputs' digest", mine, theirs))
-    for name in ("rtol", "atol"):
-        mine, theirs = getattr(base.check, name), getattr(head.check, name)
-        if mine != theirs:
-            found.append(_both(name, mine, theirs))
-    found += _dicts("contract", base.contract, head.contract)
-    return found + _sketches(base.check.sketch, head.check.sketch)

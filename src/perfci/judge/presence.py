@@ -1,9 +1,10 @@
 """Rows that speak of a case itself: missing, added, failed, skipped, changed."""
 
-from perfci.judge.compare import differences, state
+from perfci.judge.compare import state
 from perfci.judge.rows import Context, about, about_id, because, centre
 from perfci.judge.words import one_line
 from perfci.model.base import ARMS, DeviceKind
+from perfci.model.comparison import differences
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case, Results
 from perfci.stats.series import arm_values, metrics

@@ -8,7 +8,7 @@ from perfci.measure.cases import Found
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench
 from perfci.model.base import ArmName
-from perfci.model.results import Case, CaseArm, Check, Reason, Work
+from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
 Estimates = dict[str, dict[ArmName, float]]
@@ -83,14 +83,3 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
 def _finite(worst: float | None) -> float | None:
     """Where a result is not finite its error has no size; the reason says so."""
     return worst if worst is not None and math.isfinite(worst) else None
-
-
-def comparable(base: CaseArm, head: CaseArm) -> bool:
-    """Whether both arms declare the same work on the same inputs under the same contract."""
-    return (
-        base.params == head.params
-        and base.work == head.work
-        and base.inputs == head.inputs
-        and base.contract == head.contract
-        and (base.check.rtol, base.check.atol) == (head.check.rtol, head.check.atol)
-    )

@@ -16,13 +16,14 @@ from typing import Any
 
 import perfci
 from perfci.measure.cases import Found, choose_devices, load, merge, require_some, subjects
-from perfci.measure.checks import Estimates, check_arm, comparable
+from perfci.measure.checks import Estimates, check_arm
 from perfci.measure.commands import Runner
 from perfci.measure.journal import Journal
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import idle_limits, judgements
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
@@ -405,7 +406,7 @@ def can_measure(case: Case) -> bool:
 def settled(case: Case, plan: Plan) -> bool:
     """Whether the pairs so far answer every judgement of the case."""
     base, head = case.arms.get("base"), case.arms["head"]
-    compared = base is not None and base.status == "ok" and comparable(base, head)
+    compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(
         answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
         for judgement in plan.judgements

@@ -1,8 +1,10 @@
 """The plan: everything that is fixed before the first sample."""
 
+import math
+from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from perfci.model.base import ArmName, DeviceKind, Document
 from perfci.model.policy import Severity
@@ -30,6 +32,15 @@ class Looks(Document):
     """Chance, per judgement, that a slow-down of the limit's size is acquitted."""
     confirm: Share = 0.005
     """A conviction must also show a change of more than half the limit at this level."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "Looks":
+        if not self.pairs or self.pairs[0] < 1 or any(a >= b for a, b in pairwise(self.pairs)):
+            raise ValueError("looks need rising numbers of pairs")
+        for shares in (self.convict, self.acquit):
+            if len(shares) != len(self.pairs) or math.fsum(shares) > 1 + 1e-9:
+                raise ValueError("looks need one share for each number of pairs, which sum to at most 1")
+        return self
 
 
 class Schedule(Document):

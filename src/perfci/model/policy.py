@@ -85,6 +85,8 @@ class Limit(Document):
     def _one_purpose(self) -> "Limit":
         if self.regression is None and self.min is None and self.max is None:
             raise ValueError("a limit needs one of: regression, min, max")
+        if self.regression == 0:
+            raise ValueError("regression: 0% can never be excluded by timing: write the change that must be found")
         if self.floor is not None and (self.metric != "time" or self.regression is None):
             raise ValueError("floor belongs to a limit with metric: time and regression")
         return self

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from perfci.model.base import ArmName, DeviceKind, Document
 from perfci.model.fingerprint import Fingerprint
@@ -106,6 +106,13 @@ class Case(Document):
     pairs: list[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
     """Why measuring ended."""
+
+    @field_validator("pairs")
+    @classmethod
+    def _pairs_differ(cls, pairs: list[Pair]) -> list[Pair]:
+        if len({pair.index for pair in pairs}) != len(pairs):
+            raise ValueError("two pairs have the same index")
+        return pairs
 
     @property
     def key(self) -> str:

@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
 BLOCKS, BLOCK_BYTES = 8, 2**28
-"""Blocks of each size that are poisoned, for a kernel may allocate some of an output's size before it; two
-where more would take more bytes than this."""
+"""Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
+kernel may take before its output. Two where more would take more bytes than this."""
 ALIGNMENT = 64
 """Bytes: torch asks for memory on the CPU at multiples of this."""
-SMALL, SWEEP = 4096, 1024
-"""Bytes: blocks up to the first come out of free ones that are larger by up to the second."""
+SMALL = 2**20
+"""Bytes: up to here glibc may hand out what it keeps aside, which M_PERTURB does not reach."""
 PROJECTIONS = 4
 STAND_IN = 1e6
 """Takes the place of an infinity in a sketch, which must stay finite."""
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
+M_PERTURB = -6  # malloc.h of glibc
+FILL_WITH_ONES = 0x100
+"""Value of M_PERTURB: not 0, which switches it off, and with a low byte whose complement, the filling, is 0xFF."""
 
 Path = tuple[Any, ...]
 
@@ -360,12 +362,13 @@ def leaf_sizes(out: Any) -> list[int]:
     return sorted(sizes - {0})
 
 
-def poison_memory(sizes: Sequence[int], device: str) -> None:
-    """Leave freed blocks of `sizes` bytes full of ones for the allocator: NaN in every floating-point type.
+@contextlib.contextmanager
+def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
+    """Within it, memory that is allocated and not written is full of ones: NaN in every floating-point type.
 
-    A kernel that returns memory which it has not written then returns NaN instead of the right values of the
-    run before. On the CPU it makes glibc recycle what is freed, for the rest of the process, which changes
-    its timing: for processes that only check. On macOS it does nothing.
+    A kernel that returns what it has not written then returns NaN instead of the right values of the run before. On
+    a GPU this holds for blocks of `sizes` bytes, on the CPU for all that glibc hands out; other allocators are served
+    as on a GPU. On macOS it does nothing.
     """
     if device.startswith("cuda"):
         import torch
@@ -376,32 +379,37 @@ def poison_memory(sizes: Sequence[int], device: str) -> None:
         for block in held:
             block.fill_(0xFF)
         torch.cuda.synchronize()
+        del held
+        yield
     elif sys.platform.startswith("linux"):
-        _poison_heap(sizes)
+        libc = ctypes.CDLL(None)
+        perturbed = hasattr(libc, "mallopt") and libc.mallopt(M_PERTURB, FILL_WITH_ONES) == 1
+        try:
+            _poison_freed(libc, [size for size in sizes if size <= SMALL or not perturbed])
+            yield
+        finally:
+            if perturbed:
+                libc.mallopt(M_PERTURB, 0)
+    else:
+        yield
 
 
 def _blocks(size: int) -> int:
     return max(2, min(BLOCKS, BLOCK_BYTES // size))
 
 
-def _poison_heap(sizes: Sequence[int]) -> None:
-    libc = ctypes.CDLL(None)
+def _poison_freed(libc: ctypes.CDLL, sizes: Sequence[int]) -> None:
     libc.malloc.restype = libc.aligned_alloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
-    if hasattr(libc, "mallopt"):  # musl has none
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
     held = []
     for size in sizes:
-        # All are held at once: the free block that the allocator would choose for the result is among them.
-        for room in range(size, size + SWEEP, 16) if size <= SMALL else (size,):
-            for _ in range(_blocks(room)):
-                held += [(libc.malloc(room), room), (libc.aligned_alloc(ALIGNMENT, room), room)]
-    for address, room in held:
+        for _ in range(_blocks(size)):
+            held += [(libc.malloc(size), size), (libc.aligned_alloc(ALIGNMENT, size), size)]
+    for address, size in held:
         if address:
-            ctypes.memset(address, 0xFF, room)
+            ctypes.memset(address, 0xFF, size)
     for address, _ in held:
         libc.free(address)
 
@@ -487,12 +495,12 @@ def _execute(
     """The outcome of one execution, and the reference, copied before: a kernel may work in place."""
     reference = prepared.bench.declared_reference()
     expected = _copied(reference.fn()) if reference else None
-    poison_memory(sizes, device)
-    out = prepared.fn()
-    if device.startswith("cuda"):
-        import torch
+    with poisoned_memory(sizes, device):
+        out = prepared.fn()
+        if device.startswith("cuda"):
+            import torch
 
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
     if reference is None:
         return finite(out), None
     return (
