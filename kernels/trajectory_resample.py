@@ -34,7 +34,7 @@ def interpolated(values, times, at):
 
 
 @perfci.kernel(
-    params={"batch": [32]},
+    params={"batch": [4, 32], "dtype": ["bf16", "fp32"]},
     fuzz={"batch": [1, 7], "source": [2, 499, 500], "target": [1, 255], "dim": [1, 250]},
     devices={"cuda": None, "cpu": {"params": {"batch": [4], "dtype": ["fp32"]}}},
     limits=[
@@ -42,7 +42,7 @@ def interpolated(values, times, at):
         {"metric": "throughput", "min": "5000/s", "devices": ["cuda"]},
     ],
 )
-def trajectory_resample(bench, batch, *, source=500, target=256, dim=256, dtype="bf16"):
+def trajectory_resample(bench, batch, dtype, *, source=500, target=256, dim=256):
     values = bench.randn(batch, source, dim, dtype=dtype)
     # Recorded times are never even: steps of 1 ± 0.4. All targets lie between the first and the last.
     times = bench.rand(batch, source, low=-0.2, high=0.2).add_(torch.arange(source, device=bench.device))

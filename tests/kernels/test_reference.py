@@ -44,7 +44,7 @@ def test_every_file_imports_and_the_ids_are_those_that_limits_and_records_name()
         "host_transfer/memory=pinned/mib=64",
         *(f"matmul/n={n}/dtype={dtype}" for n in (1024, 4096, 8192) for dtype in ("bf16", "fp16", "fp32")),
         *(f"sdpa/seq={seq}" for seq in (128, 256, 512, 1024, 2048)),
-        "trajectory_resample/batch=32",
+        *(f"trajectory_resample/batch={batch}/dtype={dtype}" for batch in (4, 32) for dtype in ("bf16", "fp32")),
     ]
     assert [case.id for case in ON_CPU] == [
         "matmul/n=256/dtype=fp32",

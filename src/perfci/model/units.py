@@ -135,8 +135,9 @@ def show(value: float | None, unit: str) -> str:
         return f"{significant(value)} {unit}"
     if unit == "%":
         return f"{significant(value * 100)} %"
-    if unit in FLOP_UNITS:
-        return f"{significant(value)} {unit}"
+    if unit == "TFLOP/s":
+        name = "TFLOP/s" if abs(value) >= 0.9995 else "GFLOP/s"
+        return f"{significant(value / FLOP_UNITS[name])} {name}"
     for name, scale in (("G ", 1e9), ("M ", 1e6), ("k ", 1e3)):
         if abs(value) >= scale * 0.9995:
             return f"{significant(value / scale)} {name}{unit}".rstrip()

@@ -81,14 +81,15 @@ class _Printer:
 
     def print(self) -> None:
         self.header()
-        rows = self.report.rows
+        known = [row for row in self.report.rows if not self.view.passed_over(row)]
+        rows = known
         if len(rows) > MOST_ROWS:
             rows = [row for row in rows if row.class_ != "unchanged"]
         if rows:
             self.table(self.row_table(rows))
-        hidden = len(self.report.rows) - len(rows)
-        if hidden:
-            self.block([Text(f"{hidden} unchanged rows are not shown.", "dim")])
+        if len(rows) < len(known):
+            self.block([Text(f"{len(known) - len(rows)} unchanged rows are not shown.", "dim")])
+        self.block([Text(visible(line), "dim") for line in self.view.skipped])
         if self.rich:
             self.block([self.reason(row) for row in rows if not _quiet(row) and self.why(row)])
         if not self.view.comparing and self.view.measured:

@@ -139,6 +139,23 @@ class View:
         """Rows that got better."""
         return [row for row in self.report.rows if row.class_ == "improvement" and row.effect == "pass"]
 
+    @staticmethod
+    def passed_over(row: Row) -> bool:
+        """Whether a row says no more than that its case needs a device that is not here."""
+        return row.class_ == "skipped" and row.effect == "pass"
+
+    @cached_property
+    def skipped(self) -> list[str]:
+        """What was passed over, a line for each reason: `5 cases skipped: needs cuda (matmul, sdpa)`."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.report.rows:
+            if self.passed_over(row):
+                groups.setdefault(row.reason.removeprefix("skipped: "), []).append(row)
+        return [
+            f"{count(len(rows), 'case')} skipped: {reason} ({', '.join(dict.fromkeys(row.kernel for row in rows))})"
+            for reason, rows in groups.items()
+        ]
+
     @cached_property
     def measured(self) -> list[MeasuredCase]:
         """Measured values by case, in the Report's order."""
@@ -170,7 +187,8 @@ class View:
     @cached_property
     def kinds(self) -> list[DeviceKind]:
         """Kinds of devices that rows or values speak of, the GPU first."""
-        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {m.device for m in self.report.measured}
+        seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
+        seen |= {measured.device for measured in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:

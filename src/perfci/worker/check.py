@@ -371,15 +371,7 @@ def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
     as on a GPU. On macOS it does nothing.
     """
     if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        held = [torch.empty(s, dtype=torch.uint8, device=device) for s in sizes for _ in range(_blocks(s))]
-        for block in held:
-            block.fill_(0xFF)
-        torch.cuda.synchronize()
-        del held
+        _poison_cached(sizes, device)
         yield
     elif sys.platform.startswith("linux"):
         libc = ctypes.CDLL(None)
@@ -396,6 +388,18 @@ def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
 
 def _blocks(size: int) -> int:
     return max(2, min(BLOCKS, BLOCK_BYTES // size))
+
+
+def _poison_cached(sizes: Sequence[int], device: str) -> None:
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    # All are held at once: the caching allocator would otherwise give out the same block again and again.
+    held = [torch.empty(s, dtype=torch.uint8, device=device) for s in sizes for _ in range(_blocks(s))]
+    for block in held:
+        block.fill_(0xFF)
+    torch.cuda.synchronize()
 
 
 def _poison_freed(libc: ctypes.CDLL, sizes: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import sys
 import time
@@ -63,8 +64,6 @@ def enter(message: dict[str, Any]) -> None:
 
 def main(setup: str) -> None:
     """Entry of a spawned launch: `setup` is the JSON that a fork would get."""
-    import json
-
     enter(json.loads(setup))
 
 
@@ -77,6 +76,7 @@ class Launch:
         self.kernels: dict[str, declare.Kernel] = {}
         self.prepared: Any = None
         self.sampler: Any = None
+        self.fuzzed: set[str] = set()
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
@@ -168,7 +168,13 @@ class Launch:
         """Check one case for correctness at its own and its fuzzed parameters."""
         kernel = self.kernels[message["kernel"]]
         device, params = message["device"], message["params"]
-        sets = [params, *(kernel.fuzz_sets(device, params) if message["fuzz"] else [])]
+        sets = [params]
+        for fuzzed in kernel.fuzz_sets(device, params) if message["fuzz"] else []:
+            # The cases of a kernel share most of their fuzzed shapes: each is checked once, with the first of them.
+            name = json.dumps([kernel.name, device, fuzzed], sort_keys=True)
+            if name not in self.fuzzed:
+                self.fuzzed.add(name)
+                sets.append(fuzzed)
         return check.check_case(
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
@@ -180,6 +186,8 @@ class Launch:
         self.prepared = bench.prepare(
             kernel, message["params"], message["device"], message["seed"], message["placement"], False
         )
+        made = self.prepared.bench
+        digest = made.inputs_digest() if message.get("digest") else None  # before a kernel changes its inputs
         if message["device"] == "cuda":
             from .cuda import CudaSampler
 
@@ -189,10 +197,9 @@ class Launch:
 
             self.sampler = CpuSampler(self.prepared.fn)
         estimate = self.sampler.estimate()
-        made = self.prepared.bench
         return {
             "estimate": estimate,
-            "digest": made.inputs_digest() if message.get("digest") else None,
+            "digest": digest,
             "work": made.declared_work(),
             "contract": dict(self.sampler.contract(), threads=self.setup["threads"]),
         }
@@ -209,6 +216,7 @@ class Launch:
             if message["verify"]:
                 outcome = check.verify(self.prepared, message.get("rtol"), message.get("atol"))
         finally:
+            self.prepared.bench.release()
             self.prepared = self.sampler = None
             gc.collect()
         if outcome is None:

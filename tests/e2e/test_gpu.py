@@ -1,0 +1,69 @@
+"""The gate on a GPU. Skipped, visibly, where torch can use none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import Repo
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> None:
+    probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
+        pytest.skip("needs a GPU that torch can use")
+
+
+KERNELS = """
+    import perfci
+    import torch
+
+    EXTRA = 0
+
+    def chain(x, rounds):
+        for _ in range(rounds):
+            x = torch.sin(x)
+        return x
+
+    @perfci.kernel(devices=["cuda"])
+    def sines(bench):
+        x = bench.randn(4096, 4096)
+        def reference():
+            y = x.double()
+            for _ in range(20):
+                y = torch.sin(y)
+            return y
+        bench.reference(reference, rtol=1e-4, atol=1e-5)
+        return lambda: chain(x, 20 + EXTRA) if not EXTRA else (chain(x, EXTRA), chain(x, 20))[1]
+
+    @perfci.kernel(devices=["cuda"])
+    def asserts(bench):
+        x = bench.randn(1024)
+        index = bench.randint(0, 1024, 64)
+        return lambda: x[index]
+"""
+
+
+def test_slow_down_and_a_poisoned_context(repo: Repo) -> None:
+    """15 % more work of the same kind is a regression; a device-side fault costs its own case only."""
+    repo.write(
+        "perfci.yaml", "version: 1\nsuite: [kernels/*.py]\nlimits: [{cases: '*', metric: time, regression: 2%}]\n"
+    )
+    repo.write("kernels/k.py", KERNELS)
+    repo.commit("base")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 0, run.out + run.err
+    assert set(run.classes().values()) == {"unchanged"}
+    text = (repo.root / "kernels/k.py").read_text().replace("EXTRA = 0", "EXTRA = 3")
+    repo.write(
+        "kernels/k.py", text.replace("index = bench.randint(0, 1024, 64)", "index = bench.randint(5000, 6000, 64)")
+    )
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"sines": "regression", "asserts": "failed"}
+    row = next(row for row in run.report["rows"] if row["case"] == "sines")
+    assert 1.12 < row["interval"]["low"] < row["interval"]["high"] < 1.18
+    assert run.results["fingerprint"]["devices"]["cuda"]
