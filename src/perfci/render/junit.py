@@ -30,7 +30,7 @@ def render(report: Report) -> str:
     else:
         _child(run, "system-out", "\n".join([sentence, *view.remarks]))
     _suite(root, _RUN, [run], report)
-    for kind in view.kinds:
+    for kind in view.named_kinds:
         cases = [_case(view, row) for row in report.rows if row.device == kind]
         if cases:
             _suite(root, kind, cases, report)

@@ -186,9 +186,15 @@ class View:
 
     @cached_property
     def kinds(self) -> list[DeviceKind]:
-        """Kinds of devices that rows or values speak of, the GPU first."""
+        """Kinds of devices that were used, the GPU first."""
         seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
         seen |= {measured.device for measured in self.report.measured}
+        return [kind for kind in self.named_kinds if kind in seen]
+
+    @cached_property
+    def named_kinds(self) -> list[DeviceKind]:
+        """Kinds of devices that rows or values speak of, those passed over too; the GPU first."""
+        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {m.device for m in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:

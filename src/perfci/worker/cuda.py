@@ -54,6 +54,13 @@ class CudaSampler:
         self.fn()
         return events
 
+    def settle(self) -> None:
+        """Before a further placement in a process that is warm already."""
+        start = time.perf_counter()
+        self._queue(1)
+        self.queue_seconds = (time.perf_counter() - start) / 2
+        self.torch.cuda.synchronize()
+
     def estimate(self) -> float:
         """Warm up, then the median of five samples, in seconds; learns how long queueing takes."""
         for _ in range(WARM_CALLS):

@@ -77,6 +77,7 @@ class Launch:
         self.prepared: Any = None
         self.sampler: Any = None
         self.fuzzed: set[str] = set()
+        self.warm: set[str] = set()
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
@@ -196,7 +197,13 @@ class Launch:
             from .cpu import CpuSampler
 
             self.sampler = CpuSampler(self.prepared.fn)
-        estimate = self.sampler.estimate()
+        name = json.dumps([message["kernel"], message["params"], message["device"]], sort_keys=True)
+        estimate = None
+        if name not in self.warm:
+            self.warm.add(name)
+            estimate = self.sampler.estimate()
+        else:
+            self.sampler.settle()
         return {
             "estimate": estimate,
             "digest": digest,
