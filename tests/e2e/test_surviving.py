@@ -103,6 +103,18 @@ def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
     assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
 
 
+def test_a_file_whose_import_kills_the_process_costs_that_file(repo: Repo) -> None:
+    repo.policy()
+    for name in ("dies", "lives"):
+        repo.write(f"kernels/{name}.py", GOOD.format(name=name))
+    repo.commit("base")
+    repo.write("kernels/dies.py", dedent(GOOD.format(name="dies")) + "\nimport os\nos.abort()\n")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"dies": "failed", "lives": "unchanged"}
+    assert "importing it ended the process: killed by SIGABRT" in run.reasons()["dies"]
+
+
 def test_the_same_failure_in_both_arms_is_an_error_not_a_verdict(repo: Repo) -> None:
     repo.policy()
     repo.write(

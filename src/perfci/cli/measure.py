@@ -1,6 +1,5 @@
 """`perfci run` and `perfci compare`: measure, judge, render, exit."""
 
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -81,7 +80,7 @@ def _options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         committed=asked["committed"],
         seed=asked["seed"],
         wait=_duration("--wait", asked["wait"]),
-        command=["perfci", *map(shlex.quote, sys.argv[1:])],
+        command=["perfci", *sys.argv[1:]],
     )
 
 

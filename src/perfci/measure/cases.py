@@ -24,9 +24,9 @@ class Found:
     """Suite files that did not import."""
 
 
-def load(arm: ArmWork, launch: Launch, forbidden: Sequence[str]) -> Found:
-    """Import the arm's suite in a launch. Raises Died, and MachineError when the module-origin check fails."""
-    reply = launch.ask("load", max(arm.policy.timeout, 60.0), suite=arm.policy.suite, forbidden=list(forbidden))
+def load(arm: ArmWork, launch: Launch, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
+    """Import `suite` in a launch of the arm. Raises Died, and MachineError when the module-origin check fails."""
+    reply = launch.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
     require_inside(arm, reply["foreign"])
     arm.info.modules = reply["modules"]
     found = Found()

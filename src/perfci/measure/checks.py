@@ -45,7 +45,8 @@ def check_arm(
         try:
             if launch is None or not launch.alive:
                 launch = bench.launch(name)
-            estimate = _check_one(bench, launch, name, case, fuzz)
+            shapes = 1 + (found[name].cases[case.key]["fuzz"] if fuzz else 0)
+            estimate = _check_one(bench, launch, name, case, fuzz, shapes * bench.timeout)
         except Died as died:
             arm_case.status = "failed"
             arm_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
@@ -57,13 +58,13 @@ def check_arm(
     return estimates
 
 
-def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bool) -> float | None:
+def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bool, timeout: float) -> float | None:
     """Check and estimate one case. Returns seconds of one execution, None where the result is wrong. Raises Died."""
     arm = case.arms[name]
     base = case.arms.get("base")
     theirs = base.check if base is not None and base.status == "ok" else Check()
     fields: dict[str, Any] = {"kernel": case.kernel, "params": arm.params, "device": case.device}
-    reply = launch.ask("check", bench.timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
+    reply = launch.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     arm.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"],

@@ -2,63 +2,34 @@
 
 import hashlib
 import json
-import os
-import platform
 import random
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import perfci
-from perfci.measure.cases import Found, choose_devices, load, merge, require_some, subjects
+from perfci.measure.cases import Found, merge, require_some, subjects
 from perfci.measure.checks import Estimates, check_arm
 from perfci.measure.commands import Runner
 from perfci.measure.journal import Journal
 from perfci.measure.options import Options, Progress
-from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
+from perfci.measure.place import SCHEDULES, Place, discover, open_place
+from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
-from perfci.model.base import ArmName, DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.base import ArmName, DeviceKind, PerfciError
 from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import idle_limits, judgements
-from perfci.model.plan import Judgement, Looks, Plan, Schedule
-from perfci.model.policy import Policy
+from perfci.model.plan import Judgement, Looks, Plan
 from perfci.model.results import Case, Reason, Results
 from perfci.stats.answer import answer
-from perfci.system.facts import free_memory, host_facts
-from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.lease import Lease
-from perfci.system.process import Arena, Died, Parent
 
-MEMORY_SHARE = 0.75
-"""Share of the free memory that one launch may use, where the policy names no limit."""
 QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
-SCHEDULES: dict[DeviceKind, Schedule] = {
-    "cpu": Schedule(placements=3, blocks=6, samples=5, sample_time=1e-3, block_time=6e-3),
-    # 8 placements of 14 samples: what the noise of `cold` was measured with.
-    "cuda": Schedule(placements=8, blocks=2, samples=7, sample_time=1e-3, block_time=50e-3),
-}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Everything that stands before the suites are looked at."""
-
-    sources: Sources
-    limits: Policy
-    arms: Mapping[ArmName, ArmWork]
-    parent: Parent
-    facts: Fingerprint
-    benches: Mapping[DeviceKind, Bench]
-    runner: Runner
-    seed: int
 
 
 class Measurement:
@@ -73,7 +44,7 @@ class Measurement:
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
         with ExitStack() as stack:
-            place = self._open_place(stack)
+            place = open_place(self.options, self.progress, stack)
             for device in place.benches:
                 key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
                 stack.enter_context(Lease(key, self.options.wait, self.progress.note))
@@ -84,8 +55,8 @@ class Measurement:
     def listing(self) -> tuple[list[Case], list[Judgement], list[str]]:
         """The cases of head, their judgements, and the suite files that do not import. Measures nothing."""
         with ExitStack() as stack:
-            place = self._open_place(stack)
-            found = self._discover(place)
+            place = open_place(self.options, self.progress, stack)
+            found = discover(place)
             globs = self.options.cases
             cases = merge(found, place.arms, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
@@ -93,112 +64,18 @@ class Measurement:
             asked = judgements(place.limits, subjects(cases, found, place.facts.devices))
             return cases, asked, [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
 
-    def _open_place(self, stack: ExitStack) -> "Place":
-        """Snapshots, parent, builds and facts: everything before the first look at the suite."""
-        options = self.options
-        sources = find_sources(options)
-        limits = sources.policies[sources.policy_from]
-        for path in sweep_scratch():
-            self.progress.note(f"removed what an earlier run left behind: {path}")
-        try:
-            (options.out / "logs").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error("make", options.out, error) from None
-        write_atomic(options.out / ".gitignore", "*\n")
-        scratch = stack.enter_context(make_scratch("perfci")).path
-        arms = materialise(options, sources, scratch, self.progress)
-        first = next(iter(arms.values()))
-        env = environment(first, limits.threads, build=False)
-        parent = Parent(first.python, scratch, env, limits.memory or int(free_memory() * MEMORY_SHARE))
-        stack.callback(parent.close)
-        self._build(arms, parent)
-        self.progress.stage("starting the workers")
-        parent.preload()
-        facts = self._facts(arms, parent, scratch, limits)
-        devices = choose_devices(options, sources.policies, "cuda" in facts.devices)
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if cores and limits.threads > len(cores):
-            raise UsageError(
-                f"threads: {limits.threads} are asked for, this process may use {len(cores)} cores: lower threads"
-            )
-        cores = cores[-limits.threads :]
-        seed = options.seed if options.seed is not None else limits.seed
-        forbidden = [str(sources.root), *(str(arm.folder) for arm in arms.values())]
-        logs = options.out / "logs"
-        benches = {
-            device: Bench(
-                parent=parent,
-                arms=arms,
-                schedule=SCHEDULES[device],
-                seed=seed,
-                threads=limits.threads,
-                cores=cores if device == "cpu" else [],
-                timeout=limits.timeout,
-                forbidden=forbidden,
-                logs=logs,
-            )
-            for device in devices
-        }
-        runner = Runner(parent, arms, limits.timeout, cores, logs, scratch, limits.metrics)
-        return Place(sources, limits, arms, parent, facts, benches, runner, seed)
-
-    def _build(self, arms: Mapping[ArmName, ArmWork], parent: Parent) -> None:
-        for arm in arms.values():
-            if arm.policy.build:
-                self.progress.stage(f"building {arm.name}")
-                build(arm, parent, self.options.out)
-        broken = [arm for arm in arms.values() if arm.failure]
-        if broken and (broken[0].name == "base" or len(broken) == len(arms)):
-            reason = broken[0].failure
-            assert reason is not None
-            raise MachineError(f"{reason.text} (log: {self.options.out / (reason.log or '')})")
-
-    def _facts(self, arms: Mapping[ArmName, ArmWork], parent: Parent, scratch: Path, limits: Policy) -> Fingerprint:
-        """Facts of machine, interpreter and GPU, as a launch outside both arms sees them."""
-        arm = arms["head"]
-        place = scratch / "none"
-        place.mkdir()
-        launch = parent.launch(
-            Arena(place, place, [], arm.env, arm.python, limits.threads),
-            self.options.out / "logs" / "facts.log",
-        )
-        try:
-            seen = launch.ask("facts", 120)
-        except Died as died:
-            raise MachineError(f"{arm.python}: cannot tell its facts: {died.reason.text}") from None
-        finally:
-            launch.close()
-        facts = host_facts(perfci.__version__)
-        facts.python, facts.torch, facts.cuda = seen["python"], seen["torch"], seen["cuda"]
-        facts.devices = {"cpu": facts.cpu or platform.machine()}
-        if seen["gpu"]:
-            gpu = seen["gpu"]
-            facts.devices["cuda"] = gpu.pop("name")
-            facts.uuid = gpu.pop("uuid")
-            facts.extra = gpu
-            version = Path("/proc/driver/nvidia/version")
-            if version.exists():
-                words = version.read_text().split("Kernel Module", 1)[-1].split()
-                facts.driver = next((word for word in words if word[0].isdigit()), None)
-        return facts
-
-    def _measure(self, place: "Place", stack: ExitStack) -> None:
-        options, sources, limits, arms, facts = (
-            self.options,
-            place.sources,
-            place.limits,
-            place.arms,
-            place.facts,
-        )
-        benches, runner = place.benches, place.runner
-        devices = list(benches)
+    def _measure(self, place: Place, stack: ExitStack) -> None:
+        options, sources, limits, facts = self.options, place.sources, place.limits, place.facts
+        arms, benches, runner, devices = place.arms, place.benches, place.runner, list(place.benches)
         self.progress.stage("discovering cases")
-        found = self._discover(place)
+        found = discover(place)
         cases = merge(found, arms, devices, options.cases)
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
         whose = subjects(cases, found, facts.devices)
         asked = judgements(limits, whose)
+        if options.mode == "run":
+            asked = [judgement for judgement in asked if judgement.kind != "regression"]
         looks = Looks()
         if options.quick:
             looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
@@ -213,11 +90,7 @@ class Measurement:
             budget=budget,
             max_pairs=looks.pairs[-1],
         )
-        idle = (
-            []
-            if options.cases
-            else [f"{text} matches no case" for text in idle_limits(limits, [case.id for case in cases])]
-        )
+        idle = [] if options.cases else idle_limits(limits, [case.id for case in cases])
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)
@@ -225,7 +98,7 @@ class Measurement:
             run=journal.run,
             mode=options.mode,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=options.command,
+            command=reproduction(options.command, sources.base.sha if sources.base else None),
             repository=sources.root.name,
             fingerprint=facts,
             arms={name: arm.info for name, arm in arms.items()},
@@ -236,7 +109,7 @@ class Measurement:
             plan=plan,
             cases=cases,
             files=[failure for one in found.values() for failure in one.files],
-            notes=[*sources.notes, *idle, *self._notes(arms, options)],
+            notes=[*sources.notes, *(f"{text} matches no case" for text in idle), *self._notes(arms, options)],
         )
         estimates = self._check(cases, arms, benches, found, journal, fuzz=not options.quick)
         for case in cases:
@@ -249,25 +122,6 @@ class Measurement:
                 benches[case.device].plan_batch(case.key, list(estimates[case.key].values()), case.device)
         self._rounds(cases, plan, benches, runner, journal)
         self.results.seconds = time.monotonic() - self.started
-
-    def _discover(self, place: "Place") -> dict[ArmName, Found]:
-        """What the suites declare, each arm's in a launch of its own. Raises MachineError."""
-        bench = next(iter(place.benches.values()))
-        found: dict[ArmName, Found] = {}
-        for name, arm in place.arms.items():
-            found[name] = Found()
-            if arm.failure or not arm.policy.suite:
-                continue
-            try:
-                launch = place.parent.launch(arm.arena(bench.threads, bench.cores), bench.logs / f"{name}.log")
-                found[name] = load(arm, launch, bench.forbidden)
-                launch.close()
-            except Died as died:
-                log = bench.logs / f"{name}.log"
-                raise MachineError(
-                    f"{name}: importing its suite ended the process: {died.reason.text} (log: {log})"
-                ) from None
-        return found
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
         notes = []
@@ -412,6 +266,19 @@ def settled(case: Case, plan: Plan) -> bool:
         for judgement in plan.judgements
         if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
     )
+
+
+def reproduction(command: Sequence[str], base: str | None) -> list[str]:
+    """The command line with base as the commit that it was, so that it measures the same once branches have moved."""
+    words = list(command)
+    if base is None:
+        return words
+    for index, word in enumerate(words):
+        if word == "--base" and index + 1 < len(words):
+            return [*words[: index + 1], base, *words[index + 2 :]]
+        if word.startswith("--base="):
+            return [*words[:index], f"--base={base}", *words[index + 1 :]]
+    return [*words, "--base", base]
 
 
 def digest(data: Any) -> str:

@@ -35,8 +35,13 @@ class ArmWork:
     """Holds `tree/`, `site/` and `cache/`."""
     python: str
     env: dict[str, str] = field(default_factory=dict)
+    suite: list[str] = field(default_factory=list)
+    """Globs or files to import; without those whose import ends the process."""
     failure: Reason | None = None
     """Set when the arm did not build."""
+
+    def __post_init__(self) -> None:
+        self.suite = list(self.policy.suite)
 
     @property
     def tree(self) -> Path:
@@ -127,7 +132,9 @@ def choose_python(asked: str | None, policy: Policy, root: Path) -> str:
     return sys.executable
 
 
-def materialise(options: Options, sources: Sources, scratch: Path, progress: Progress) -> dict[ArmName, ArmWork]:
+def materialise(
+    options: Options, sources: Sources, scratch: Path, progress: Progress, seed: int
+) -> dict[ArmName, ArmWork]:
     """Snapshots of both arms under `scratch/base` and `scratch/head`. Raises UsageError, MachineError."""
     arms: dict[ArmName, ArmWork] = {}
     limits = sources.policies[sources.policy_from]
@@ -153,7 +160,7 @@ def materialise(options: Options, sources: Sources, scratch: Path, progress: Pro
             arm.info = Arm(
                 ref=str(sources.root.name), tree=snapshot_folder(sources.root, arm.tree, [options.out]).digest
             )
-        arm.env = environment(arm, limits.threads, build=False)
+        arm.env = environment(arm, limits.threads, seed, build=False)
         arms[name] = arm
     return arms
 
@@ -164,7 +171,7 @@ def _info(commit: Commit | None, snapshot: Snapshot) -> Arm:
     return Arm(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=snapshot.digest)
 
 
-def environment(arm: ArmWork, threads: int, *, build: bool) -> dict[str, str]:
+def environment(arm: ArmWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
     """The allow-listed environment of an arm, with its interpreter and what it built first on PATH."""
     env = arm_environment(
         arm.folder,
@@ -176,7 +183,7 @@ def environment(arm: ArmWork, threads: int, *, build: bool) -> dict[str, str]:
     )
     env["PATH"] = os.pathsep.join([str(Path(arm.python).parent), str(arm.site / "bin"), env.get("PATH", os.defpath)])
     if not build:
-        for name, value in STEADY_MALLOC.items():
+        for name, value in {**STEADY_MALLOC, "PYTHONHASHSEED": str(seed % 2**32)}.items():
             env.setdefault(name, value)
     return env
 
@@ -190,7 +197,7 @@ def build(arm: ArmWork, parent: Parent, out: Path) -> None:
         try:
             ended = parent.execute(
                 ["/bin/sh", "-euc", step],
-                env=environment(arm, arm.policy.threads, build=True),
+                env=environment(arm, arm.policy.threads, 0, build=True),
                 cwd=arm.tree,
                 log=log,
                 timeout=arm.policy.build_timeout,

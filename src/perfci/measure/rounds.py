@@ -41,7 +41,7 @@ class Bench:
         arm = self.arms[name]
         launch = self.parent.launch(arm.arena(self.threads, self.cores), self.logs / f"{name}.log")
         try:
-            launch.ask("load", max(self.timeout, 60.0), suite=arm.policy.suite, forbidden=self.forbidden)
+            launch.ask("load", max(self.timeout, 60.0), suite=arm.suite, forbidden=self.forbidden)
         except Died:
             launch.kill()
             raise

@@ -146,7 +146,7 @@ class Policy(Document):
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
     """For the build of one arm."""
     memory: Size | None = None
-    """Host memory that one launch may use; three quarters of what is free by default."""
+    """Host memory that one launch may use; by default what is free, shared out over the launches that live together."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of inputs and schedule."""
     mode: Literal["gate", "observe"] = "gate"

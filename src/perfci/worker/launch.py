@@ -155,6 +155,7 @@ class Launch:
                             "file": spec.file,
                             "line": spec.line,
                             "limits": list(kernel.limits),
+                            "fuzz": len(kernel.fuzz_sets(device, spec.params)),
                         }
                     )
         return {

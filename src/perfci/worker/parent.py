@@ -154,7 +154,8 @@ class Parent:
                 return
             if pid in self.running:
                 ident, start = self.running.pop(pid)
-                self.sweep()
+                if not self.running:
+                    self.sweep()  # not before: orphans of one launch may serve another of its children
                 self.channel.send(
                     {
                         "exited": ident,

@@ -1,0 +1,153 @@
+"""How often does the gate say what is true? Repeats whole runs on this machine and counts.
+
+    python benchmarks/trials.py init 30      # the repository that `perfci init` writes, unchanged
+    python benchmarks/trials.py slower 30    # a commit that makes a kernel of 1 ms or more 15 % slower
+    python benchmarks/trials.py python 20    # a case of pure Python, unchanged
+    python benchmarks/trials.py torch 20     # a case of torch, unchanged
+    python benchmarks/trials.py extension 20 # examples/extension, built in both arms, unchanged
+
+Keep the machine otherwise idle. Ends with 1 where a run said something else than expected.
+"""
+
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TORCH = """
+import perfci
+import torch
+
+EXTRA = 0
+
+
+def chain(x):
+    y = x
+    for _ in range(20):
+        y = torch.sin(y)
+    for _ in range(EXTRA):
+        torch.sin(x)
+    return y
+
+
+@perfci.kernel(devices=["cpu"])
+def sines(bench):
+    x = bench.randn({n})
+
+    def reference():
+        y = x.double()
+        for _ in range(20):
+            y = torch.sin(y)
+        return y
+
+    bench.reference(reference, rtol=1e-5, atol=1e-6)
+    return lambda: chain(x)
+"""
+PYTHON = """
+import perfci
+
+
+def parse(words):
+    table = {}
+    for index, word in enumerate(words):
+        table.setdefault(word[:3], []).append(index)
+    return {key: sum(value) for key, value in table.items()}
+
+
+@perfci.kernel(devices=["cpu"])
+def parsing(bench):
+    words = ["".join(bench.random.choices("abcdef", k=6)) for _ in range(6000)]
+    bench.reference(lambda: {k: sum(i for i, w in enumerate(words) if w[:3] == k) for k in {w[:3] for w in words}})
+    return lambda: parse(words)
+"""
+
+
+def git(repo: Path, *args: str) -> None:
+    """Run git in `repo`."""
+    command = ["git", "-c", "user.name=trials", "-c", "user.email=trials@example.com", *args]
+    subprocess.run(command, cwd=repo, check=True, capture_output=True)
+
+
+def perfci(repo: Path, *args: str) -> int:
+    """Run perfci in `repo`; returns its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "perfci", *args], cwd=repo, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        sys.stderr.write(done.stderr)
+    return done.returncode
+
+
+def make(kind: str, repo: Path) -> str:
+    """Fill `repo` for one kind of trial; returns the base to compare with."""
+    if kind == "extension":
+        shutil.copytree(ROOT / "examples" / "extension", repo, dirs_exist_ok=True)
+    else:
+        perfci(repo, "init")
+    if kind in ("python", "torch"):
+        (repo / "kernels" / "example.py").unlink()
+    if kind in ("slower", "torch"):
+        (repo / "kernels" / "sines.py").write_text(TORCH.replace("{n}", "40_000"))
+    if kind == "python":
+        (repo / "kernels" / "parsing.py").write_text(PYTHON)
+    git(repo, "init", "-q", "-b", "main")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "base")
+    if kind != "slower":
+        return "HEAD"
+    path = repo / "kernels" / "sines.py"
+    path.write_text(path.read_text().replace("EXTRA = 0", "EXTRA = 3"))
+    git(repo, "commit", "-q", "-a", "-m", "15 % slower")
+    return "HEAD~1"
+
+
+def main(kind: str, runs: int) -> int:
+    """Repeat and count."""
+    codes: collections.Counter[int] = collections.Counter()
+    classes: collections.Counter[str] = collections.Counter()
+    right = 0
+    changes = []
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        repo = Path(folder)
+        base = make(kind, repo)
+        for number in range(runs):
+            code = perfci(repo, "compare", "--base", base, "--seed", str(number))
+            codes[code] += 1
+            report = json.loads((repo / "perfci-out" / "report.json").read_text())
+            rows = {row["case"]: row for row in report["rows"] if row["kind"] == "regression"}
+            classes.update(f"{case}: {row['class']}" for case, row in rows.items())
+            changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
+            convicted = [case for case, row in rows.items() if row["class"] == "regression"]
+            if kind == "slower":
+                right += code == 1 and convicted == ["sines"] and rows["sines"]["interval"]["low"] > 1
+            else:
+                right += code == 0
+            sys.stdout.write(f"{number + 1}: exit {code}, {report['sentence']}\n")
+            sys.stdout.flush()
+    summary = {
+        "kind": kind,
+        "runs": runs,
+        "right": right,
+        "exit codes": dict(codes),
+        "classes": dict(classes),
+        "seconds a run": round((time.monotonic() - start) / runs, 1),
+        "cores": os.cpu_count(),
+    }
+    for case in sorted({case for case, _, _ in changes}):
+        own = sorted(change for name, change, _ in changes if name == case and change is not None)
+        pairs = [n for name, _, n in changes if name == case]
+        summary[case] = f"ratio {own[0]:.4f} … {own[len(own) // 2]:.4f} … {own[-1]:.4f}, at most {max(pairs)} pairs"
+    sys.stdout.write(json.dumps(summary, indent=1) + "\n")
+    return 0 if right == runs else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,192 @@
+"""Where a run takes place: both arms built, the parent started, the machine known, the suites discovered."""
+
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import perfci
+from perfci.measure.cases import Found, choose_devices, load
+from perfci.measure.commands import Runner
+from perfci.measure.options import Options, Progress
+from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
+from perfci.measure.rounds import Bench
+from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.plan import Schedule
+from perfci.model.policy import Policy
+from perfci.model.results import FileFailure
+from perfci.system.facts import free_memory, host_facts
+from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
+from perfci.system.process import Arena, Died, Parent
+
+MEMORY_SHARE = 0.9
+"""Share of the free memory that all live launches together may use, where the policy names no limit."""
+LOAD_TIMEOUT = 60.0
+"""Seconds at least for importing a suite: libraries are read from a cold disk."""
+SCHEDULES: dict[DeviceKind, Schedule] = {
+    # Some 100 ms of samples per launch and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
+    "cpu": Schedule(placements=3, blocks=6, samples=5, sample_time=1e-3, block_time=6e-3),
+    # 8 placements of 14 samples: what the noise of `cold` was measured with (tests/data/h200).
+    "cuda": Schedule(placements=8, blocks=2, samples=7, sample_time=1e-3, block_time=50e-3),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything that stands before the suites are looked at."""
+
+    sources: Sources
+    limits: Policy
+    """Base's policy where it has one, else head's: limits, budget, time-outs, seed and threads for both arms."""
+    arms: Mapping[ArmName, ArmWork]
+    parent: Parent
+    facts: Fingerprint
+    benches: Mapping[DeviceKind, Bench]
+    """One for each device that is measured on."""
+    runner: Runner
+    seed: int
+
+
+def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
+    """Snapshots, builds, parent and facts. What it opens is closed by `stack`. Raises PerfciError."""
+    sources = find_sources(options)
+    limits = sources.policies[sources.policy_from]
+    seed = limits.seed if options.seed is None else options.seed
+    for path in sweep_scratch():
+        progress.note(f"removed what an earlier run left behind: {path}")
+    logs = options.out / "logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error("made", options.out, error) from None
+    write_atomic(options.out / ".gitignore", "*\n")
+    scratch = stack.enter_context(make_scratch()).path
+    arms = materialise(options, sources, scratch, progress, seed)
+    first = next(iter(arms.values()))
+    memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(arms))
+    parent = Parent(first.python, scratch, environment(first, limits.threads, seed, build=False), memory)
+    stack.callback(parent.close)
+    _build(arms, parent, options.out, progress)
+    progress.stage("starting the workers")
+    parent.preload()
+    facts = _facts(arms["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
+    devices = choose_devices(options, sources.policies, "cuda" in facts.devices)
+    cores = _cores(limits.threads)
+    forbidden = [str(sources.root), *(str(arm.folder) for arm in arms.values())]
+    benches = {
+        device: Bench(
+            parent=parent,
+            arms=arms,
+            schedule=SCHEDULES[device],
+            seed=seed,
+            threads=limits.threads,
+            # A GPU case's host thread shares its cores with the driver's: pinned to one it would wait for them.
+            cores=cores if device == "cpu" else [],
+            timeout=limits.timeout,
+            forbidden=forbidden,
+            logs=logs,
+        )
+        for device in devices
+    }
+    runner = Runner(parent, arms, limits.timeout, cores, logs, scratch, limits.metrics)
+    return Place(sources, limits, arms, parent, facts, benches, runner, seed)
+
+
+def _cores(threads: int) -> list[int]:
+    """The cores that CPU cases are pinned to, the same in both arms: the last ones, as the first serve interrupts."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []  # macOS
+    cores = sorted(os.sched_getaffinity(0))
+    if threads > len(cores):
+        raise UsageError(f"threads: {threads} are asked for, this process may use {len(cores)} cores: lower threads")
+    return cores[-threads:]
+
+
+def _build(arms: Mapping[ArmName, ArmWork], parent: Parent, out: Path, progress: Progress) -> None:
+    for arm in arms.values():
+        if arm.policy.build:
+            progress.stage(f"building {arm.name}")
+            build(arm, parent, out)
+    reasons = [arm.failure for arm in arms.values() if arm.failure]
+    if reasons and (next(iter(arms.values())).failure or len(reasons) == len(arms)):
+        # Nothing to compare with. Where only head fails to build, its cases have failed.
+        raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
+
+
+def _facts(arm: ArmWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
+    """Facts of machine, interpreter and GPU, as a launch outside both arms sees them."""
+    nowhere.mkdir()
+    try:
+        launch = parent.launch(Arena(nowhere, nowhere, [], arm.env, arm.python, threads), log)
+        seen = launch.ask("facts", LOAD_TIMEOUT)
+        launch.close()
+    except Died as died:
+        raise MachineError(f"{arm.python}: cannot tell its facts: {died.reason.text} (log: {log})") from None
+    facts = host_facts(perfci.__version__)
+    facts.python, facts.torch, facts.cuda = seen["python"], seen["torch"], seen["cuda"]
+    facts.devices = {"cpu": facts.cpu or platform.machine()}
+    if seen["gpu"]:
+        gpu = seen["gpu"]
+        facts.devices["cuda"] = gpu.pop("name")
+        facts.uuid = gpu.pop("uuid")
+        facts.driver = _driver(Path("/proc/driver/nvidia/version"))
+        facts.extra = gpu
+    return facts
+
+
+def _driver(file: Path) -> str | None:
+    """The driver's version, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
+    if not file.exists():
+        return None
+    words = file.read_text(errors="replace").split("Kernel Module", 1)[-1].split()
+    return next((word for word in words if word[0].isdigit()), None)
+
+
+def discover(place: Place) -> dict[ArmName, Found]:
+    """What the suites declare, each arm's in a launch of its own.
+
+    A file whose import ends the process costs that file: the files are then imported one by one, and the arm goes on
+    with those that work. Raises MachineError.
+    """
+    bench = next(iter(place.benches.values()))
+    found: dict[ArmName, Found] = {}
+    for name, arm in place.arms.items():
+        found[name] = Found()
+        if arm.failure or not arm.suite:
+            continue
+        try:
+            found[name] = _load(bench, arm, arm.suite)
+        except Died:
+            found[name] = _load_one_by_one(bench, arm)
+    return found
+
+
+def _load(bench: Bench, arm: ArmWork, suite: list[str]) -> Found:
+    launch = bench.parent.launch(arm.arena(bench.threads, bench.cores), bench.logs / f"{arm.name}.log")
+    try:
+        return load(arm, launch, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
+    finally:
+        launch.close()
+
+
+def _load_one_by_one(bench: Bench, arm: ArmWork) -> Found:
+    whole = Found()
+    working = []
+    files = sorted({str(p.relative_to(arm.tree)) for glob in arm.suite for p in arm.tree.glob(glob) if p.is_file()})
+    for file in files:
+        try:
+            one = _load(bench, arm, [file])
+        except Died as died:
+            text = f"importing it ended the process: {died.reason.text}"
+            reason = died.reason.model_copy(update={"text": text, "log": f"logs/{arm.name}.log"})
+            one = Found(files=[FileFailure(arm=arm.name, file=file, reason=reason)], broken={file})
+        else:
+            working.append(file)
+        whole.cases.update(one.cases)
+        whole.files += one.files
+        whole.broken |= one.broken
+    arm.suite = working
+    return whole
