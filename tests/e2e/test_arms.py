@@ -1,10 +1,14 @@
 """Builds, and that each arm measures its own code."""
 
+import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import Repo, adding
 
+EXTENSION = Path(__file__).parents[2] / "examples" / "extension"
 LIBRARY = """
     import perfci
     from library import work
@@ -70,6 +74,32 @@ def test_both_arms_importing_one_module_is_refused(repo: Repo, tmp_path: Path, e
     last = run.err.strip().splitlines()[-1]
     assert "imports 'library' from" in last
     assert "PERFCI_SITE" in last
+
+
+@pytest.mark.slow
+def test_a_compiled_extension_is_built_in_both_arms(repo: Repo) -> None:
+    """examples/extension with its blocking taken out: the C++ of each arm is what is measured in it."""
+    shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
+    repo.commit("base")
+    source = repo.root / "src/blocked/_transpose.cpp"
+    source.write_text(source.read_text().replace("kTile = 16", "kTile = 512"))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert run.classes()["transpose/rows=512/columns=512"] == "regression"
+    built = {name: arm["modules"]["blocked._transpose"] for name, arm in run.results["arms"].items()}
+    assert set(built) == {"base", "head"}
+    assert all(path.startswith("site/blocked/") for path in built.values())
+
+
+def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:
+    """The path of a Unix socket ends at 107 bytes; TMPDIR may be longer."""
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    repo.env["TMPDIR"] = str(long)
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run", "--budget", "1s")
+    assert run.code == 0, run.out + run.err
 
 
 def test_command_cases(repo: Repo) -> None:

@@ -69,6 +69,21 @@ def test_a_head_that_loosens_its_limits_is_judged_by_base(repo: Repo) -> None:
     assert run.report["policy_from"] == "base"
 
 
+def test_first_adoption_passes_and_says_so(repo: Repo) -> None:
+    """Base knows nothing of perfci: every case is new, and head's own limits apply."""
+    repo.write("readme", "nothing yet")
+    base = repo.commit("before perfci")
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit("adopt perfci")
+    run = repo.perfci("compare", "--base", "HEAD~1", "--committed")
+    assert run.code == 0, run.out + run.err
+    assert run.classes() == {"adding": "added"}
+    assert run.report["policy_from"] == "head"
+    assert any(f"base {base[:10]} has no perfci.yaml" in note for note in run.report["notes"])
+    assert run.report["command"] == ["perfci", "compare", "--base", base, "--committed"]
+
+
 def test_run_judges_absolute_limits(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
     repo.write("kernels/adding.py", adding())

@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import Repo
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +67,50 @@ def test_slow_down_and_a_poisoned_context(repo: Repo) -> None:
     row = next(row for row in run.report["rows"] if row["case"] == "sines")
     assert 1.12 < row["interval"]["low"] < row["interval"]["high"] < 1.18
     assert run.results["fingerprint"]["devices"]["cuda"]
+
+
+NVBENCH = """
+    import sys
+
+    import cuda.bench as bench
+    import torch
+
+    EXTRA = 0
+
+    def chain(state):
+        x = torch.randn(state.get_int64("N"), 4096, device="cuda")
+        state.add_global_memory_reads(x.nbytes)
+
+        def launcher(launch):
+            with torch.cuda.stream(torch.cuda.ExternalStream(launch.get_stream().addressof())):
+                for _ in range(10 + EXTRA):
+                    torch.sin(x)
+
+        state.exec(launcher)
+
+    bench.register(chain).add_int64_axis("N", [1024, 4096])
+    bench.run_all_benchmarks(sys.argv)
+"""
+
+
+def test_an_nvbench_program_is_a_first_class_case(repo: Repo) -> None:
+    """Its states are cases, its binary samples the values, and 20 % more work is a regression in each."""
+    if subprocess.run([sys.executable, "-c", "import cuda.bench"], capture_output=True, check=False).returncode:
+        pytest.skip("needs cuda-bench")
+    repo.write(
+        "perfci.yaml",
+        """
+        version: 1
+        commands: [{name: sines, run: python bench.py --timeout 2, reads: nvbench, device: cuda}]
+        limits: [{cases: '*', metric: time, regression: 5%}]
+        """,
+    )
+    repo.write("bench.py", NVBENCH)
+    repo.commit("base")
+    repo.write("bench.py", (repo.root / "bench.py").read_text().replace("EXTRA = 0", "EXTRA = 2"))
+    run = repo.perfci("compare", "--base", "HEAD", timeout=400)
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"sines/chain/N=1024": "regression", "sines/chain/N=4096": "regression"}
+    large = next(case for case in run.results["cases"] if case["id"] == "sines/chain/N=4096")
+    assert large["arms"]["head"]["work"]["read"] == 4096 * 4096 * 4
+    assert min(pair["samples"]["head"] for pair in large["pairs"]) >= 10

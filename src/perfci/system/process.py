@@ -22,7 +22,7 @@ import psutil
 
 from perfci.model.base import MachineError
 from perfci.model.results import Reason
-from perfci.worker.channel import Channel, Garbage
+from perfci.worker.channel import Channel, Garbage, reachable
 
 BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
 START_TIMEOUT = 120.0
@@ -105,7 +105,8 @@ class Parent:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address = str(scratch / "s")
         try:
-            self._listener.bind(address)
+            with reachable(address) as name:
+                self._listener.bind(name)
         except OSError as error:
             raise MachineError(
                 f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path"

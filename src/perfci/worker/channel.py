@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any, Optional
 
 LARGEST_MESSAGE = 64 * 2**20
 """Bytes. A longer line is no message of ours."""
+LONGEST_PATH = 103
+"""Bytes of a socket's path that both Linux (107) and macOS (103) take."""
 
 
 class Garbage(Exception):
@@ -73,8 +77,23 @@ class Channel:
         self._sock.close()
 
 
+@contextlib.contextmanager
+def reachable(address: str) -> Iterator[str]:
+    """A name for the socket at path `address` that the system takes: paths of sockets end at 107 bytes (unix(7))."""
+    if len(os.fsencode(address)) <= LONGEST_PATH:
+        yield address
+        return
+    folder, name = os.path.split(address)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield "/proc/self/fd/{}/{}".format(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
 def connect(address: str) -> Channel:
     """Connect to the conductor's socket. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.connect(address)
+    with reachable(address) as name:
+        sock.connect(name)
     return Channel(sock)

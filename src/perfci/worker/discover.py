@@ -22,6 +22,7 @@ TEXT_LIMIT = 400
 """Characters of an error that are kept: the log holds the rest."""
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
 """perfci comes from the conductor by intent, also where the repository is perfci's own."""
+NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages; they may lie below the standard library."""
@@ -32,7 +33,7 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
 
     Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`, in the order of
     patterns and sorted within each. A file that cannot be imported costs its own kernels only: its "error" is
-    `{"kind": "import", "text": one line}`, otherwise None. So is a pattern that matches no file.
+    `{"kind": "import", "text": one line}`, otherwise None. A pattern that matches no file is of kind "absent".
     """
     top = Path(root).resolve()
     files: list[dict[str, Any]] = []
@@ -41,7 +42,7 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
     for pattern in patterns:
         matched = _matches(top, pattern)
         if isinstance(matched, str):
-            files.append(_failure(pattern, matched))
+            files.append(_failure(pattern, matched, "absent" if matched == NO_FILE else "import"))
             continue
         for file in matched:
             if file not in seen:
@@ -58,7 +59,7 @@ def _matches(top: Path, pattern: str) -> list[str] | str:
         files = sorted(path.relative_to(top).as_posix() for path in top.glob(pattern) if path.is_file())
     except ValueError as error:
         return f"is no glob: {error}"
-    return files or "matches no file"
+    return files or NO_FILE
 
 
 def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
@@ -94,8 +95,8 @@ def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
     return {"file": file, "error": None}
 
 
-def _failure(file: str, text: str) -> dict[str, Any]:
-    return {"file": file, "error": {"kind": "import", "text": text}}
+def _failure(file: str, text: str, kind: str = "import") -> dict[str, Any]:
+    return {"file": file, "error": {"kind": kind, "text": text}}
 
 
 def _module_name(file: str) -> str:

@@ -1,0 +1,411 @@
+"""Comparing a result with its reference, element by element, whatever both are made of."""
+
+from __future__ import annotations
+
+import array
+import cmath
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+CHUNK = 16 * 2**20
+"""Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found."""
+
+    ok: bool
+    kind: Optional[str] = None
+    """None when ok; "wrong", or "nan" where the result holds NaN and should not."""
+    worst: Optional[float] = None
+    """Largest error as a share of what the tolerance allows; None where nothing was compared."""
+    text: str = ""
+    """One line; empty when ok."""
+
+
+def compare(out: Any, ref: Any, rtol: float, atol: float) -> Outcome:
+    """Compare a result with its reference: |out - ref| <= atol + rtol · |ref| for every element.
+
+    Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples and mappings
+    of these. Structure and shapes must agree, types of numbers need not: they are compared in float64 or
+    complex128. Integers and bool are compared exactly while both tolerances are 0. An infinity matches only
+    itself, NaN nothing.
+    """
+    tally = _Tally(rtol, atol)
+    try:
+        _walk(tally, out, ref, ())
+    except _Mismatch as mismatch:
+        return Outcome(False, "wrong", None, str(mismatch))
+    return tally.outcome()
+
+
+def finite(out: Any) -> Outcome:
+    """What can be checked without a reference: that the result holds neither NaN nor infinities."""
+    for path, leaf in leaves(out, ()):
+        if is_array(leaf):
+            for start, chunk in chunks(leaf):
+                if not _is_exact(chunk):
+                    xp = xp_of(chunk)
+                    wide = widen(chunk)
+                    bad = ~xp.isfinite(wide)
+                    if bool(bad.any()):
+                        index = int(_first(bad))
+                        count = int(xp.count_nonzero(bad))
+                        return _not_finite(wide.reshape(-1)[index].item(), (*path, _index(start, chunk, index)), count)
+        elif isinstance(leaf, (float, complex)) and not cmath.isfinite(leaf):
+            return _not_finite(leaf, path, 1)
+    return Outcome(True)
+
+
+def _not_finite(value: Any, path: Path, count: int) -> Outcome:
+    more = f" and {count - 1} more like it" if count > 1 else ""
+    return Outcome(
+        False,
+        "nan" if cmath.isnan(value) else "wrong",
+        None,
+        f"{_name(path)} is {value}{more}; no bench.reference() says that it should be",
+    )
+
+
+class _Mismatch(Exception):
+    """Result and reference are built differently."""
+
+
+class _Tally:
+    """Adds up what the comparison of all elements finds."""
+
+    def __init__(self, rtol: float, atol: float) -> None:
+        self.rtol, self.atol = rtol, atol
+        self.total = self.differing = self.nans = 0
+        self.worst = 0.0
+        self.at = ""
+        self.nan_at = ""
+        self.reference_nan_at = ""
+
+    @property
+    def exact(self) -> bool:
+        return self.rtol == 0 and self.atol == 0
+
+    def differs(self, count: int, ratio: float, path: Path, out: Any, ref: Any) -> None:
+        """`count` elements differ, the worst by `ratio` of the tolerance."""
+        self.differing += count
+        if not self.at or ratio > self.worst:
+            self.at = f"{_name(path)} is {_short(out)}, the reference has {_short(ref)}"
+        self.worst = max(self.worst, ratio)
+
+    def is_nan(self, count: int, path: Path, ref: Any) -> None:
+        """`count` elements are NaN where the reference has a number."""
+        self.nans += count
+        self.differing += count
+        self.worst = math.inf
+        self.nan_at = self.nan_at or f"{_name(path)} is NaN, the reference has {_short(ref)}"
+
+    def reference_is_nan(self, path: Path) -> None:
+        """The reference is no reference."""
+        self.reference_nan_at = self.reference_nan_at or _name(path)
+
+    def outcome(self) -> Outcome:
+        """The judgement."""
+        if self.reference_nan_at:
+            return Outcome(False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}")
+        if self.nans:
+            return Outcome(False, "nan", math.inf, f"{self.nan_at}; {self.nans} of {self.total} elements are NaN")
+        if self.differing:
+            far = f", the worst {self.worst:.3g} × the tolerance" if math.isfinite(self.worst) else ""
+            return Outcome(
+                False,
+                "wrong",
+                self.worst,
+                f"{self.at}; {self.differing} of {self.total} elements differ{far}",
+            )
+        return Outcome(True, None, self.worst if self.total else None)
+
+
+def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+    if isinstance(out, array.array) and isinstance(ref, array.array) and out == ref:
+        tally.total += len(ref)  # the usual case, fast; an array that holds NaN does not equal itself
+        return
+    out, ref = _plain(out), _plain(ref)
+    if is_array(out) and is_array(ref):
+        _compare_arrays(tally, out, ref, path)
+        return
+    if is_array(out) or is_array(ref):
+        # One is an array and the other is not: nested lists and numbers can still be what it holds.
+        if not is_number(ref) and not is_number(out) and not (is_sequence(out) or is_sequence(ref)):
+            raise _Mismatch(f"{_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
+        _walk(tally, out.tolist() if is_array(out) else out, ref.tolist() if is_array(ref) else ref, path)
+    elif isinstance(ref, Mapping) and isinstance(out, Mapping):
+        if out.keys() != ref.keys():
+            raise _Mismatch(f"{_name(path)} has the keys {list(out)}, the reference has {list(ref)}")
+        for key, value in ref.items():
+            _walk(tally, out[key], value, (*path, key))
+    elif is_sequence(ref) and is_sequence(out):
+        if len(out) != len(ref):
+            raise _Mismatch(f"{_name(path)} has length {len(out)}, the reference has {len(ref)}")
+        for index, value in enumerate(ref):
+            _walk(tally, out[index], value, (*path, index))
+    elif is_number(ref) and is_number(out):
+        _compare_numbers(tally, out, ref, path)
+    elif isinstance(ref, (bytes, bytearray)) and isinstance(out, (bytes, bytearray)):
+        if out == ref:
+            tally.total += len(ref)
+        else:
+            _walk(tally, tuple(out), tuple(ref), path)
+    else:
+        _compare_objects(tally, out, ref, path)
+
+
+def _compare_objects(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+    if _is_container(out) or _is_container(ref) or (out is None) != (ref is None):
+        raise _Mismatch(f"{_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
+    tally.total += 1
+    try:
+        equal = bool(out == ref)
+    except (TypeError, ValueError, RuntimeError):
+        raise _Mismatch(f"{_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists") from None
+    if not equal:
+        tally.differs(1, math.inf, path, out, ref)
+
+
+def _compare_numbers(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+    tally.total += 1
+    if _is_nan(ref):
+        tally.reference_is_nan(path)
+    elif _is_nan(out):
+        tally.is_nan(1, path, ref)
+    elif out != ref:
+        ratio = math.inf
+        exact = tally.exact and isinstance(out, int) and isinstance(ref, int)
+        with contextlib.suppress(OverflowError):  # an integer beyond float64, beside a float
+            if not exact and cmath.isfinite(out) and cmath.isfinite(ref):
+                error, allowed = abs(out - ref), tally.atol + tally.rtol * abs(ref)
+                ratio = error / allowed if allowed else math.inf
+        if ratio <= 1:
+            tally.worst = max(tally.worst, ratio)
+        else:
+            tally.differs(1, ratio, path, out, ref)
+
+
+def _compare_arrays(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+    if tuple(out.shape) != tuple(ref.shape):
+        raise _Mismatch(f"{_name(path)} has shape {list(out.shape)}, the reference has {list(ref.shape)}")
+    if is_tensor(out) != is_tensor(ref):
+        out, ref = _as_tensor(out), _as_tensor(ref)
+    for (start, part), (_, other) in zip(chunks(out), chunks(ref)):
+        expected = other.to(part.device) if is_tensor(part) else other
+        with _quiet(part):
+            _compare_chunk(tally, part, expected, start, path)
+
+
+def _compare_chunk(tally: _Tally, out: Any, ref: Any, start: tuple[int, ...], path: Path) -> None:
+    xp = xp_of(out)
+    size = math.prod(out.shape)
+    tally.total += size
+    if not size:
+        return
+
+    def place(index: int) -> Path:
+        return (*path, _index(start, out, index)) if start else path
+
+    if tally.exact and _is_exact(out) and _is_exact(ref):
+        wrong = _signed(out) != _signed(ref)
+        if out.dtype != ref.dtype and "uint64" in f"{out.dtype} {ref.dtype}":
+            wrong = wrong | (widen(out) != widen(ref))  # the sign bit of the one is a value bit of the other
+        count = int(xp.count_nonzero(wrong))
+        if count:
+            index = int(_first(wrong))
+            tally.differs(count, math.inf, place(index), _item(out, index), _item(ref, index))
+        return
+    actual, wanted = widen(out), widen(ref)
+    missing = xp.isnan(wanted)
+    if bool(missing.any()):
+        tally.reference_is_nan(place(int(_first(missing))))
+        return
+    nan = xp.isnan(actual)
+    nans = int(xp.count_nonzero(nan))
+    if nans:
+        index = int(_first(nan))
+        tally.is_nan(nans, place(index), _item(wanted, index))
+    zero = xp.zeros_like(wanted.real)
+    error = xp.where(actual == wanted, zero, xp.abs(actual - wanted))
+    # Beside an infinity no error is small: |inf| would make the tolerance infinite.
+    allowed = xp.where(xp.isinf(wanted), zero, tally.atol + tally.rtol * xp.abs(wanted))
+    # The quotient is NaN for 0/0, which is fine, and for inf/inf and the like, which is not.
+    ratio = xp.where(error == 0, zero, error / allowed)
+    ratio = xp.where(xp.isnan(ratio), zero + math.inf, ratio)
+    ratio = xp.where(nan, zero, ratio)
+    wrong = ratio > 1
+    count = int(xp.count_nonzero(wrong))
+    index = int(ratio.reshape(-1).argmax())
+    worst = float(ratio.reshape(-1)[index])
+    if count:
+        tally.differs(count, worst, place(index), _item(out, index), _item(wanted, index))
+    else:
+        tally.worst = max(tally.worst, worst)
+
+
+# ---------------------------------------------------------------- leaves: tensors, numpy arrays, plain values
+
+
+def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Everything in nested sequences and mappings that is neither, with its place; mappings by sorted key."""
+    value = _plain(value)
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            yield from leaves(value[key], (*path, key))
+    elif is_sequence(value):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def _plain(value: Any) -> Any:
+    """Tensors as strided ones without gradient, other arrays of numbers as they are, buffers as lists."""
+    if is_tensor(value):
+        import torch
+
+        value = value.detach()
+        if value.is_quantized:
+            value = value.dequantize()
+        return value if value.layout == torch.strided else value.to_dense()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return value if is_array(value) else value.tolist()
+    return value.tolist() if isinstance(value, (array.array, memoryview)) else value
+
+
+def is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is a tensor or a numpy array of numbers or bool."""
+    if is_tensor(value):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+
+
+def is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, (float, complex)) and cmath.isnan(value)
+
+
+def _is_container(value: Any) -> bool:
+    return is_array(value) or is_sequence(value) or isinstance(value, Mapping)
+
+
+def xp_of(value: Any) -> Any:
+    """torch or numpy, whichever `value` belongs to."""
+    return sys.modules["torch" if is_tensor(value) else "numpy"]
+
+
+def _quiet(value: Any) -> Any:
+    """numpy warns of 0/0 and of overflow, torch does not."""
+    return contextlib.nullcontext() if is_tensor(value) else sys.modules["numpy"].errstate(all="ignore")
+
+
+def is_complex(value: Any) -> bool:
+    return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether it holds integers or bool."""
+    if is_tensor(value):
+        return not (value.is_floating_point() or value.is_complex())
+    return bool(value.dtype.kind in "biu")
+
+
+def widen(value: Any) -> Any:
+    xp = xp_of(value)
+    dtype = xp.complex128 if is_complex(value) else xp.float64
+    return value.to(dtype) if is_tensor(value) else value.astype(dtype)
+
+
+def _signed(value: Any) -> Any:
+    """Integers and bool as int64, bit by bit: torch compares few of the unsigned types."""
+    xp = xp_of(value)
+    if value.dtype == getattr(xp, "uint64", None):
+        return value.view(xp.int64)
+    return value.to(xp.int64) if is_tensor(value) else value.astype(xp.int64)
+
+
+def _as_tensor(value: Any) -> Any:
+    return value if is_tensor(value) else sys.modules["torch"].tensor(value.copy())
+
+
+def chunks(value: Any, start: Optional[tuple[int, ...]] = None) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Parts of at most CHUNK elements, in order of the elements, with the index of their first one."""
+    shape = tuple(value.shape)
+    start = (0,) * len(shape) if start is None else start
+    if math.prod(shape) <= CHUNK:
+        yield start, value
+        return
+    axis = next(axis for axis, length in enumerate(shape) if length > 1)
+    step = max(1, CHUNK // math.prod(shape[axis + 1 :]))
+    for begin in range(0, shape[axis], step):
+        part = value[(slice(None),) * axis + (slice(begin, begin + step),)]
+        yield from chunks(part, (*start[:axis], start[axis] + begin, *start[axis + 1 :]))
+
+
+def _first(mask: Any) -> Any:
+    """Flat index of the first True."""
+    flat = mask.reshape(-1)
+    return (flat.to(xp_of(flat).uint8) if is_tensor(flat) else flat).argmax()
+
+
+def _item(value: Any, index: int) -> Any:
+    return value.reshape(-1)[index].item()
+
+
+def _index(start: tuple[int, ...], chunk: Any, flat: int) -> tuple[int, ...]:
+    """Index in the whole array of element `flat` of a chunk that begins at `start`."""
+    place = []
+    for length in reversed(tuple(chunk.shape)):
+        flat, rest = divmod(flat, length)
+        place.append(rest)
+    return tuple(first + rest for first, rest in zip(start, reversed(place)))
+
+
+# ---------------------------------------------------------------- words
+
+
+def _name(path: Path) -> str:
+    """`result[0]['logits'][3, 7]`."""
+    steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
+    return "result" + "".join(steps)
+
+
+def _what(value: Any) -> str:
+    if is_array(value):
+        return f"an array of shape {list(value.shape)}"
+    if is_sequence(value):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _hint(out: Any) -> str:
+    return ": return the output from the timed function" if out is None else ""
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.9g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

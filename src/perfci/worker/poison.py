@@ -1,0 +1,91 @@
+"""Memory that betrays what a kernel returns and has not written."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .compare import is_array, is_tensor, leaves
+
+BLOCKS, BLOCK_BYTES = 8, 2**28
+"""Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
+kernel may take before its output. Two where more would take more bytes than this."""
+ALIGNMENT = 64
+"""Bytes: torch asks for memory on the CPU at multiples of this."""
+SMALL = 2**20
+"""Bytes: up to here glibc may hand out what it keeps aside, which M_PERTURB does not reach."""
+M_PERTURB = -6  # malloc.h of glibc
+FILL_WITH_ONES = 0x100
+"""Value of M_PERTURB: not 0, which switches it off, and with a low byte whose complement, the filling, is 0xFF."""
+
+
+def leaf_sizes(out: Any) -> list[int]:
+    """Bytes of the memory behind each array, tensor and buffer in a result, each size once, ascending."""
+    sizes = set()
+    for _, leaf in leaves(out, ()):
+        if is_tensor(leaf):
+            sizes.add(leaf.untyped_storage().nbytes())
+        elif is_array(leaf):
+            sizes.add(leaf.nbytes)
+        elif isinstance(leaf, (bytes, bytearray)):
+            sizes.add(len(leaf))
+    return sorted(sizes - {0})
+
+
+@contextlib.contextmanager
+def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
+    """Within it, memory that is allocated and not written is full of ones: NaN in every floating-point type.
+
+    A kernel that returns what it has not written then returns NaN instead of the right values of the run before. On
+    a GPU this holds for blocks of `sizes` bytes, on the CPU for all that glibc hands out; other allocators are served
+    as on a GPU. On macOS it does nothing.
+    """
+    if device.startswith("cuda"):
+        _poison_cached(sizes, device)
+        yield
+    elif sys.platform.startswith("linux"):
+        libc = ctypes.CDLL(None)
+        perturbed = hasattr(libc, "mallopt") and libc.mallopt(M_PERTURB, FILL_WITH_ONES) == 1
+        try:
+            _poison_freed(libc, [size for size in sizes if size <= SMALL or not perturbed])
+            yield
+        finally:
+            if perturbed:
+                libc.mallopt(M_PERTURB, 0)
+    else:
+        yield
+
+
+def _blocks(size: int) -> int:
+    return max(2, min(BLOCKS, BLOCK_BYTES // size))
+
+
+def _poison_cached(sizes: Sequence[int], device: str) -> None:
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    # All are held at once: the caching allocator would otherwise give out the same block again and again.
+    held = [torch.empty(s, dtype=torch.uint8, device=device) for s in sizes for _ in range(_blocks(s))]
+    for block in held:
+        block.fill_(0xFF)
+    torch.cuda.synchronize()
+
+
+def _poison_freed(libc: ctypes.CDLL, sizes: Sequence[int]) -> None:
+    libc.malloc.restype = libc.aligned_alloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    held = []
+    for size in sizes:
+        for _ in range(_blocks(size)):
+            held += [(libc.malloc(size), size), (libc.aligned_alloc(ALIGNMENT, size), size)]
+    for address, size in held:
+        if address:
+            ctypes.memset(address, 0xFF, size)
+    for address, _ in held:
+        libc.free(address)

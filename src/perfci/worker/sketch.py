@@ -1,0 +1,83 @@
+"""Sketches: a few numbers of a reference that tell whether base and head expect the same."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from typing import Any
+
+from .compare import chunks, is_array, is_complex, is_number, is_tensor, leaves, widen, xp_of
+
+PROJECTIONS = 4
+STAND_IN = 1e6
+"""Takes the place of an infinity in a sketch, which must stay finite."""
+
+
+def sketch(ref: Any) -> list[float]:
+    """L2 norm of all values and their projections on four fixed vectors of ±1, in float64.
+
+    The leaves count as one long vector; complex numbers as two elements, what is no number as a value drawn
+    from its hash. Equal references give equal sketches up to the order of summation, on every device.
+    """
+    position = 0
+    square = 0.0
+    sums = [0.0] * PROJECTIONS
+    for _, leaf in leaves(ref, ()):
+        if is_array(leaf):
+            for _, chunk in chunks(leaf):
+                values = _real_values(chunk)
+                size = math.prod(values.shape)
+                if size:
+                    signs = _mix(_count_from(position, size, values))
+                    square += float((values * values).sum())
+                    for k in range(PROJECTIONS):
+                        sums[k] += float((values * (1 - 2 * (signs >> (8 * k) & 1))).sum())
+                    position += size
+            continue
+        for value in _scalar_values(leaf):
+            sign = _mix(position)
+            square += value * value
+            for k in range(PROJECTIONS):
+                sums[k] += value * (1 - 2 * (sign >> (8 * k) & 1))
+            position += 1
+    return [math.sqrt(square), *sums]
+
+
+def _mix(index: Any) -> Any:
+    """32 well-mixed bits of an index: an int, or an int64 array. C. Wellons' lowbias32 (hash-prospector).
+
+    Products may wrap around in int64; their low 32 bits are right all the same.
+    """
+    h = index % 0xFFFFFFFB
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h = h ^ (h >> 15)
+    h = (h * 0x846CA68B) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def _count_from(first: int, size: int, like: Any) -> Any:
+    """first, first + 1, … as int64, beside `like`."""
+    xp = xp_of(like)
+    more = {"device": like.device} if is_tensor(like) else {}
+    return xp.arange(first, first + size, dtype=xp.int64, **more)
+
+
+def _real_values(chunk: Any) -> Any:
+    """The elements in order as a flat float64 array: real and imaginary parts apart, infinities replaced."""
+    xp = xp_of(chunk)
+    wide = widen(chunk).reshape(-1)
+    if is_complex(wide):
+        wide = xp.stack([wide.real, wide.imag], 1).reshape(-1)
+    return xp.nan_to_num(wide, nan=STAND_IN, posinf=STAND_IN, neginf=-STAND_IN)
+
+
+def _scalar_values(leaf: Any) -> list[float]:
+    if is_number(leaf):
+        with contextlib.suppress(OverflowError):
+            parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else [leaf]
+            values = [float(part) for part in parts]
+            return [v if math.isfinite(v) else math.copysign(STAND_IN, v) for v in values]
+    text = leaf if isinstance(leaf, (bytes, bytearray)) else repr(leaf).encode()
+    return [int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / 2**48]
