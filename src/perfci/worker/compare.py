@@ -285,6 +285,7 @@ def _plain(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported for the question."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -298,10 +299,12 @@ def is_array(value: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
+    """Whether it is a list or a tuple."""
     return isinstance(value, (list, tuple))
 
 
 def is_number(value: Any) -> bool:
+    """Whether it is a plain number; bool is one."""
     return isinstance(value, (int, float, complex))
 
 
@@ -324,6 +327,7 @@ def _quiet(value: Any) -> Any:
 
 
 def is_complex(value: Any) -> bool:
+    """Whether it is an array of complex numbers."""
     return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
 
 
@@ -335,6 +339,7 @@ def _is_exact(value: Any) -> bool:
 
 
 def widen(value: Any) -> Any:
+    """An array as float64 or complex128."""
     xp = xp_of(value)
     dtype = xp.complex128 if is_complex(value) else xp.float64
     return value.to(dtype) if is_tensor(value) else value.astype(dtype)

@@ -1,0 +1,197 @@
+"""Comparing: nothing wrong or NaN may pass, and the text says what and where."""
+
+import array
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from perfci.worker import compare as module
+from perfci.worker.compare import Outcome, compare, finite
+from perfci.worker.sketch import sketch
+
+torch = pytest.importorskip("torch")
+
+nan, inf = math.nan, math.inf
+numbers = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, inf, -inf, nan])
+tolerances = st.sampled_from([0.0, 1e-6, 0.1, 2.0])
+
+
+def reference_rule(out, ref, rtol, atol):
+    """The rule for one element, written down from the documentation."""
+    if math.isnan(out) or math.isnan(ref):
+        return False
+    if math.isinf(out) or math.isinf(ref):
+        return out == ref
+    return out == ref or abs(out - ref) <= atol + rtol * abs(ref)
+
+
+def as_tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def as_numpy(values):
+    return np.array(values, dtype=np.float64)
+
+
+CONTAINERS = [list, tuple, as_tensor, as_numpy, lambda v: array.array("d", v)]
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), tolerances, tolerances)
+def test_every_container_follows_the_same_rule(pairs, rtol, atol):
+    outs, refs = [o for o, _ in pairs], [r for _, r in pairs]
+    # At the very edge of the tolerance the rounding of a division decides.
+    for o, r in pairs:
+        if all(map(math.isfinite, (o, r))) and (allowed := atol + rtol * abs(r)):
+            assume(abs(abs(o - r) / allowed - 1) > 1e-9)
+    expected = all(reference_rule(o, r, rtol, atol) for o, r in pairs)
+    for wrap in CONTAINERS:
+        for wrap_ref in CONTAINERS:
+            outcome = compare(wrap(outs), wrap_ref(refs), rtol, atol)
+            assert outcome.ok is expected
+            assert (outcome.kind is None) is outcome.ok
+            assert bool(outcome.text) is not outcome.ok
+            assert "\n" not in outcome.text
+            if any(map(math.isnan, refs)):
+                assert "the reference itself holds NaN" in outcome.text
+            elif any(map(math.isnan, outs)):
+                assert outcome.kind == "nan"
+
+
+@given(st.lists(numbers, min_size=1, max_size=8))
+def test_nothing_with_nan_equals_itself(values):
+    for wrap in CONTAINERS:
+        value = wrap(values)
+        assert compare(value, value, 1.0, 1.0).ok is not any(map(math.isnan, values))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), st.data())
+def test_integers_are_compared_exactly(values, data):
+    """float64 would take 2**53 and 2**53 + 1 for the same."""
+    index = data.draw(st.integers(0, len(values) - 1))
+    other = list(values)
+    other[index] += 1 if other[index] < 0 else -1
+    for wrap in (list, lambda v: torch.tensor(v, dtype=torch.int64), lambda v: np.array(v, dtype=np.int64)):
+        assert compare(wrap(values), wrap(values), 0, 0).ok
+        outcome = compare(wrap(other), wrap(values), 0, 0)
+        assert not outcome.ok and outcome.kind == "wrong"
+        assert f"[{index}] is {other[index]}, the reference has {values[index]}" in outcome.text
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.randoms(use_true_random=False),
+    st.booleans(),
+)
+def test_chunks_do_not_change_what_is_found(shape, chunk, rng, transpose):
+    """Large tensors are compared in parts; the index must be that of the whole."""
+    ref = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    ref = ref.transpose(0, -1) if transpose else ref
+    out = ref.clone()
+    index = tuple(rng.randrange(length) for length in ref.shape)
+    out[index] += 0.5
+    whole, keep = compare(out, ref, 0, 0.1), module.CHUNK
+    module.CHUNK = chunk
+    try:
+        parts = compare(out, ref, 0, 0.1)
+        pieces = sketch(ref)
+    finally:
+        module.CHUNK = keep
+    assert parts == whole
+    assert f"result{list(index)} is " in parts.text and f"1 of {ref.numel()} elements differ" in parts.text
+    assert pieces == pytest.approx(sketch(ref), rel=1e-12, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "says"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2), "result has shape [2, 3], the reference has [3, 2]"),
+        ([1, 2], [1, 2, 3], "result has length 2, the reference has 3"),
+        ({"a": 1}, {"a": 1, "b": 2}, "result has the keys ['a'], the reference has ['a', 'b']"),
+        (None, torch.ones(3), "result is None, the reference is an array of shape [3]: return the output"),
+        (torch.ones(3), None, "result is an array of shape [3], the reference is None"),
+        ([torch.ones(2)], {"a": torch.ones(2)}, "result is a list of 1, the reference is a dict"),
+        (torch.ones(1), 1.0, "result is a list of 1, the reference is a float"),
+        ("abc", "abd", "result is 'abc', the reference has 'abd'"),
+        (b"abc", b"abd", "result[2] is 99, the reference has 100; 1 of 3 elements differ"),
+        (
+            {"x": [1, {"y": torch.zeros(2, 2)}]},
+            {"x": [1, {"y": torch.eye(2)}]},
+            "result['x'][1]['y'][0, 0] is 0",
+        ),
+        (
+            torch.tensor([0.0, 3.0]),
+            torch.tensor([0.5, 0.0]),
+            "2 of 2 elements differ, the worst 30 × the tolerance",
+        ),
+        (
+            torch.tensor([1.0, nan, nan]),
+            torch.ones(3),
+            "result[1] is NaN, the reference has 1; 2 of 3 elements are",
+        ),
+        (torch.tensor([nan]), torch.tensor([nan]), "the reference itself holds NaN, at result[0]"),
+        ([1, object()], [1, torch.ones(1)], "the reference is an array of shape [1]"),
+    ],
+)
+def test_texts_say_what_and_where(out, ref, says):
+    outcome = compare(out, ref, 0, 0.1)
+    assert not outcome.ok
+    assert says in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("out", "ref"),
+    [
+        (torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.float64)),
+        (torch.ones(3).to(torch.float8_e4m3fn), torch.ones(3)),
+        (torch.eye(3).to_sparse(), torch.eye(3)),
+        (torch.ones(2, requires_grad=True), np.ones(2)),
+        (torch.tensor(1.5), 1.5),
+        (np.float32(1.5), torch.tensor(1.5)),
+        (np.ones(3, dtype=np.uint64), torch.ones(3)),
+        (np.array([2**64 - 1], dtype=np.uint64), np.array([2**64 - 1], dtype=np.uint64)),
+        (torch.tensor([True, False]), torch.tensor([1, 0])),
+        ((torch.ones(1), [2]), [torch.ones(1), (2,)]),
+        ({"a": None, "b": "x"}, {"b": "x", "a": None}),
+        (memoryview(b"ab"), (b"ab"[0:0] and None) or [97, 98]),
+        (np.ones(4)[::-2], torch.ones(4)[::2]),
+        (10**400, 10**400),
+        (complex(1, inf), complex(1, inf)),
+    ],
+)
+def test_equal_values_of_other_types_are_equal(out, ref):
+    assert compare(out, ref, 0, 0).ok
+
+
+@pytest.mark.parametrize(
+    ("out", "ref"),
+    [
+        (np.array([2**64 - 1], dtype=np.uint64), np.array([-1])),
+        (10**400, 1.0),
+        (torch.tensor([complex(1, 2)]), torch.tensor([complex(1, -2)])),
+        (torch.tensor([complex(inf, 1)]), torch.tensor([complex(inf, 2)])),
+        ({1}, {2}),
+        (torch.tensor([True]), torch.tensor([False])),
+    ],
+)
+def test_different_values_are_different(out, ref):
+    assert not compare(out, ref, 0, 0).ok
+    assert not compare(out, ref, 1e-3, 1e-3).ok
+
+
+def test_worst_is_the_share_of_the_tolerance_that_is_used():
+    outcome = compare(torch.tensor([1.0, 2.1]), torch.tensor([1.0, 2.0], dtype=torch.float64), 0.05, 0.1)
+    assert outcome.ok and outcome.worst == pytest.approx(0.1 / (0.1 + 0.05 * 2), rel=1e-6)
+    assert compare([], [], 0, 0).worst is None
+
+
+@pytest.mark.parametrize("wrap", [torch.tensor, np.array, list, lambda v: {"a": [v]}])
+def test_without_a_reference_nan_and_infinity_are_found(wrap):
+    assert finite(wrap([1.0, 2.0])) == Outcome(True)
+    found = finite(wrap([1.0, nan, nan]))
+    assert not found.ok and found.kind == "nan" and "[1] is nan" in found.text
+    found = finite(wrap([1.0, 2.0, -inf]))
+    assert not found.ok and found.kind == "wrong" and "[2] is -inf" in found.text
