@@ -52,7 +52,7 @@ def with_samples(folder: Path, samples: list[float], **change: Any) -> Path:
 
 def test_nvbench_means_of_a_recorded_run():
     found = read_nvbench(RECORDED, "gemm")
-    assert list(found) == ["gemm/mm/device=0/N=1024", "gemm/mm/device=0/N=4096", "gemm/mm/device=0/N=8192"]
+    assert list(found) == ["gemm/mm/N=1024", "gemm/mm/N=4096", "gemm/mm/N=8192"]
     assert [case.values for case in found.values()] == [
         {"time": [8.792749360046554e-06]},
         {"time": [0.00018470599999760907]},
@@ -69,15 +69,15 @@ def test_nvbench_declared_work_is_exact():
 def test_nvbench_samples_come_from_the_sidecar(tmp_path):
     samples = [8.16e-6, 8.512e-6, 2.05e-5]
     found = read_nvbench(with_samples(tmp_path, samples), "gemm")
-    assert found["gemm/mm/device=0/N=1024"].values["time"] == pytest.approx(samples, rel=1e-7)
-    assert found["gemm/mm/device=0/N=4096"].values["time"] == [0.00018470599999760907]
+    assert found["gemm/mm/N=1024"].values["time"] == pytest.approx(samples, rel=1e-7)
+    assert found["gemm/mm/N=4096"].values["time"] == [0.00018470599999760907]
 
 
 @pytest.mark.parametrize("name", ["r.json-bin/0.bin", "out/r.json-bin/0.bin", "{folder}/r.json-bin/0.bin"])
 def test_nvbench_sidecar_paths_of_older_versions(tmp_path, name):
     """Older versions recorded the path as --jsonbin was given, relative to where the benchmark ran or absolute."""
     path = with_samples(tmp_path, [1e-5, 2e-5], filename=name.format(folder=tmp_path))
-    assert read_nvbench(path, "g")["g/mm/device=0/N=1024"].values["time"] == pytest.approx([1e-5, 2e-5])
+    assert read_nvbench(path, "g")["g/mm/N=1024"].values["time"] == pytest.approx([1e-5, 2e-5])
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_nvbench_sidecar_paths_of_older_versions(tmp_path, name):
 )
 def test_nvbench_bad_samples_are_a_reason_not_the_mean(tmp_path, samples, change, says):
     found = read_nvbench(with_samples(tmp_path, samples, **change), "g")
-    bad = found["g/mm/device=0/N=1024"]
+    bad = found["g/mm/N=1024"]
     assert bad.values == {} and bad.reason is not None and bad.reason.kind == "invalid"
     assert says in bad.reason.text
-    assert found["g/mm/device=0/N=4096"].values, "the other states stand"
+    assert found["g/mm/N=4096"].values, "the other states stand"
 
 
 def test_nvbench_samples_that_could_not_be_written(tmp_path):
     root = recorded()
     root["benchmarks"][0]["states"][0]["summaries"].append({"tag": SAMPLES_TAG, "name": "Sample Times File"})
-    bad = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    bad = read_nvbench(write(tmp_path, root), "g")["g/mm/N=1024"]
     assert bad.reason is not None and "could not write" in bad.reason.text
 
 
@@ -120,7 +120,7 @@ def test_nvbench_samples_behind_a_link_to_elsewhere(tmp_path):
     path = with_samples(folder, [1e-5])
     (folder / "r.json-bin" / "0.bin").unlink()
     (folder / "r.json-bin" / "0.bin").symlink_to(tmp_path / "secret.bin")
-    bad = read_nvbench(path, "g")["g/mm/device=0/N=1024"]
+    bad = read_nvbench(path, "g")["g/mm/N=1024"]
     assert bad.reason is not None and "outside" in bad.reason.text
 
 
@@ -132,7 +132,7 @@ def test_nvbench_skipped_states_have_a_reason(tmp_path, text, kind):
     """NVBench calls a state that threw `skipped` too; that must not pass as one that chose not to run."""
     root = recorded()
     root["benchmarks"][0]["states"][0] |= {"is_skipped": True, "skip_reason": text, "summaries": None}
-    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/N=1024"]
     assert case.values == {} and case.reason is not None
     assert case.reason.kind == kind and text in case.reason.text
 
@@ -143,14 +143,14 @@ def test_nvbench_means_that_are_no_times_are_a_reason(tmp_path, value):
     for entry in root["benchmarks"][0]["states"][0]["summaries"]:
         if entry["tag"] == "nv/cold/time/gpu/mean":
             entry["data"][0]["value"] = value
-    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/N=1024"]
     assert case.values == {} and case.reason is not None and case.reason.kind == "invalid"
 
 
 def test_nvbench_state_without_an_isolated_time(tmp_path):
     root = recorded()
     root["benchmarks"][0]["states"][0]["summaries"] = [summary("nv/batch/time/gpu/mean", value=1e-5)]
-    case = read_nvbench(write(tmp_path, root), "g")["g/mm/device=0/N=1024"]
+    case = read_nvbench(write(tmp_path, root), "g")["g/mm/N=1024"]
     assert case.reason is not None and "no isolated time" in case.reason.text
 
 
@@ -178,8 +178,16 @@ def test_nvbench_ids_are_plain_and_hold_every_axis(tmp_path):
         {"name": "mode", "type": "string", "value": "a/b|`c`\n"},
     ]
     assert list(read_nvbench(write(tmp_path, root), "g")) == [
-        "g/my_bench_T_/device=3/T_ct_=F32/Elements=65536/mode=a_b__c__"
+        "g/my_bench_T_/T_ct_=F32/Elements=65536/mode=a_b__c__"
     ]
+
+
+def test_nvbench_ids_name_the_device_where_there_are_several(tmp_path):
+    root = recorded()
+    states = root["benchmarks"][0]["states"][:2]
+    root["benchmarks"][0]["states"] = states
+    states[1]["device"] = 1
+    assert list(read_nvbench(write(tmp_path, root), "g")) == ["g/mm/device=0/N=1024", "g/mm/device=1/N=4096"]
 
 
 def test_nvbench_two_states_of_one_id_are_not_mixed(tmp_path):
@@ -187,9 +195,9 @@ def test_nvbench_two_states_of_one_id_are_not_mixed(tmp_path):
     states = root["benchmarks"][0]["states"]
     states[1]["axis_values"] = states[0]["axis_values"]
     found = read_nvbench(write(tmp_path, root), "g")
-    twice = found["g/mm/device=0/N=1024"]
+    twice = found["g/mm/N=1024"]
     assert twice.values == {} and twice.reason is not None and "two states" in twice.reason.text
-    assert found["g/mm/device=0/N=8192"].values
+    assert found["g/mm/N=8192"].values
 
 
 def edited(**change: Any) -> Any:

@@ -57,7 +57,9 @@ class Reported:
 
 
 def read_nvbench(path: Path, name: str) -> dict[str, Reported]:
-    """Cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/device=0/N=1`.
+    """Cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/N=1`.
+
+    Where a benchmark ran on several devices, `device=0` stands before its axes.
 
     The metric `time` holds seconds: every sample's isolated ("cold") GPU time where the file was written by
     `--jsonbin`, else their mean; for a benchmark that runs on the CPU alone its CPU times. Declared work is
@@ -75,8 +77,10 @@ def read_nvbench(path: Path, name: str) -> dict[str, Reported]:
         raise ValueError(f"{path}: NVBench file format {str(version)[:20]!r} is unknown: perfci reads 1.x")
     found: dict[str, Reported] = {}
     for benchmark in _dicts(benchmarks, path):
-        for state in _dicts(benchmark.get("states"), path):
-            reported = _state(state, f"{name}/{_plain(benchmark.get('name'))}", path)
+        states = _dicts(benchmark.get("states"), path)
+        several = len({state.get("device") for state in states if isinstance(state.get("device"), int)}) > 1
+        for state in states:
+            reported = _state(state, f"{name}/{_plain(benchmark.get('name'))}", path, several)
             if reported.case in found:
                 text = "two states of the benchmark have this id: give its axes different names or values"
                 reported = Reported(reported.case, reason=_reason("protocol", text))
@@ -86,11 +90,10 @@ def read_nvbench(path: Path, name: str) -> dict[str, Reported]:
     return found
 
 
-def _state(state: dict[str, Any], prefix: str, path: Path) -> Reported:
+def _state(state: dict[str, Any], prefix: str, path: Path, several_devices: bool) -> Reported:
     parts = [prefix]
-    device = state.get("device")
-    if isinstance(device, int):
-        parts.append(f"device={device}")
+    if several_devices:
+        parts.append(f"device={_plain(state.get('device'))}")
     parts += [
         f"{_plain(axis.get('name'))}={_plain(axis.get('value'))}" for axis in _dicts(state.get("axis_values"), path)
     ]
