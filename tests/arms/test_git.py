@@ -269,7 +269,7 @@ def test_a_shallow_clone_says_how_to_deepen(tmp_path: Path):
 def test_a_file_of_a_commit_is_read_as_it_was(tmp_path: Path):
     content = bytes(range(256)) * 300
     odd = 'ünï "q" *?[x].yaml'
-    root = init(tmp_path / "work", {"perfci.yaml": content, odd: "odd", "sub/x": "x", "empty": ""})
+    root = init(tmp_path / "tree", {"perfci.yaml": content, odd: "odd", "sub/x": "x", "empty": ""})
     (root / "link.yaml").symlink_to("sub/x")
     (root / "outside").symlink_to("/etc/passwd")
     sha = commit(root)
@@ -279,7 +279,7 @@ def test_a_file_of_a_commit_is_read_as_it_was(tmp_path: Path):
     assert repo.read(sha, odd) == b"odd"
     assert repo.read(sha, "empty") == b""
     assert repo.read(sha, "link.yaml") == b"x"
-    for absent in ("gone", "sub", "outside", "../work/perfci.yaml", "perfci.yaml/x", "/etc/passwd"):
+    for absent in ("gone", "sub", "outside", "../tree/perfci.yaml", "perfci.yaml/x", "/etc/passwd"):
         assert repo.read(sha, absent) is None
 
 

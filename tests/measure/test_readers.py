@@ -177,9 +177,7 @@ def test_nvbench_ids_are_plain_and_hold_every_axis(tmp_path):
         {"name": "Elements", "type": "int64", "value": "65536"},
         {"name": "mode", "type": "string", "value": "a/b|`c`\n"},
     ]
-    assert list(read_nvbench(write(tmp_path, root), "g")) == [
-        "g/my_bench_T_/T_ct_=F32/Elements=65536/mode=a_b__c__"
-    ]
+    assert list(read_nvbench(write(tmp_path, root), "g")) == ["g/my_bench_T_/T_ct_=F32/Elements=65536/mode=a_b__c__"]
 
 
 def test_nvbench_ids_name_the_device_where_there_are_several(tmp_path):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perfci.model.report import Report
+from perfci.model.results import Check, Work
 from perfci.render import markdown, render_all
-from tests.render.build import HOSTILE, presence, reports, row, unchanged
+from tests.render.build import HOSTILE, facts, presence, reports, row, unchanged
 from tests.render.build import report as build
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -35,6 +36,16 @@ def test_golden(state):
 
 def test_no_golden_file_without_a_state():
     assert {file.stem for file in GOLDEN.glob("*.md")} == set(REPORTS)
+
+
+def test_a_case_that_was_not_checked_is_not_called_unreferenced():
+    """Skipped cases have no checks: saying that they lack a reference would be untrue."""
+    skipped = facts("upload/mib=64", Work(), checks={"base": Check(), "head": Check()})
+    without = facts("add/n=64", Work(), compared=0)
+    text = markdown.render(build([*unchanged(1)], "x", facts=[skipped, without]))
+    line = next(line for line in text.splitlines() if line.startswith("Without a reference"))
+    assert "add/n=64" in line
+    assert "upload/mib=64" not in line
 
 
 def whole(text: str) -> None:

@@ -349,7 +349,7 @@ class View:
         return [
             facts
             for facts in self.report.facts
-            if facts.checks and not any(check.compared for check in facts.checks.values())
+            if self.check(facts) and not any(check.compared for check in facts.checks.values())
         ]
 
     @cached_property

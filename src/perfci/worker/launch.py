@@ -111,7 +111,7 @@ class Launch:
             return False
         try:
             torch.cuda.synchronize()
-        except Exception:
+        except Exception:  # whatever it raises: the context is lost, and the conductor takes a new launch
             return True
         return False
 
