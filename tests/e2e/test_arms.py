@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo, adding
+from .conftest import PLAIN_PYTHON, Repo, adding
 
 EXTENSION = Path(__file__).parents[2] / "examples" / "extension"
 LIBRARY = """
@@ -89,6 +89,27 @@ def test_a_compiled_extension_is_built_in_both_arms(repo: Repo) -> None:
     built = {name: arm["modules"]["blocked._transpose"] for name, arm in run.results["arms"].items()}
     assert set(built) == {"base", "head"}
     assert all(path.startswith("site/blocked/") for path in built.values())
+
+
+def test_arms_with_interpreters_of_their_own(repo: Repo) -> None:
+    """A pull request that moves to another Python: launches are spawned in both arms, each with its own."""
+    kernel = """
+        import sys
+        import perfci
+
+        @perfci.kernel(devices=["cpu"])
+        def prefix(bench):
+            bench.reference(lambda: PREFIX, rtol=0, atol=0)
+            return lambda: (sum(range(20_000)), sys.prefix)[1]
+    """
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write("kernels/a.py", kernel.replace("PREFIX", repr(sys.base_prefix)))
+    repo.commit("base")
+    repo.write("perfci.yaml", (repo.root / "perfci.yaml").read_text().replace(PLAIN_PYTHON, sys.executable))
+    repo.write("kernels/a.py", kernel.replace("PREFIX", repr(sys.prefix)))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 0, run.out + run.err
+    assert [case["arms"][arm]["status"] for case in run.results["cases"] for arm in ("base", "head")] == ["ok", "ok"]
 
 
 def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:

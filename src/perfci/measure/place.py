@@ -67,7 +67,9 @@ def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
     arms = materialise(options, sources, scratch, progress, seed)
     first = next(iter(arms.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(arms))
-    parent = Parent(first.python, scratch, environment(first, limits.threads, seed, build=False), memory)
+    one_python = len({arm.python for arm in arms.values()}) == 1
+    env = environment(first, limits.threads, seed, build=False)
+    parent = Parent(first.python, scratch, env, memory, forks=one_python)
     stack.callback(parent.close)
     _build(arms, parent, options.out, progress)
     progress.stage("starting the workers")

@@ -93,8 +93,11 @@ def _rss(process: psutil.Process) -> int:
 class Parent:
     """The conductor's side of the common parent."""
 
-    def __init__(self, python: str, scratch: Path, env: Mapping[str, str], memory_limit: int | None = None) -> None:
+    def __init__(
+        self, python: str, scratch: Path, env: Mapping[str, str], memory_limit: int | None = None, forks: bool = True
+    ) -> None:
         self.python = python
+        self.forks = forks and sys.platform.startswith("linux")
         self.scratch = scratch
         self.env = dict(env)
         self.memory_limit = memory_limit
@@ -194,7 +197,10 @@ class Parent:
         return self._next
 
     def launch(self, arena: Arena, log: Path) -> "Launch":
-        """Start a launch: forked from the parent, or spawned where its interpreter is another. Raises Died."""
+        """Start a launch: forked from the parent, or spawned where the arms' interpreters differ. Raises Died.
+
+        Never one arm so and the other so: that would be a difference between the arms.
+        """
         ident = self._ident()
         setup = {
             "id": ident,
@@ -207,7 +213,7 @@ class Parent:
             "cores": list(arena.cores),
             "log": str(log),
         }
-        if arena.python == self.python and sys.platform.startswith("linux"):
+        if self.forks:
             started = self._ask({"op": "fork", **setup}, "started")
         else:
             argv = [arena.python, str(BOOT), "launch", json.dumps(setup)]

@@ -40,7 +40,8 @@ def enter(message: dict[str, Any]) -> None:
 
     code = 70  # EX_SOFTWARE: the launch itself broke
     try:
-        os.setsid()
+        if os.getsid(0) != os.getpid():  # a spawned launch leads a session already
+            os.setsid()
         leash(message.get("cores"))
         null = os.open(os.devnull, os.O_RDONLY)
         log = os.open(message["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
