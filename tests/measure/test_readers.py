@@ -337,6 +337,8 @@ def test_declared_metrics_are_held_to_their_declaration(tmp_path):
     custom = {"loss": CustomMetric(unit="nats")}
     good = {"metric": "loss", "value": 1, "unit": "nats"}
     assert read_perfci_lines(lines(tmp_path, good), "c", custom)["c"].values == {"loss": [1.0]}
+    bare = {name: value for name, value in good.items() if name != "unit"}
+    assert read_perfci_lines(lines(tmp_path, bare), "c", custom)["c"].values == {"loss": [1.0]}
     with pytest.raises(ValueError, match="'los' is no metric: declare it"):
         read_perfci_lines(lines(tmp_path, good | {"metric": "los"}), "c", custom)
     with pytest.raises(ValueError, match="unit 'bits' of loss is not 'nats'"):

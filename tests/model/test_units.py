@@ -119,6 +119,7 @@ def test_a_shown_value_is_the_value(value, unit):
     assert match
     prefix = match[2].removesuffix(unit).strip() if unit != "s" else match[2]
     scale = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    scale["GFLOP/s"] = 1e-3
     if unit in ("B/s", "B"):
         prefix = match[2].removesuffix("B/s").removesuffix("B").strip()
     assert float(match[1]) * scale[prefix] == pytest.approx(value, rel=6e-3)

@@ -184,19 +184,20 @@ def test_a_limit_that_is_no_change_is_invalid(r):
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "fields",
     [
-        Looks(pairs=[]),
-        Looks(pairs=[8, 8, 16, 24, 32, 48, 64]),
-        Looks(pairs=[0, 12, 16, 24, 32, 48, 64]),
-        Looks(pairs=[8, 12]),
-        Looks(acquit=[0.5]),
+        {"pairs": []},
+        {"pairs": [8, 8, 16, 24, 32, 48, 64]},
+        {"pairs": [0, 12, 16, 24, 32, 48, 64]},
+        {"pairs": [8, 12]},
+        {"acquit": [0.5]},
+        {"convict": [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.0]},
     ],
 )
-def test_looks_that_do_not_fit_together_are_refused(looks):
-    for call in (lambda: decide(noise(64), R, looks, 1), lambda: decide_bound(noise(64), 0, "max", looks, 1)):
-        with pytest.raises(ValueError, match="looks need"):
-            call()
+def test_looks_that_do_not_fit_together_are_refused(fields):
+    """Uneven lists, and shares of an error rate that sum to more than all of it."""
+    with pytest.raises(ValueError, match="looks need"):
+        Looks(**fields)
 
 
 def test_no_judgement_has_no_share_of_alpha():

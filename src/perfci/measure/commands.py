@@ -72,7 +72,8 @@ class Runner:
                 return read_nvbench(out / "nvbench.json", command.name)
             return read_perfci_lines(out / "metrics.jsonl", command.name, self.metrics)
         except ValueError as error:
-            raise Died(Reason(kind="invalid", text=str(error)[:1000], log=f"logs/{log.name}")) from None
+            text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
+            raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
         """Run every command once in each arm: which cases there are, and whether they work."""

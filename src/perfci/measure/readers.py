@@ -262,6 +262,8 @@ def _value(
         if metric not in custom:
             raise ValueError(f"{where}: {metric!r} is no metric: declare it under metrics in perfci.yaml")
         units.setdefault(metric, custom[metric].unit)
+        if "unit" not in entry:
+            unit = units[metric]
     if units.setdefault(metric, unit) != unit:
         raise ValueError(f"{where}: unit {unit!r} of {metric} is not {units[metric]!r} as elsewhere")
     return metric, number

@@ -16,6 +16,8 @@ from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Launch, Parent
 
 Samples = dict[ArmName, list[list[float]]]
+LONGEST_SAMPLE = 0.25
+"""Seconds."""
 
 
 @dataclass
@@ -48,13 +50,17 @@ class Bench:
         return launch
 
     def plan_batch(self, key: str, estimates: Sequence[float], device: str) -> None:
-        """Fix batch and block sizes from the shortest estimate (seconds) over the arms."""
-        shortest = min(estimates)
-        schedule = self.schedule
-        batch = 1 if device == "cuda" else max(1, math.ceil(schedule.sample_time / shortest))
-        self.batches[key] = min(batch, 1_000_000)
-        fit = int(schedule.block_time / (shortest * self.batches[key]))
-        self.block_samples[key] = min(schedule.samples, max(1, fit))
+        """Fix batch and block sizes from the estimated seconds of one execution in each arm.
+
+        Both arms get the same sizes. The faster arm's batches last `sample_time` at least; a much slower arm is not
+        made to repeat its execution for longer than LONGEST_SAMPLE.
+        """
+        schedule, shortest, longest = self.schedule, min(estimates), max(estimates)
+        batch = 1
+        if device == "cpu":
+            batch = max(1, min(math.ceil(schedule.sample_time / shortest), int(LONGEST_SAMPLE / longest)))
+        self.batches[key] = batch
+        self.block_samples[key] = max(1, min(schedule.samples, int(schedule.block_time / (longest * batch))))
 
 
 @dataclass

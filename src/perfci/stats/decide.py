@@ -9,7 +9,6 @@ judgements (Bonferroni), so that it bounds the chance that a *run* on unchanged 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -75,14 +74,6 @@ def next_look(n: int, looks: Looks) -> int | None:
     return min((pairs for pairs in looks.pairs if pairs > n), default=None)
 
 
-def _check(looks: Looks) -> None:
-    counts = looks.pairs
-    if not counts or counts[0] < 1 or any(a >= b for a, b in pairwise(counts)):
-        raise ValueError(f"looks need rising numbers of pairs, not {counts}")
-    if len(looks.convict) != len(counts) or len(looks.acquit) != len(counts):
-        raise ValueError("looks need one share of α and one of β for each number of pairs")
-
-
 def _may_convict_after(look: int, looks: Looks, m: int) -> bool:
     """Whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.convict[look + 1 :], strict=True)
@@ -105,10 +96,9 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int) -> De
     that raising any x never turns a regression into something else.
 
     Invalid: a value that is not finite, an r_log that is not positive and finite.
-    Raises ValueError for looks that do not fit together or m < 1.
+    Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
-    _check(looks)
     if m < 1:
         raise ValueError("the number of judgements is at least 1")
     if not np.isfinite(values).all():
@@ -151,11 +141,9 @@ def decide_bound(
     `values`: shape (n,), in the metric's unit and in the order measured; they need not be positive.
     `violation` where the location is beyond the bound within the look's share of α/m; `unchanged` at the
     first look whose Hodges–Lehmann centre is on the right side; else `continue`. Exactly on the bound is
-    within. Invalid: a value or bound that is not finite. Raises ValueError for looks that do not fit
-    together or m < 1.
+    within. Invalid: a value or bound that is not finite. Raises ValueError for m < 1.
     """
     array = np.asarray(values, dtype=np.float64)
-    _check(looks)
     if m < 1:
         raise ValueError("the number of judgements is at least 1")
     if not np.isfinite(array).all():
