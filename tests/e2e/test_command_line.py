@@ -14,7 +14,6 @@ BAD = {
     "option without value": (["compare", "--base"], "--base"),
     "no such base": (["compare", "--base", "no-such-ref"], "no-such-ref"),
     "device": (["run", "--device", "gpu"], "--device gpu: write cuda or cpu"),
-    "no GPU": (["run", "--device", "cuda"], "there is no GPU"),
     "budget": (["run", "--budget", "long"], "--budget 'long' does not begin with a number"),
     "budget's unit": (["run", "--budget", "3"], "--budget '3' has no known unit"),
     "no budget": (["run", "--budget", "0s"], "--budget must be more than nothing"),
@@ -67,6 +66,20 @@ def test_each_mistake_is_one_line(repository: Repo, name: str) -> None:
     assert expected in lines[0]
     assert lines[0].startswith("perfci")
     assert run.out == ""
+
+
+def test_a_runner_without_the_gpu_that_was_asked_for_has_failed(repository: Repo) -> None:
+    """Not skipped, not passed: exit code 3."""
+    run = repository.perfci("run", "--device", "cuda")
+    assert run.code == 3
+    assert "--device cuda: there is no GPU that torch can use here" in run.err.strip().splitlines()[-1]
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line(repository: Repo) -> None:
+    run = repository.perfci("run", "--out", "/proc/nowhere")
+    assert run.code == 3
+    assert run.err.startswith("perfci: /proc/nowhere: cannot be made")
+    assert run.err.count("\n") == 1
 
 
 def test_outside_a_repository(tmp_path: Path, env: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import Decision, decide, decide_bound, final, margin, next_look
+from perfci.stats.decide import Decision, decide, decide_bound, final, margin
 from perfci.stats.walsh import p_greater, p_less
 
 LOOKS = Looks()
@@ -205,10 +205,6 @@ def test_no_judgement_has_no_share_of_alpha():
         decide(noise(64), R, LOOKS, 0)
     with pytest.raises(ValueError, match="at least 1"):
         decide_bound(noise(64), 0, "max", LOOKS, 0)
-
-
-def test_next_look():
-    assert [next_look(n, LOOKS) for n in (0, 7, 8, 50, 64, 99)] == [8, 8, 12, 64, None, None]
 
 
 class TestBounds:

@@ -1,7 +1,6 @@
 """Facts of the machine: true on this one, and read right in containers and on other processors."""
 
 import os
-import shutil
 from pathlib import Path
 
 import psutil
@@ -9,7 +8,6 @@ import pytest
 
 from perfci.system.facts import (
     cpu_model,
-    free_disk,
     free_memory,
     host_facts,
     memory_groups,
@@ -138,8 +136,3 @@ def test_a_group_seen_from_inside_a_namespace_does_not_lead_out_of_the_mount(tmp
         },
     )
     assert [g.limit for g in memory_groups(root)] == [GIB]
-
-
-def test_free_disk_is_that_of_the_folder_that_will_be_made(tmp_path: Path):
-    free = free_disk(tmp_path / "not" / "yet" / "there")
-    assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.05)

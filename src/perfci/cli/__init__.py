@@ -23,7 +23,7 @@ app = typer.Typer(
 
 Cases = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CASE]…", help="Globs on case ids: 'matmul/*'. All by default.", show_default=False),
+    typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'. All by default.", show_default=False),
 ]
 Device = Annotated[
     list[str] | None,
@@ -145,7 +145,7 @@ def run(
 @app.command()
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="[RESULTS]", help="A results.json, or the folder that holds it.")
+        Path, typer.Argument(metavar="RESULTS", help="A results.json, or the folder that holds it.")
     ] = OUT_DEFAULT,
     policy: Annotated[
         Path | None,
@@ -191,7 +191,7 @@ def list_(
 
 @app.command()
 def init(
-    where: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The repository.")] = HERE,
+    where: Annotated[Path, typer.Argument(metavar="FOLDER", help="The repository.")] = HERE,
     debug: Debug = False,
 ) -> None:
     """Write a policy, a first case and a workflow into a repository."""
@@ -242,4 +242,4 @@ def _sentence(text: str) -> str:
 
 
 def _say(line: str) -> None:
-    typer.echo(line if line.startswith("perfci ") else f"perfci: {line}", err=True)
+    typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)

@@ -1,6 +1,7 @@
 """`perfci list`: the cases of this tree and their limits."""
 
 import json as jsonlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,59 +12,67 @@ from perfci.cli.progress import Teller
 from perfci.measure.conductor import Measurement
 from perfci.measure.options import OUT, Options
 from perfci.model.plan import Judgement
+from perfci.model.policy_text import FILE
+from perfci.model.results import Case
 from perfci.model.units import show
 
 
-def list_cases(where: Path, cases: list[str], python: str | None, json: bool) -> None:
-    """Print the cases of the working tree with their limits."""
+def list_cases(where: Path, globs: list[str], python: str | None, json: bool) -> None:
+    """Print the cases of the working tree with their limits. Ends with 3 where a suite file does not import."""
     teller = Teller(Console(stderr=True))
-    options = Options(mode="run", where=where.resolve(), out=(where / OUT).resolve(), cases=cases, python=python)
+    options = Options(mode="run", where=where.resolve(), out=(where / OUT).resolve(), cases=globs, python=python)
     try:
-        listed, limits, broken = Measurement(options, teller).listing()
+        cases, judgements, broken = Measurement(options, teller).listing()
     finally:
         teller.stop()
-    rows = [
-        {
-            "case": case.id,
-            "device": case.device,
-            "status": case.arms["head"].status,
-            "file": f"{case.arms['head'].file}:{case.arms['head'].line}" if case.arms["head"].file else "perfci.yaml",
-            "limits": [_limit(limit) for limit in limits if (limit.case, limit.device) == (case.id, case.device)],
-        }
-        for case in listed
-    ]
     if json:
-        typer.echo(jsonlib.dumps({"cases": rows, "broken": broken}, indent=1))
+        entries = [_entry(case, judgements) for case in cases]
+        typer.echo(jsonlib.dumps({"cases": entries, "broken": broken}, indent=1))
     else:
-        console = Console()
-        table = Table(box=None, pad_edge=False)
-        for title in ("case", "device", "limits", "declared in"):
-            table.add_column(title, overflow="fold")
-        for row in rows:
-            note = "" if row["status"] == "ok" else f" ({case_reason(listed, str(row['case']))})"
-            table.add_row(
-                f"{row['case']}{note}",
-                str(row["device"]),
-                "; ".join(row["limits"]) or "none",
-                str(row["file"]),
-            )
-        if console.is_terminal:
-            console.print(table)
-        else:
-            for row in rows:
-                typer.echo(f"{row['case']}\t{row['device']}\t{'; '.join(row['limits']) or 'none'}\t{row['file']}")
+        _print([_line(case, judgements) for case in cases])
         for line in broken:
-            typer.echo(f"not imported: {line}", err=True)
-    raise typer.Exit(0 if not broken else 3)
+            typer.echo(f"perfci: does not import: {line}", err=True)
+    raise typer.Exit(3 if broken else 0)
 
 
-def case_reason(listed: list, ident: str) -> str:  # type: ignore[type-arg]
-    """Why a listed case would not be measured."""
-    reason = next(case.arms["head"].reason for case in listed if case.id == ident)
-    return reason.text if reason else ""
+def _limits(case: Case, judgements: Sequence[Judgement]) -> list[str]:
+    own = [judgement for judgement in judgements if (judgement.case, judgement.device) == (case.id, case.device)]
+    return [_words(judgement) for judgement in own]
 
 
-def _limit(limit: Judgement) -> str:
-    if limit.kind == "regression":
-        return f"{limit.metric} within {limit.bound * 100:g} %"
-    return f"{limit.metric} {limit.kind} {show(limit.bound, limit.unit)}"
+def _words(judgement: Judgement) -> str:
+    if judgement.kind == "regression":
+        return f"{judgement.metric} within {judgement.bound * 100:g} %"
+    return f"{judgement.metric} {judgement.kind} {show(judgement.bound, judgement.unit)}"
+
+
+def _where(case: Case) -> str:
+    head = case.arms["head"]
+    return f"{head.file}:{head.line}" if head.file else FILE
+
+
+def _entry(case: Case, judgements: Sequence[Judgement]) -> dict[str, object]:
+    status = case.arms["head"].status
+    limits = _limits(case, judgements)
+    return {"case": case.id, "device": case.device, "status": status, "limits": limits, "declared": _where(case)}
+
+
+def _line(case: Case, judgements: Sequence[Judgement]) -> list[str]:
+    reason = case.arms["head"].reason
+    limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, judgements)) or "no limit"
+    return [case.id, case.device, limits, _where(case)]
+
+
+def _print(lines: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, else tab-separated lines."""
+    console = Console()
+    if not console.is_terminal:
+        for line in lines:
+            typer.echo("\t".join(line))
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("case", "device", "limits", "declared in"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)

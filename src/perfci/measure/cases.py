@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from perfci.measure.options import Options
 from perfci.measure.prepare import ArmWork, require_inside
-from perfci.model.base import ArmName, DeviceKind, UsageError, matches
+from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError, matches
 from perfci.model.limits import Subject
+from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseArm, FileFailure, Reason
 from perfci.system.process import Launch
@@ -42,12 +43,16 @@ def load(arm: ArmWork, launch: Launch, suite: Sequence[str], timeout: float, for
     return found
 
 
-def choose_devices(options: Options, policies: Mapping[ArmName, Any], gpu: bool) -> list[DeviceKind]:
-    """What is asked for, else what the policy names, else the GPU where there is one, else the CPU."""
-    asked = options.devices or policies["head"].devices
+def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
+    """What is asked for, else what the policy of the limits names, else the GPU where there is one, else the CPU.
+
+    Raises MachineError where a GPU is asked for on the command line and there is none: that a runner has lost its GPU
+    must not pass as skipped.
+    """
+    asked = options.devices or limits.devices
     if options.devices and "cuda" in options.devices and not gpu:
-        raise UsageError(
-            "--device cuda: there is no GPU that torch can use here: use --device cpu, or see torch.cuda.is_available()"
+        raise MachineError(
+            "--device cuda: there is no GPU that torch can use here: see torch.cuda.is_available(), or use --device cpu"
         )
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]

@@ -75,7 +75,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
     progress.stage("starting the workers")
     parent.preload()
     facts = _facts(arms["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
-    devices = choose_devices(options, sources.policies, "cuda" in facts.devices)
+    devices = choose_devices(options, limits, "cuda" in facts.devices)
     cores = _cores(limits.threads)
     forbidden = [str(sources.root), *(str(arm.folder) for arm in arms.values())]
     benches = {

@@ -1,7 +1,6 @@
 """What every document of perfci has in common."""
 
-from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -48,8 +47,3 @@ def matches(pattern: str, text: str) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(text, pattern)
-
-
-def plain_path(path: Any) -> str:
-    """A path inside a repository as it is written in documents: forward slashes, relative."""
-    return str(PurePosixPath(path))

@@ -69,11 +69,6 @@ def margin(r: float, better: Direction) -> float:
     return math.log1p(r) if better == "lower" else -math.log1p(-r)
 
 
-def next_look(n: int, looks: Looks) -> int | None:
-    """The number of pairs of the first look above n pairs; None after the last."""
-    return min((pairs for pairs in looks.pairs if pairs > n), default=None)
-
-
 def _may_convict_after(look: int, looks: Looks, m: int) -> bool:
     """Whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.convict[look + 1 :], strict=True)

@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -82,14 +81,6 @@ def usable_memory(root: Path = Path("/")) -> int:
 def free_memory(root: Path = Path("/")) -> int:
     """Bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
-
-
-def free_disk(path: Path) -> int:
-    """Bytes that this user can still write below `path`, which need not exist yet."""
-    here = path.absolute()
-    while not here.exists():
-        here = here.parent
-    return shutil.disk_usage(here).free
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ the conductor, the parent kills what is left.
 
 import contextlib
 import json
-import math
 import select
 import signal
 import socket
@@ -295,10 +294,6 @@ class Parent:
         self._ask({"op": "kill", "id": ident}, "killed")
         self.wait_exit(ident, 10)
 
-    def sweep(self) -> list[int]:
-        """Kill daemons that user code left behind; returns their process ids."""
-        return list(self._ask({"op": "sweep"}, "swept")["swept"])
-
     def close(self) -> None:
         """End the parent and everything below it."""
         self.control.close()
@@ -372,8 +367,3 @@ class Launch:
         self.channel.close()
         if self.parent.wait_exit(self.ident, 5) is None:
             self.parent.kill(self.ident)
-
-
-def finite(value: float) -> bool:
-    """Whether `value` is a finite positive number: the only kind of time there is."""
-    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import time
 from typing import Any, Callable
 
@@ -20,7 +21,9 @@ class CpuSampler:
 
     def contract(self) -> dict[str, Any]:
         """What the numbers mean."""
-        return {"name": "cpu", "timer": "perf_counter_ns", "cache": "warm"}
+        kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the conductor's setting, unless the policy has another
+        allocator = "keeps freed memory" if kept else "as found"
+        return {"name": "cpu", "timer": "perf_counter_ns", "cache": "warm", "allocator": allocator}
 
     def settle(self) -> None:
         """Before a further placement in a process that is warm already."""

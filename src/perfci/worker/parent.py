@@ -104,8 +104,6 @@ class Parent:
         elif op == "kill":
             self.kill_tree(message["id"])
             self.channel.send({"killed": message["id"]})
-        elif op == "sweep":
-            self.channel.send({"swept": self.sweep()})
 
     def fork(self, message: dict[str, Any]) -> None:
         """Start a launch as a fork of this process."""
@@ -174,14 +172,13 @@ class Parent:
                 for victim in [*descendants(pid, table), pid]:
                     kill(victim)
 
-    def sweep(self) -> list[int]:
+    def sweep(self) -> None:
         """Kill the orphans that were handed to us: children that we did not start."""
         table = children()
-        orphans = [pid for pid in table.get(os.getpid(), []) if pid not in self.running]
-        for orphan in orphans:
-            for victim in [*descendants(orphan, table), orphan]:
-                kill(victim)
-        return orphans
+        for orphan in table.get(os.getpid(), []):
+            if orphan not in self.running:
+                for victim in [*descendants(orphan, table), orphan]:
+                    kill(victim)
 
     def leave(self) -> None:
         """Kill everything below us, again and again until nothing is left, then end."""
