@@ -11,6 +11,9 @@ from perfci.render import render_all
 from perfci.render.terminal import print_report
 from perfci.system.files import write_atomic
 
+FILES = ("report.md", "report.json", "results.json", "report.csv", "junit.xml", "samples.jsonl", "logs/")
+"""What people may look for, in the order of use."""
+
 
 def write_all(out: Path, report: Report, results: Results | None = None) -> None:
     """Write results (if given), report and everything rendered from it into `out`. Raises MachineError."""
@@ -31,6 +34,5 @@ def tell(report: Report, out: Path, json: bool) -> None:
         shown = out.relative_to(Path.cwd())
     except ValueError:
         shown = out
-    typer.echo(
-        f"\nFiles in {shown}/: report.md · report.json · results.json · report.csv · junit.xml · samples.jsonl · logs/"
-    )
+    names = [name for name in FILES if (out / name).exists()]
+    typer.echo(f"\nFiles in {shown}/: {' · '.join(names)}")
