@@ -112,6 +112,7 @@ def _measure(
     outcome = Outcome(case)
     takes_part = [name for name in launches if case.arms[name].status == "ok"]
     samples: Samples = {name: [] for name in takes_part}
+    cycles: Samples = {name: [] for name in takes_part}
     name = takes_part[0]
     try:
         for number in range(bench.schedule.placements):
@@ -123,6 +124,7 @@ def _measure(
                 fields = _fields(case, name)
                 launches[name].ask("open", bench.timeout, seed=seed, placement=number, **fields)
                 samples[name].append([])
+                cycles[name].append([])
             for name in _turns(bench.schedule.blocks, list(takes_part), rng):
                 block = launches[name].ask(
                     "block",
@@ -131,6 +133,8 @@ def _measure(
                     samples=bench.block_samples[case.key],
                 )
                 samples[name][-1] += block["times"]
+                if block["hertz"] is not None:
+                    cycles[name][-1] += [time * block["hertz"] for time in block["times"]]
             last = number == bench.schedule.placements - 1
             for name in order:
                 check = _tolerance_arm(case).check
@@ -146,11 +150,19 @@ def _measure(
         outcome.pair = Pair(
             index=len(case.pairs),
             first=first,
-            values={name: {"time": launch_value(samples[name])} for name in samples},
+            values={name: _values(samples[name], cycles[name]) for name in samples},
             samples={name: sum(map(len, samples[name])) for name in samples},
             spread={name: _spread(samples[name]) for name in samples},
         )
     return outcome
+
+
+def _values(samples: list[list[float]], cycles: list[list[float]]) -> dict[str, float]:
+    """Time of a launch, and its cycles where the clock was measured beside every sample."""
+    values = {"time": launch_value(samples)}
+    if [len(placement) for placement in cycles] == [len(placement) for placement in samples]:
+        values["cycles"] = launch_value(cycles)
+    return values
 
 
 def _turns(blocks: int, names: list[ArmName], rng: random.Random) -> list[ArmName]:
@@ -174,7 +186,7 @@ def _tolerance_arm(case: Case) -> Any:
 
 
 def launch_value(placements: Sequence[Sequence[float]]) -> float:
-    """Value of a launch in seconds: the mean over placements of trimmed means of their samples.
+    """Value of a launch, in the samples' unit: the mean over placements of trimmed means of their samples.
 
     NaN where a sample is no finite positive number: judged `invalid`, never averaged away.
     """

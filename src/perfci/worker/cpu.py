@@ -18,6 +18,8 @@ class CpuSampler:
 
     def __init__(self, fn: Callable[[], Any]) -> None:
         self.fn = fn
+        self.hertz = None
+        """The CPU's clock is not measured."""
 
     def contract(self) -> dict[str, Any]:
         """What the numbers mean."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Optional
+
+from .clock import sm_clock
 
 FLUSH_FACTOR = 2
 """The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
@@ -28,6 +30,9 @@ class CudaSampler:
         self.cycles_per_second = getattr(properties, "clock_rate", 2_000_000) * 1e3
         self.queue_seconds = 0.0
         self.drained = 0
+        self.clock = sm_clock(torch)
+        self.hertz: Optional[float] = None
+        """SM clock during the last block; None where it could not be measured."""
 
     def contract(self) -> dict[str, Any]:
         """What the numbers mean."""
@@ -35,7 +40,7 @@ class CudaSampler:
             "name": "cold",
             "timer": "cuda events",
             "cache": "L2 flushed",
-            "clocks": "as found",
+            "clocks": "as found" if self.clock is None else "as found, measured",
             "tf32": bool(self.torch.backends.cuda.matmul.allow_tf32),
         }
 
@@ -86,11 +91,16 @@ class CudaSampler:
             held = self.torch.cuda.Event()
             self.torch.cuda._sleep(int(hold * self.cycles_per_second))
             held.record()
+            if self.clock is not None:
+                self.clock.stamp(0)
             start = time.perf_counter()
             events = self._queue(samples)
+            if self.clock is not None:
+                self.clock.stamp(1)
             self.queue_seconds = 0.5 * (self.queue_seconds + (time.perf_counter() - start) / (samples + 1))
             self.drained += bool(held.query())
             self.torch.cuda.synchronize()
+            self.hertz = self.clock.hertz() if self.clock is not None else None
         finally:
             if collecting:
                 gc.enable()

@@ -215,7 +215,7 @@ class Launch:
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        return {"times": self.sampler.block(message["batch"], message["samples"])}
+        return {"times": self.sampler.block(message["batch"], message["samples"]), "hertz": self.sampler.hertz}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case."""
