@@ -58,3 +58,20 @@ def test_no_samples_are_no_value() -> None:
 
 def test_an_outlier_is_trimmed() -> None:
     assert launch_value([[1e-3] * 9 + [5e-2]]) == pytest.approx(1e-3)
+
+
+def test_a_case_that_starves_the_gpu_is_named() -> None:
+    """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
+    from perfci.measure.conductor import starved
+    from perfci.model.plan import Plan, Schedule
+    from perfci.model.results import Case, CaseArm, Pair
+
+    plan = Plan(seed=0, arms=["base", "head"], schedules={"cuda": Schedule(placements=2, blocks=2)})
+
+    def case(name: str, gaps: int) -> Case:
+        pairs = [Pair(index=i, values={"head": {"time": 1.0}}, gaps={"base": 0, "head": gaps}) for i in range(8)]
+        return Case(id=name, kernel=name, device="cuda", arms={"head": CaseArm()}, pairs=pairs)
+
+    assert starved([case("queued", 0), case("now_and_then", 2)], plan) == []
+    (note,) = starved([case("queued", 0), case("synchronises", 4)], plan)
+    assert "times of synchronises:" in note

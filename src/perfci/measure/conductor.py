@@ -121,6 +121,7 @@ class Measurement:
             if case.origin == "kernel" and estimates.get(case.key):
                 benches[case.device].plan_batch(case.key, list(estimates[case.key].values()), case.device)
         self._rounds(cases, plan, benches, runner, journal)
+        self.results.notes += starved(cases, plan)
         self.results.seconds = time.monotonic() - self.started
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
@@ -266,6 +267,21 @@ def settled(case: Case, plan: Plan) -> bool:
         for judgement in plan.judgements
         if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
     )
+
+
+def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
+    """A note on cases in most of whose blocks the GPU waited for the CPU."""
+    found = []
+    for case in cases:
+        if case.pairs and case.device in plan.schedules:
+            schedule = plan.schedules[case.device]
+            blocks = schedule.placements * schedule.blocks * len(case.pairs)
+            if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.arms) > blocks / 2:
+                found.append(case.id)
+    if not found:
+        return []
+    named = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    return [f"launch gaps are in the times of {named}: the GPU waited for the CPU (does the case synchronise?)"]
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:

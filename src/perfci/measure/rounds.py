@@ -113,6 +113,7 @@ def _measure(
     takes_part = [name for name in launches if case.arms[name].status == "ok"]
     samples: Samples = {name: [] for name in takes_part}
     cycles: Samples = {name: [] for name in takes_part}
+    gaps = dict.fromkeys(takes_part, 0)
     name = takes_part[0]
     try:
         for number in range(bench.schedule.placements):
@@ -133,6 +134,7 @@ def _measure(
                     samples=bench.block_samples[case.key],
                 )
                 samples[name][-1] += block["times"]
+                gaps[name] += block["drained"]
                 if block["hertz"] is not None:
                     cycles[name][-1] += [time * block["hertz"] for time in block["times"]]
             last = number == bench.schedule.placements - 1
@@ -153,6 +155,7 @@ def _measure(
             values={name: _values(samples[name], cycles[name]) for name in samples},
             samples={name: sum(map(len, samples[name])) for name in samples},
             spread={name: _spread(samples[name]) for name in samples},
+            gaps=gaps if any(gaps.values()) else {},
         )
     return outcome
 

@@ -93,6 +93,8 @@ class Pair(Document):
     """Number of timed samples behind `time`."""
     spread: dict[ArmName, float] = Field(default_factory=dict)
     """Relative standard deviation of these samples."""
+    gaps: dict[ArmName, int] = Field(default_factory=dict)
+    """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 
 
 class Case(Document):

@@ -20,6 +20,8 @@ class CpuSampler:
         self.fn = fn
         self.hertz = None
         """The CPU's clock is not measured."""
+        self.drained = False
+        """There is no queue on the CPU."""
 
     def contract(self) -> dict[str, Any]:
         """What the numbers mean."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from typing import Any, Callable, Optional
@@ -13,24 +14,46 @@ FLUSH_FACTOR = 2
 WARM_CALLS = 3
 AHEAD = 1.5
 """The GPU is held back for this many times what the CPU needs to queue a block."""
+ATTEMPTS = 3
+"""How often a block is taken, at most, to have one without launch gaps."""
 HOLD_LIMIT = 0.1
 """Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
+
+
+class Rig:
+    """What every placement of a launch shares: the flush buffer and the clock."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self.flush = torch.empty(FLUSH_FACTOR * properties.L2_cache_size, dtype=torch.int8, device="cuda")
+        self.cycles_per_second = getattr(properties, "clock_rate", 2_000_000) * 1e3
+        self.clock = sm_clock(torch)
+
+
+@functools.lru_cache(maxsize=1)
+def rig() -> Rig:
+    """The rig of this process."""
+    return Rig()
 
 
 class CudaSampler:
     """Times `fn` on the current device and stream with CUDA events."""
 
     def __init__(self, fn: Callable[[], Any]) -> None:
-        import torch
-
-        self.torch = torch
+        shared = rig()
+        self.torch = shared.torch
         self.fn = fn
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.flush = torch.empty(FLUSH_FACTOR * properties.L2_cache_size, dtype=torch.int8, device="cuda")
-        self.cycles_per_second = getattr(properties, "clock_rate", 2_000_000) * 1e3
+        self.flush = shared.flush
+        self.clock = shared.clock
+        self.cycles_per_second = shared.cycles_per_second
         self.queue_seconds = 0.0
-        self.drained = 0
-        self.clock = sm_clock(torch)
+        self.drained = False
+        """Whether the GPU had to wait for the CPU within the last block: then launch gaps are in its samples."""
+        self.synchronises = False
+        """Whether the longest hold was outlasted: then holding is in vain."""
         self.hertz: Optional[float] = None
         """SM clock during the last block; None where it could not be measured."""
 
@@ -82,29 +105,40 @@ class CudaSampler:
         """`samples` GPU times of one execution, in seconds. `batch` is 1 under this contract.
 
         The GPU is held by a spinning kernel while the block is queued, so that no gap of the CPU's making enters a
-        sample. A block whose queueing outlasted the hold is counted in `drained`.
+        sample. A block whose queueing outlasted the hold is taken again with a longer one. A case that synchronises
+        outlasts every hold: `drained` says so, and its further blocks are not held in vain.
         """
-        hold = min(HOLD_LIMIT, AHEAD * self.queue_seconds * (samples + 1))
+        hold = 0.0 if self.synchronises else min(HOLD_LIMIT, AHEAD * self.queue_seconds * (samples + 1))
         collecting = gc.isenabled()
         gc.disable()
         try:
-            held = self.torch.cuda.Event()
-            self.torch.cuda._sleep(int(hold * self.cycles_per_second))
-            held.record()
-            if self.clock is not None:
-                self.clock.stamp(0)
-            start = time.perf_counter()
-            events = self._queue(samples)
-            if self.clock is not None:
-                self.clock.stamp(1)
-            self.queue_seconds = 0.5 * (self.queue_seconds + (time.perf_counter() - start) / (samples + 1))
-            self.drained += bool(held.query())
-            self.torch.cuda.synchronize()
-            self.hertz = self.clock.hertz() if self.clock is not None else None
+            for _ in range(ATTEMPTS):
+                events = self._held(hold, samples)
+                self.synchronises |= self.drained and hold == HOLD_LIMIT
+                if self.synchronises or not self.drained:
+                    break
+                hold = min(HOLD_LIMIT, 4 * hold)
         finally:
             if collecting:
                 gc.enable()
         return [begin.elapsed_time(end) * 1e-3 for begin, end in events]
+
+    def _held(self, hold: float, samples: int) -> list[tuple[Any, Any]]:
+        """Queue one block behind a kernel that spins for `hold` seconds, and wait for it."""
+        held = self.torch.cuda.Event()
+        self.torch.cuda._sleep(int(hold * self.cycles_per_second))
+        held.record()
+        if self.clock is not None:
+            self.clock.stamp(0)
+        start = time.perf_counter()
+        events = self._queue(samples)
+        if self.clock is not None:
+            self.clock.stamp(1)
+        self.queue_seconds = 0.5 * (self.queue_seconds + (time.perf_counter() - start) / (samples + 1))
+        self.drained = bool(held.query())
+        self.torch.cuda.synchronize()
+        self.hertz = self.clock.hertz() if self.clock is not None else None
+        return events
 
     def finish(self) -> None:
         """Wait for the whole device, side streams too. Raises what the device reports."""

@@ -215,7 +215,8 @@ class Launch:
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        return {"times": self.sampler.block(message["batch"], message["samples"]), "hertz": self.sampler.hertz}
+        times = self.sampler.block(message["batch"], message["samples"])
+        return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case."""
