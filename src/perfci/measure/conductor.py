@@ -15,7 +15,7 @@ from perfci.measure.checks import Estimates, check_arm
 from perfci.measure.commands import Runner
 from perfci.measure.journal import Journal
 from perfci.measure.options import Options, Progress
-from perfci.measure.place import SCHEDULES, Place, discover, open_place
+from perfci.measure.place import Place, discover, open_place
 from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError
@@ -30,6 +30,25 @@ from perfci.system.lease import Lease
 QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
+
+
+def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
+    """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
+    if options.mode == "run":
+        asked = [judgement for judgement in asked if judgement.kind != "regression"]
+    looks = Looks()
+    if options.quick:
+        looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
+    return Plan(
+        seed=place.seed,
+        arms=list(place.arms),
+        looks=looks,
+        schedules={device: bench.schedule for device, bench in place.benches.items()},
+        judgements=asked,
+        m=max(1, sum(judgement.gating for judgement in asked)),
+        budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
+        max_pairs=looks.pairs[-1],
+    )
 
 
 class Measurement:
@@ -72,24 +91,7 @@ class Measurement:
         cases = merge(found, arms, devices, options.cases)
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
-        whose = subjects(cases, found, facts.devices)
-        asked = judgements(limits, whose)
-        if options.mode == "run":
-            asked = [judgement for judgement in asked if judgement.kind != "regression"]
-        looks = Looks()
-        if options.quick:
-            looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
-        budget = options.budget or (QUICK_BUDGET if options.quick else limits.budget)
-        plan = Plan(
-            seed=place.seed,
-            arms=list(arms),
-            looks=looks,
-            schedules={device: SCHEDULES[device] for device in devices},
-            judgements=asked,
-            m=max(1, sum(judgement.gating for judgement in asked)),
-            budget=budget,
-            max_pairs=looks.pairs[-1],
-        )
+        plan = make_plan(options, place, judgements(limits, subjects(cases, found, facts.devices)))
         idle = [] if options.cases else idle_limits(limits, [case.id for case in cases])
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
