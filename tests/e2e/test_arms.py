@@ -123,6 +123,23 @@ def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:
     assert run.code == 0, run.out + run.err
 
 
+def test_another_command_line_is_another_question(repo: Repo) -> None:
+    """A head that lets its benchmark do less is not faster: the case has changed."""
+    policy = """
+        version: 1
+        devices: [cpu]
+        commands: [{name: app, run: "sleep 0.RUN"}]
+        limits: [{cases: "*", metric: time, regression: 30%}]
+    """
+    repo.write("perfci.yaml", policy.replace("RUN", "06"))
+    repo.commit("base")
+    repo.write("perfci.yaml", policy.replace("RUN", "02"))
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 0, run.out + run.err
+    assert run.classes() == {"app": "changed"}
+    assert "sleep 0.06" in run.reasons()["app"]
+
+
 def test_command_cases(repo: Repo) -> None:
     """A process timed from outside, and one that reports its own metrics as JSON lines."""
     repo.write(
