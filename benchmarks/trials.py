@@ -94,7 +94,7 @@ def make(kind: str, repo: Path) -> str:
     if kind in ("python", "torch"):
         (repo / "kernels" / "example.py").unlink()
     if kind in ("slower", "torch"):
-        (repo / "kernels" / "sines.py").write_text(TORCH.replace("{n}", "40_000"))
+        (repo / "kernels" / "sines.py").write_text(TORCH.replace("{n}", "100_000"))
     if kind == "python":
         (repo / "kernels" / "parsing.py").write_text(PYTHON)
     git(repo, "init", "-q", "-b", "main")

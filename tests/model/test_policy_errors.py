@@ -112,3 +112,12 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
             parse_policy(GOOD),
             [Subject("c", "cpu", own=[{"metric": "speed", "regression": "7%"}], where="c.py:3")],
         )
+
+
+def test_a_short_cpu_kernel_keeps_its_limit() -> None:
+    """The timer is read once a batch on the CPU: its tick must not widen the limit of a kernel of 200 ns."""
+    from perfci.model.limits import Subject, judgements
+
+    policy = parse_policy(LIMIT + "{regression: 10%}")
+    floors = {j.device: j.floor for j in judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])}
+    assert floors == {"cpu": 0.0, "cuda": 32e-9}

@@ -218,7 +218,7 @@ class Measurement:
             return False
         pairs = len(case.pairs)
         if pairs >= plan.max_pairs:
-            case.stopped = "cap"
+            case.stopped = "decided" if settled(case, plan) else "cap"
             return False
         return pairs not in plan.looks.pairs or not settled(case, plan)
 

@@ -21,7 +21,7 @@ from perfci.system.process import Arena, Died, Parent
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
 """Launches keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
 history of the process whether an output is paged in anew each time: launches of the same code then differed by a
-factor of up to 12 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
+factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
 
 
 @dataclass
