@@ -18,7 +18,7 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
 """What a policy without limits asks for."""
 TIMER_FLOOR: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
 """Seconds, of one execution. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
-of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen the limits of short kernels."""
+of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen short kernels' limits."""
 
 
 @dataclass(frozen=True)
