@@ -48,6 +48,7 @@ def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
         m=max(1, sum(judgement.gating for judgement in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
+        exact_pairs=options.exact_pairs,
     )
 
 
@@ -217,7 +218,9 @@ class Measurement:
         if not can_measure(case):
             return False
         pairs = len(case.pairs)
-        if pairs >= plan.max_pairs:
+        if plan.exact_pairs is not None and pairs < plan.exact_pairs:
+            return True
+        if pairs >= (plan.exact_pairs or plan.max_pairs):
             case.stopped = "decided" if settled(case, plan) else "cap"
             return False
         return pairs not in plan.looks.pairs or not settled(case, plan)

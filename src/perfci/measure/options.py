@@ -24,6 +24,8 @@ class Options:
     python: str | None = None
     budget: float | None = None
     """Seconds; None takes the policy's."""
+    exact_pairs: int | None = None
+    """Pairs of every case, decided or not; None measures until decided."""
     quick: bool = False
     """Fewer looks, no fuzzing: an answer within a minute for a few cases."""
     resume: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 from perfci.measure.prepare import ArmWork
 from perfci.model.base import ArmName
 from perfci.model.plan import Schedule
-from perfci.model.results import Case, Pair, Reason
+from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Launch, Parent
 
@@ -113,6 +113,7 @@ def _measure(
     takes_part = [name for name in launches if case.arms[name].status == "ok"]
     samples: Samples = {name: [] for name in takes_part}
     cycles: Samples = {name: [] for name in takes_part}
+    blocks: dict[ArmName, list[tuple[float, float | None]]] = {name: [] for name in takes_part}
     gaps = dict.fromkeys(takes_part, 0)
     name = takes_part[0]
     try:
@@ -135,6 +136,7 @@ def _measure(
                 )
                 samples[name][-1] += block["times"]
                 gaps[name] += block["drained"]
+                blocks[name].append((launch_value([block["times"]]), block["hertz"]))
                 if block["hertz"] is not None:
                     cycles[name][-1] += [time * block["hertz"] for time in block["times"]]
             last = number == bench.schedule.placements - 1
@@ -155,6 +157,7 @@ def _measure(
             values={name: _values(samples[name], cycles[name]) for name in samples},
             samples={name: sum(map(len, samples[name])) for name in samples},
             spread={name: _spread(samples[name]) for name in samples},
+            clock=_clocks(blocks),
             gaps=gaps if any(gaps.values()) else {},
         )
     return outcome
@@ -166,6 +169,23 @@ def _values(samples: list[list[float]], cycles: list[list[float]]) -> dict[str, 
     if [len(placement) for placement in cycles] == [len(placement) for placement in samples]:
         values["cycles"] = launch_value(cycles)
     return values
+
+
+def _clocks(blocks: Mapping[ArmName, Sequence[tuple[float, float | None]]]) -> dict[ArmName, Clock]:
+    """The clock of each launch from (block time in seconds, clock in hertz); empty where a block lacks either."""
+    clocks = {}
+    for name, found in blocks.items():
+        if not found or not all(_sound([time, hertz or 0.0]) for time, hertz in found):
+            return {}
+        times, hertz = ([math.log(value or math.nan) for value in column] for column in zip(*found, strict=True))
+        centre, mean = math.fsum(times) / len(times), math.fsum(hertz) / len(hertz)
+        clocks[name] = Clock(
+            hertz=math.exp(mean),
+            blocks=len(found),
+            variance=math.fsum((value - mean) ** 2 for value in hertz),
+            covariance=math.fsum((t - centre) * (f - mean) for t, f in zip(times, hertz, strict=True)),
+        )
+    return clocks
 
 
 def _turns(blocks: int, names: list[ArmName], rng: random.Random) -> list[ArmName]:

@@ -96,3 +96,5 @@ class Plan(Document):
     budget: Positive = 900.0
     """Seconds for measuring."""
     max_pairs: int = Field(64, ge=1)
+    exact_pairs: int | None = Field(None, ge=1)
+    """Take this many pairs of every case, whatever the looks say: what calibration does."""

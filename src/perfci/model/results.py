@@ -82,6 +82,21 @@ class CaseArm(Document):
     check: Check = Field(default_factory=Check)
 
 
+class Clock(Document):
+    """The SM clock of one launch, measured beside every block, and how the block times moved with it.
+
+    The two sums run over the blocks of the launch, as natural logarithms less their mean over the launch.
+    """
+
+    hertz: float
+    """Geometric mean over the blocks."""
+    blocks: int = Field(ge=1)
+    variance: float = Field(ge=0)
+    """Σ (ln clock)²."""
+    covariance: float
+    """Σ (ln time)(ln clock)."""
+
+
 class Pair(Document):
     """One launch of each arm: the unit of the statistics. Values are in the metric's unit."""
 
@@ -93,6 +108,8 @@ class Pair(Document):
     """Number of timed samples behind `time`."""
     spread: dict[ArmName, float] = Field(default_factory=dict)
     """Relative standard deviation of these samples."""
+    clock: dict[ArmName, Clock] = Field(default_factory=dict)
+    """Empty where the clock was not measured beside every block of both arms."""
     gaps: dict[ArmName, int] = Field(default_factory=dict)
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 
