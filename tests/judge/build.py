@@ -7,7 +7,7 @@ import numpy as np
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks, Plan
-from perfci.model.results import Arm, Case, CaseArm, Check, FileFailure, Pair, Reason, Results, Work
+from perfci.model.results import Arm, Case, CaseArm, Check, Clock, FileFailure, Pair, Reason, Results, Work
 
 T = 48.5e-6
 PAIRS = 24
@@ -37,6 +37,16 @@ def pairs(base=None, head=None, metric: str = "time", **more: Any) -> list[Pair]
         )
         for i in range(n)
     ]
+
+
+def at_clocks(made: list[Pair], base: float = 1.98e9, head: float = 1.98e9, slope: float = 1.0) -> list[Pair]:
+    """The pairs with clocks of so many hertz beside them, whose blocks followed the clock by `slope`."""
+    for pair in made:
+        pair.clock = {
+            name: Clock(hertz=hertz, blocks=16, variance=0.01, covariance=-0.01 * slope)
+            for name, hertz in (("base", base), ("head", head))
+        }
+    return made
 
 
 def arm(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseArm:
@@ -140,6 +150,7 @@ __all__ = [
     "Work",
     "alone",
     "arm",
+    "at_clocks",
     "case",
     "limit",
     "pairs",

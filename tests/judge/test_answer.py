@@ -10,7 +10,7 @@ from perfci.model.results import Work
 from perfci.stats.answer import answer
 from perfci.stats.series import arm_values, metrics
 
-from .build import T, alone, arm, case, limit, pairs, values
+from .build import T, alone, arm, at_clocks, case, limit, pairs, values
 
 LOOKS = Looks()
 
@@ -34,20 +34,34 @@ def test_work_that_is_not_declared_derives_nothing():
     assert answer(case(), limit(metric="tflops"), LOOKS, 1).decision.reason_code == "unmeasured"
 
 
-def test_slower_in_time_but_not_in_cycles_is_the_clock():
-    same = values(1.0, seed=5, base=1e5)
-    slow_clock = case(pairs=pairs(*values(1.05), cycles=same))
+def test_slower_as_measured_but_not_at_equal_clock_is_the_clock():
+    slow_clock = case(pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05))
     assert status(slow_clock, limit()) == "clock"
-    slow_code = case(pairs=pairs(*values(1.05), cycles=values(1.05, base=1e5)))
+    slow_code = case(pairs=at_clocks(pairs(*values(1.05))))
     assert status(slow_code, limit()) == "regression"
+    waits_for_memory = case(pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05, slope=0.0))
+    assert status(waits_for_memory, limit()) == "regression"
 
 
-@pytest.mark.parametrize(
-    "cycles",
-    [values(1.0, sd=0.2, base=1e5), values(1.0, n=3, base=1e5), (np.full(24, math.nan), np.full(24, 1e5))],
-)
-def test_cycles_that_acquit_nothing_excuse_nothing(cycles):
-    assert status(case(pairs=pairs(*values(1.05), cycles=cycles)), limit()) == "regression"
+def test_what_derives_from_time_is_excused_by_the_clock_too():
+    work = Work(flops=1e9)
+    slow_clock = case(
+        base=arm(work=work), head=arm(work=work), pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
+    )
+    assert status(slow_clock, limit(metric="tflops")) == "clock"
+
+
+def test_a_clock_that_was_not_measured_excuses_nothing():
+    some = at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
+    some[3].clock = {}
+    assert status(case(pairs=some), limit()) == "regression"
+
+
+def test_a_clock_that_is_no_number_never_passes():
+    made = at_clocks(pairs(*values(1.0)))
+    made[20].clock["head"].hertz = math.nan
+    decision = answer(case(pairs=made), limit(), LOOKS, 1).decision
+    assert (decision.status, decision.reason_code) == ("invalid", "clock")
 
 
 def test_a_floor_widens_the_limit_to_what_the_timer_can_show():

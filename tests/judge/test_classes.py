@@ -7,9 +7,9 @@ import pytest
 
 from perfci.judge import judge
 from perfci.model.report import CLASSES
-from perfci.model.results import Check, FileFailure, Reason, Work
+from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
 
-from .build import T, alone, arm, case, limit, pairs, results, values
+from .build import T, alone, arm, at_clocks, case, limit, pairs, results, values
 
 WORK = Work(flops=1e9, read=4e6, written=2e6, items=32, item="tokens")
 
@@ -21,7 +21,7 @@ def only(report, kind=None):
 
 
 def slow_in_time():
-    return case(pairs=pairs(*values(1.1), cycles=values(1.0, base=1e5, seed=3)))
+    return case(pairs=at_clocks(pairs(*values(1.1)), head=1.8e9))
 
 
 RELATIVE = [
@@ -34,7 +34,42 @@ RELATIVE = [
         "clock",
         "warn",
         "fail",
-        "10.0 % slower in time, not in SM cycles: the clock moved, not the code",
+        "10.0 % slower as measured, not at equal clock: head ran at 1.800 GHz, base at 1.980 GHz",
+    ),
+    (
+        case(pairs=at_clocks(pairs(*values(1.0)), head=2.2e9)),
+        "clock",
+        "warn",
+        "fail",
+        "11.1 % slower at equal clock, not as measured: head ran at 2.200 GHz, base at 1.980 GHz",
+    ),
+    (
+        case(pairs=at_clocks(pairs(*values(1.1)), head=1.9e9)),
+        "regression",
+        "fail",
+        "fail",
+        "5.6 % slower at equal clock (10.0 % slower as measured: head ran at 1.900 GHz, base at 1.980 GHz); the limit is 2 %",
+    ),
+    (
+        case(pairs=at_clocks(pairs(*values(0.9)), base=2.0e9, head=1.9e9)),
+        "improvement",
+        "pass",
+        "pass",
+        "14.5 % faster at equal clock (10 % faster as measured: head ran at 1.900 GHz, base at 2.000 GHz)",
+    ),
+    (
+        case(pairs=at_clocks(pairs(*values(1.004)), base=1.98e9, head=1.97e9)),
+        "unchanged",
+        "pass",
+        "pass",
+        "a change for the worse of 2 % is excluded at equal clock (0.33 % slower as measured: head ran at 1.970 GHz, base at",
+    ),
+    (
+        case(pairs=at_clocks(pairs(*values(1.152)), base=1.98e9, head=1.979e9)),
+        "regression",
+        "fail",
+        "fail",
+        "15.1 % slower; the limit is 2 %",
     ),
     (
         case(values={"sd": 0.2}, stopped="budget"),
@@ -342,3 +377,17 @@ def test_a_file_that_does_not_import_in_base(arms, verdict, class_):
 def test_every_class_is_reached_by_these_tests():
     reached = {r[1] for r in RELATIVE} | {r[3] for r in ABSOLUTE} | {r[2] for r in PRESENCE}
     assert reached == set(CLASSES)
+
+
+def test_the_report_says_where_the_noise_of_a_case_comes_from():
+    """Launches of 1 %, placements and blocks that hardly differ: known from the pairs' own scatter, else not at all."""
+    quiet = Moments(time=1e-9, cross=0.0, clock=0.0)
+    made = pairs(*values(1.0, sd=0.01))
+    told = judge(results([case(pairs=made)])).facts[0].noise
+    assert told is None
+    for pair in made:
+        pair.scatter = Scatter(placements=3, blocks=4, placement=quiet, block=quiet)
+    told = judge(results([case(pairs=made)])).facts[0].noise
+    assert told.launch == pytest.approx(0.01, rel=0.3)
+    assert max(told.placement, told.block) < 1e-4
+    assert "only more pairs help" in told.text

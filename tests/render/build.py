@@ -271,13 +271,17 @@ def reports() -> dict[str, Report]:
     )
     hostile.arms["head"].commit = None
     hostile.arms["head"].ref = "feature/`|<b>@org"
+    noisy = report(
+        [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
+        "sdpa/seq=512 is 3.1× slower — this change needs a look",
+        "See why below; if it is meant, raise the limit or say so in the review.",
+    )
+    parts = {"pair": 0.0017, "launch": 0.0016, "placement": 0.0005, "block": 0.0021, "placements": 3, "blocks": 16}
+    told = {"noise": parts | {"text": "89 % of the variance from launches: only more pairs help"}}
+    noisy.facts.append(facts("sdpa/seq=512", SDPA, **told))
     return {
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
-        "regression": report(
-            [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
-            "sdpa/seq=512 is 3.1× slower — this change needs a look",
-            "See why below; if it is meant, raise the limit or say so in the review.",
-        ),
+        "regression": noisy,
         "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
         "mixed": report(
             [FAILED, VIOLATION, REGRESSED, MISSING, CHANGED, UNDECIDED, IMPROVED, *unchanged(2)],
@@ -287,7 +291,7 @@ def reports() -> dict[str, Report]:
             notes=["Not measured on cpu: `upload/mib=64` needs cuda."],
         ),
         "inconclusive": report(
-            [UNDECIDED, row("copy/mib=512", "clock", base=258e-6, ratio=1.031, reason="slower in time, not in cycles: the clock was lower in head"),
+            [UNDECIDED, row("copy/mib=512", "clock", base=258e-6, ratio=1.031, reason="3.1 % slower as measured, not at equal clock: head ran at 1.441 GHz, base at 1.486 GHz"),
              row("norm/dim=64", "invalid", base=9e-6, ratio=math.nan, interval=None, reason="2 of 16 values of head are no finite positive number"), *unchanged(9)],
             "Passed, but 3 of 12 cases are not decided",
             "Give it a larger budget, or these cases a larger limit.",

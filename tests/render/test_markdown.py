@@ -35,7 +35,8 @@ def test_golden(state):
 
 
 def test_no_golden_file_without_a_state():
-    assert {file.stem for file in GOLDEN.glob("*.md")} == set(REPORTS)
+    files = {file.stem for file in GOLDEN.glob("*.md") if not file.stem.startswith("calibration-")}
+    assert files == set(REPORTS)
 
 
 def test_a_case_that_was_not_checked_is_not_called_unreferenced():

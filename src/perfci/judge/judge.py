@@ -1,9 +1,11 @@
 """Results to report."""
 
 import shlex
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from perfci.judge.compare import state
+from perfci.judge.floors import TIMED, impossible
 from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
 from perfci.judge.presence import fails_in_both, file_rows, presence
@@ -37,7 +39,7 @@ def judge(results: Results, *, strict: bool = False, judgements: list[Judgement]
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    rows = sorted([*_rows(context, cases), *of_files], key=order)
+    rows = sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order)
     worst = _worst(rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
@@ -72,14 +74,14 @@ def judge(results: Results, *, strict: bool = False, judgements: list[Judgement]
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
         measured=statistics,
-        facts=[facts(case) for case in cases],
+        facts=[facts(case, context.looks.pairs[0]) for case in cases],
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.arm}): {one_line(f.reason.text, 400)}" for f in results.files],
         started=results.started,
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,
         pairs=max((len(case.pairs) for case in cases), default=0),
-        noise=noise(cases),
+        noise=noise(cases, context.looks.pairs[0]),
         command=results.command,
         repository=results.repository,
         fingerprint=results.fingerprint,
@@ -99,16 +101,20 @@ def _by_case(judgements: list[Judgement]) -> dict[str, list[Judgement]]:
     return asked
 
 
-def _rows(context: Context, cases: list[Case]) -> list[Row]:
+def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
     rows = []
     known = {case.key for case in cases}
     for case in cases:
-        found = presence(context, case)
+        found, unbelievable = presence(context, case), impossible(context, case, extra)
         if found:
             rows.append(found)
+        if unbelievable:
+            rows.append(unbelievable)
         if state(case, "head").status != "ok":
             continue
         for judgement in context.asked.get(case.key, []):
+            if unbelievable and judgement.metric in TIMED:
+                continue
             # What is no longer the same question is not compared; a bound holds for head's values alone.
             if judgement.kind != "regression" or (context.compared and not found):
                 rows.append(limit_row(context, case, judgement))

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 
 from perfci.judge.rows import Context, about, about_id, centre
-from perfci.judge.words import beyond, change_words, limit_percent
+from perfci.judge.words import beyond, change_words, limit_percent, show_clock
 from perfci.model.plan import Judgement
 from perfci.model.report import Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 from perfci.stats.answer import Answer, answer
 from perfci.stats.decide import Decision, final
+from perfci.stats.equal_clock import LogRatios
 from perfci.stats.series import DERIVED, arm_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
@@ -80,6 +81,8 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
             reason = f"{metric} of a launch is not a finite number"
         case "nonpositive":
             reason = f"{metric} of a launch is not positive"
+        case "clock":
+            reason = "the clock measured beside a launch is not a finite positive number"
         case "margin" if judgement.better == "higher" and found.limit >= 1:
             reason = f"{metric} cannot fall by {limit_percent(found.limit)}: choose a limit under 100 %"
         case "margin":
@@ -102,9 +105,8 @@ def _unmeasured(case: Case, metric: str) -> str:
     return f"head has no {metric}"
 
 
-def _ratio(base: Array, head: Array) -> tuple[float, Interval]:
+def _ratio(logs: Array) -> tuple[float, Interval]:
     """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
-    logs = np.log(head) - np.log(base)
     low, high, level = interval(logs, LEVEL)
     with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
         ratio, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
@@ -112,22 +114,36 @@ def _ratio(base: Array, head: Array) -> tuple[float, Interval]:
 
 
 def _relative(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
-    change, bounds = _ratio(found.base, found.head)
-    words, low, high = (change_words(v, judgement.metric) for v in (change, bounds.low, bounds.high))
+    metric, ratios = judgement.metric, found.ratios
+    if ratios is None:
+        raise ValueError(f"{case.key}: {metric} was decided without log ratios")
+    (change, bounds), (measured, measured_bounds) = _ratio(ratios.x), _ratio(ratios.measured)
+    words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
+    # What the clock did is said where it is plain to see beside limit and noise, or where the conviction rests on it.
+    shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
+    aside = ""
+    if ratios.hertz is not None and (abs(measured / change - 1) > shown or found.only_at_equal_clock):
+        aside = f" at equal clock ({change_words(measured, metric)} as measured: {_clocks(ratios)})"
     class_: Class
     match decision.status:
         case "regression":
-            class_, reason = "regression", f"{words}; the limit is {limit}"
+            class_, reason = "regression", f"{words}{aside}; the limit is {limit}"
         case "clock":
-            class_, reason = "clock", f"{words} in time, not in SM cycles: the clock moved, not the code"
+            class_ = "clock"
+            if found.only_at_equal_clock:
+                reason = f"{words} at equal clock, not as measured: {_clocks(ratios)}"
+            else:
+                reason = f"{change_words(measured, metric)} as measured, not at equal clock: {_clocks(ratios)}"
+            # Beside the measured values of base and head stands what was measured.
+            change, bounds = measured, measured_bounds
         case "improvement":
-            class_, reason = "improvement", words
+            class_, reason = "improvement", words + aside
         case "unchanged":
-            class_, reason = "unchanged", f"a change for the worse of {limit} is excluded"
+            class_, reason = "unchanged", f"a change for the worse of {limit} is excluded{aside}"
         case _:
             class_ = "inconclusive"
-            reason = _undecided(context, case, decision.n, f"{words}, between {low} and {high}")
+            reason = _undecided(context, case, decision.n, f"{words}{aside}, between {low} and {high}")
     return {
         **_judged(class_, context.effect(class_, judgement.severity), reason),
         "base": centre(found.base),
@@ -139,6 +155,14 @@ def _relative(context: Context, case: Case, judgement: Judgement, found: Answer,
         "look": None if class_ == "inconclusive" else decision.look,
         "p": decision.p,
     }
+
+
+def _clocks(ratios: LogRatios) -> str:
+    """`head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs that were decided on."""
+    if ratios.hertz is None:
+        return "the clock was not measured"
+    base, head = (show_clock(float(np.exp(np.nanmean(np.log(hertz))))) for hertz in ratios.hertz)
+    return f"head ran at {head}, base at {base}"
 
 
 def _undecided(context: Context, case: Case, n: int, words: str) -> str:

@@ -5,10 +5,12 @@ import numpy as np
 from perfci.judge.compare import state
 from perfci.judge.rows import Context
 from perfci.model.base import ARMS
-from perfci.model.report import CaseFacts, Measured, Stats
+from perfci.model.report import CaseFacts, Measured, Noise, Stats
 from perfci.model.results import Case, CaseArm
+from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
-from perfci.stats.series import arm_values, metrics, paired_values
+from perfci.stats.equal_clock import log_ratios
+from perfci.stats.series import arm_values, metrics
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
@@ -30,8 +32,11 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
     return found, notes
 
 
-def facts(case: Case) -> CaseFacts:
-    """Work, checks, contract and reasons of a case; work and contract are head's, or else base's."""
+def facts(case: Case, first: int) -> CaseFacts:
+    """Work, checks, contract, reasons and noise of a case; work and contract are head's, or else base's.
+
+    `first`: pairs of the first look.
+    """
     arms = {name: state(case, name) for name in ARMS if name in case.arms}
     working = [arm for name in ("head", "base") if (arm := arms.get(name)) and arm.status == "ok"]
     said = working[0] if working else CaseArm()
@@ -42,18 +47,23 @@ def facts(case: Case) -> CaseFacts:
         checks={name: arm.check for name, arm in arms.items()},
         contract={name: str(value) for name, value in sorted(said.contract.items())},
         reasons={name: arm.reason for name, arm in arms.items() if arm.reason},
+        noise=_parts(components(case, first)),
     )
 
 
-def noise(cases: list[Case]) -> float | None:
-    """Median over cases of the standard deviation of ln(head/base) of time.
+def _parts(found: Components | None) -> Noise | None:
+    return None if found is None else Noise(**found._asdict(), pair=found.noise(), text=sentence(found))
 
-    None where no case has two pairs with finite positive times.
+
+def noise(cases: list[Case], first: int) -> float | None:
+    """Median over cases of the standard deviation of ln(head/base) of time, at equal clock where it is known.
+
+    `first`: pairs of the first look. None where no case has two pairs with finite positive times.
     """
     spreads = []
     for case in cases:
-        base, head = paired_values(case, "time")
-        good = (base > 0) & (head > 0) & np.isfinite(base) & np.isfinite(head)
-        if np.count_nonzero(good) > 1:
-            spreads.append(float(np.std(np.log(head[good]) - np.log(base[good]), ddof=1)))
+        x = log_ratios(case, "time", first).x
+        good = x[np.isfinite(x)]
+        if good.size > 1:
+            spreads.append(float(np.std(good, ddof=1)))
     return float(np.median(spreads)) if spreads else None

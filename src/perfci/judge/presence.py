@@ -84,7 +84,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         for arm in case.arms.values()
     }
     failed = {(failure.file, failure.arm): failure.reason for failure in results.files}
-    device: DeviceKind = min(results.plan.schedules, default="cpu")
+    device: DeviceKind = min(results.plan.devices, default="cpu")
     rows: list[Row] = []
     both: list[Row] = []
     for file in sorted({file for file, _ in failed}):

@@ -26,6 +26,11 @@ def limit_percent(share: float) -> str:
     return f"{share * 100:.4g} %"
 
 
+def show_clock(hertz: float) -> str:
+    """A clock: 1.3742e9 → `1.374 GHz`. Four digits, because a shift of 0.1 % can matter."""
+    return f"{significant(hertz / 1e9, 4)} GHz"
+
+
 def change_words(ratio: float, metric: str) -> str:
     """A ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` where it is no time."""
     if ratio == 1 or not math.isfinite(ratio):
@@ -65,7 +70,7 @@ def headline(row: Row) -> str:
         case "failed" | "changed" | "invalid":
             return f"{where}: {one_line(row.reason)}"
         case "clock":
-            return f"{where} is slower in time, not in cycles"
+            return f"{where}: {one_line(row.reason)}"
         case _:
             return f"{where} is {row.class_}"
 
@@ -77,7 +82,7 @@ _ARE: dict[Class, tuple[str, str]] = {
     "missing": ("is missing", "are missing"),
     "invalid": ("is invalid", "are invalid"),
     "changed": ("has changed", "have changed"),
-    "clock": ("is slower in time, not in cycles", "are slower in time, not in cycles"),
+    "clock": ("differs by the clock", "differ by the clock"),
     "inconclusive": ("is inconclusive", "are inconclusive"),
     "skipped": ("is skipped", "are skipped"),
 }
@@ -135,7 +140,7 @@ _ADVICE: dict[Class, str] = {
     "failed": "Mend the case: its reason and its log say what happened.",
     "invalid": "Mend what the row's reason names; until then nothing is known of the case.",
     "changed": "Make sure that the new question is meant; it is compared again once base asks the same.",
-    "clock": "Measure again where the clock is steady: the code itself takes as many cycles as before.",
+    "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
     "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
 }
 

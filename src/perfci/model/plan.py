@@ -89,7 +89,10 @@ class Plan(Document):
     arms: list[ArmName]
     """`[head]` for a run without base."""
     looks: Looks = Field(default_factory=Looks)
-    schedules: dict[DeviceKind, Schedule] = Field(default_factory=dict)
+    devices: list[DeviceKind] = Field(default_factory=list)
+    """What is measured on."""
+    schedules: dict[str, Schedule] = Field(default_factory=dict)
+    """Contract → how a pair of a case under it is measured at first."""
     judgements: list[Judgement] = Field(default_factory=list)
     m: int = Field(1, ge=1)
     """Number of gating judgements: each gets α/m."""

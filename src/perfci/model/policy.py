@@ -137,6 +137,9 @@ class Policy(Document):
     """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
     devices: list[DeviceKind] | None = None
     """Which devices to measure on; the GPU where there is one, else the CPU."""
+    contract: Literal["auto", "steady", "cold", "hot"] = "auto"
+    """How cases are timed on a GPU, where a kernel does not say: `steady`, `cold` and `hot` as docs/measurement.md
+    describes them; `auto` is steady where a case can be captured into a CUDA graph, else cold."""
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads that a case may use; the same cores for both arms."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value

@@ -65,7 +65,8 @@ class Row(Document):
     """Centre of base's launches, in `unit`."""
     head: float | None = None
     change: float | None = None
-    """Ratio head/base of the metric (Hodges–Lehmann over pairs)."""
+    """Ratio head/base of the metric (Hodges–Lehmann over pairs), at equal SM clock where the clock was measured; of
+    class `clock` as measured."""
     worse: bool | None = None
     """Whether the change points to the worse side."""
     interval: Interval | None = None
@@ -94,6 +95,25 @@ class Measured(Document):
     arms: dict[ArmName, Stats]
 
 
+class Noise(Document):
+    """Where the noise of a case's launch pairs comes from: standard deviations of log ratios at equal clock."""
+
+    pair: float
+    """Of one pair, as foretold from its parts."""
+    launch: float
+    """From launch pair to launch pair."""
+    placement: float
+    """From placement to placement within one."""
+    block: float
+    """From block to block within a placement."""
+    placements: int
+    """In a launch."""
+    blocks: int
+    """In a placement and arm."""
+    text: str
+    """Which part dominates, and what would help."""
+
+
 class CaseFacts(Document):
     """What is worth knowing of a case besides its numbers."""
 
@@ -103,6 +123,8 @@ class CaseFacts(Document):
     checks: dict[ArmName, Check]
     contract: dict[str, str]
     reasons: dict[ArmName, Reason] = Field(default_factory=dict)
+    noise: Noise | None = None
+    """None where the pairs do not tell its parts."""
 
 
 class Report(Document):
@@ -136,7 +158,8 @@ class Report(Document):
     pairs: int = 0
     """Launch pairs of the case that took most."""
     noise: float | None = None
-    """Median over cases of the relative standard deviation of one pair's time ratio."""
+    """Median over cases of the relative standard deviation of one pair's time ratio, at equal clock where it was
+    measured."""
     command: list[str]
     repository: str = ""
     fingerprint: Fingerprint

@@ -22,7 +22,7 @@ ReasonKind = Literal[
     "protocol",  # spoke garbage on perfci's channel
     "wrong",  # wrong result
     "nan",  # not-a-number where the reference has a number
-    "invalid",  # a measured value that is no finite positive number
+    "invalid",  # a measured value that is no finite positive number, or that cannot be trusted
     "budget",  # not reached in time
 ]
 
@@ -97,6 +97,33 @@ class Clock(Document):
     """Σ (ln time)(ln clock)."""
 
 
+class Moments(Document):
+    """Sums of squares and products of deviations, in natural logarithms."""
+
+    time: float = Field(ge=0)
+    """Σ (ln time)²."""
+    cross: float
+    """Σ (ln time)(ln clock)."""
+    clock: float = Field(ge=0)
+    """Σ (ln clock)²; 0 where the clock was not measured."""
+
+    def at(self, slope: float) -> float:
+        """Σ (ln time + slope · ln clock)²."""
+        return max(0.0, self.time + 2 * slope * self.cross + slope**2 * self.clock)
+
+
+class Scatter(Document):
+    """How the block values of one pair scatter, as log ratios head/base of blocks that stood next to each other."""
+
+    placements: int = Field(ge=1)
+    blocks: int = Field(ge=1)
+    """In a placement and arm."""
+    placement: Moments
+    """Of the means of placements about the mean of the pair."""
+    block: Moments
+    """Of blocks about the mean of their placement."""
+
+
 class Pair(Document):
     """One launch of each arm: the unit of the statistics. Values are in the metric's unit."""
 
@@ -110,6 +137,13 @@ class Pair(Document):
     """Relative standard deviation of these samples."""
     clock: dict[ArmName, Clock] = Field(default_factory=dict)
     """Empty where the clock was not measured beside every block of both arms."""
+    scatter: Scatter | None = None
+    """None where the block values do not tell it."""
+    blocks: int = 0
+    """Blocks of each arm."""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Wall time of both arms together: `first` for the first placement with its warm-up, `open` and `close` for the
+    others', `block` for the blocks."""
     gaps: dict[ArmName, int] = Field(default_factory=dict)
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 

@@ -123,6 +123,8 @@ def _folds(shown: View) -> list[_Fold]:
             f"Correctness: {view.count(len(shown.checked), 'case')} checked",
             _macro("correctness", shown),
         )
+    if shown.noisy:
+        add("noise", f"Where noise comes from: {view.count(len(shown.noisy), 'case')}", _macro("noise", shown))
     add("environment", "Environment", _macro("environment", shown))
     if shown.measured or shown.report.rows:
         add("method", "How it was measured and decided", _macro("method", shown))

@@ -353,6 +353,12 @@ class View:
         ]
 
     @cached_property
+    def noisy(self) -> list[CaseFacts]:
+        """Facts of the cases whose noise is known by its parts, the noisiest first."""
+        known = [(facts.noise.pair, facts) for facts in self.report.facts if facts.noise is not None]
+        return [facts for _, facts in sorted(known, key=lambda item: (-item[0], item[1].case, item[1].device))]
+
+    @cached_property
     def contracts(self) -> list[tuple[str, int]]:
         """How numbers were measured, with the number of cases measured so."""
         groups: dict[str, int] = {}

@@ -7,8 +7,9 @@ import numpy as np
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case
-from perfci.stats.decide import Decision, ReasonCode, decide, decide_bound, invalid, margin
-from perfci.stats.series import DERIVED, arm_values, paired_values
+from perfci.stats.decide import Decision, ReasonCode, decide, decide_beside, decide_bound, invalid, margin
+from perfci.stats.equal_clock import LogRatios, log_ratios
+from perfci.stats.series import arm_values
 from perfci.stats.walsh import Array
 
 
@@ -21,6 +22,10 @@ class Answer(NamedTuple):
     base: Array
     """Base's launch values in the metric's unit, shape (n,); for bounds all that there are."""
     head: Array
+    ratios: LogRatios | None = None
+    """Of the pairs that were decided on; None for bounds, and where there are no values with a logarithm."""
+    only_at_equal_clock: bool = False
+    """Whether a change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
 def answer(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
@@ -48,23 +53,30 @@ def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
 
 
 def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
-    base, head = paired_values(case, judgement.metric)
-    limit = judgement.bound
+    metric, limit = judgement.metric, judgement.bound
+    ratios = log_ratios(case, metric, looks.pairs[0])
+    base, head = ratios.base, ratios.head
     if not base.size:
-        return Answer(invalid(_why_none(case, judgement.metric)), limit, base, head)
+        return Answer(invalid(_why_none(case, metric)), limit, base, head)
     if not (np.isfinite(base).all() and np.isfinite(head).all()):
         return Answer(invalid("nonfinite", len(base)), limit, base, head)
     if not ((base > 0).all() and (head > 0).all()):
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
+    if not np.isfinite(ratios.x).all():
+        return Answer(invalid("clock", len(base)), limit, base, head)
     if judgement.unit == "s" and judgement.floor > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
         limit = max(limit, judgement.floor / float(np.median(base[: looks.pairs[0]])))
-    x = np.log(head) - np.log(base)
     r_log = margin(limit, judgement.better)
-    decision = decide(x if judgement.better == "lower" else -x, r_log, looks, m)
-    if decision.status == "regression" and _same_in_cycles(case, judgement.metric, r_log, looks, m):
-        decision = Decision("clock", decision.look, decision.n, decision.p, decision.estimate)
-    return Answer(decision, limit, base[: decision.n], head[: decision.n])
+    sign = 1.0 if judgement.better == "lower" else -1.0
+    if ratios.slope is None:
+        decision, hidden = decide(sign * ratios.x, r_log, looks, m), False
+    else:
+        decision = decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m)
+        measured = sign * ratios.measured[: decision.n]
+        hidden = decision.status in ("regression", "clock") and decide(measured, r_log, looks, m).status != "regression"
+    n = decision.n
+    return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
 
 
 def _why_none(case: Case, metric: str) -> ReasonCode:
@@ -73,15 +85,3 @@ def _why_none(case: Case, metric: str) -> ReasonCode:
     if arm_values(case, "head", metric).size:
         return "empty" if arm_values(case, "base", metric).size else "base_unmeasured"
     return "unmeasured"
-
-
-def _same_in_cycles(case: Case, metric: str, r_log: float, looks: Looks, m: int) -> bool:
-    """Whether what is slower in time is acquitted in SM cycles: then the clock moved, not the code."""
-    if metric != "time" and metric not in DERIVED:
-        return False
-    base, head = paired_values(case, "cycles")
-    if not ((base > 0).all() and (head > 0).all()):
-        return False
-    with np.errstate(invalid="ignore"):
-        decision = decide(np.log(head) - np.log(base), r_log, looks, m)
-    return decision.status in ("unchanged", "improvement")

@@ -27,7 +27,13 @@ ReasonCode = Literal[
     "empty",  # no finished pair
     "unmeasured",  # no value in head
     "base_unmeasured",  # values in head, none in base
+    "clock",  # a measured clock is no finite positive number
 ]
+
+
+_SUSPECT = 0.05
+"""Level at which a case that is acquitted at equal clock looks slower as measured, so that more pairs are worth taking.
+It decides nothing: a looser one costs pairs, a stricter one lets a lowered clock pass unsaid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,41 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int) -> De
     if acquittal is not None:
         return Decision("continue", acquittal[0], len(values), acquittal[1], estimate, acquitted=True)
     return Decision("continue", last, len(values), None, estimate)
+
+
+def decide_beside(
+    x: Sequence[float] | Array, measured: Sequence[float] | Array, r_log: float, looks: Looks, m: int
+) -> Decision:
+    """The decision at equal clock, with an eye on what was measured: where the two part, the clock did it.
+
+    `x`: log ratios at equal clock; `measured`: of the same pairs as measured; both as `decide` takes them.
+    The decision is `decide(x)`, save for two cases, which are `clock`:
+    - x says unchanged or improvement, and `decide(measured)` says regression: slower, but not at equal clock.
+      A case that looks so (slower by more than r/2 at 5 %) goes on while a later look may convict.
+    - x says regression, and what was measured shows at `confirm` that it is not slower by r/2: slower at equal
+      clock, and the clock made up for it.
+    A `clock` holds the measured p-value and estimate in the first case, those of x in the second.
+
+    Raises and is invalid as `decide`.
+    """
+    plain = np.asarray(measured, dtype=np.float64)
+    decision = decide(x, r_log, looks, m)
+    if decision.status == "regression" and p_less(plain[: decision.n], r_log / 2) <= looks.confirm:
+        return replace(decision, status="clock")
+    if decision.look is None or decision.status not in ("unchanged", "improvement"):
+        return decision
+    for look, n in enumerate(looks.pairs):
+        if n < decision.n:
+            continue
+        if n > len(plain):
+            return replace(decision, status="continue", n=len(plain), acquitted=True)
+        beside = decide(plain[:n], r_log, looks, m)
+        if beside.status == "regression":
+            return Decision("clock", look, n, beside.p, hodges_lehmann(plain[:n]))
+        slower = p_greater(plain[:n], r_log / 2) <= _SUSPECT
+        if beside.acquitted or not (slower and _may_convict_after(look, looks, m)):
+            break
+    return decision
 
 
 def decide_bound(

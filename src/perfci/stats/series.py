@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from perfci.model.base import ArmName
+from perfci.model.base import ARMS, ArmName
 from perfci.model.results import Case, CaseArm, Pair, Work
 from perfci.stats.walsh import Array
 
@@ -43,15 +43,16 @@ def arm_values(case: Case, arm: ArmName, metric: str) -> Array:
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
+def both(case: Case, metric: str) -> list[Pair]:
+    """The pairs that have a value of `metric` in both arms, in the order measured."""
+    return [pair for pair in in_order(case) if all(value(case, pair, arm, metric) is not None for arm in ARMS)]
+
+
 def paired_values(case: Case, metric: str) -> tuple[Array, Array]:
     """Base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
-    base, head = [], []
-    for pair in in_order(case):
-        b, h = value(case, pair, "base", metric), value(case, pair, "head", metric)
-        if b is not None and h is not None:
-            base.append(b)
-            head.append(h)
-    return np.array(base, dtype=np.float64), np.array(head, dtype=np.float64)
+    pairs = both(case, metric)
+    base, head = (np.array([value(case, pair, arm, metric) for pair in pairs], dtype=np.float64) for arm in ARMS)
+    return base, head
 
 
 def metrics(case: Case) -> list[str]:

@@ -1,0 +1,171 @@
+"""Where the noise of a launch pair comes from: the launch, the placement of buffers, or the block of samples.
+
+A nested analysis of variance of the pairs' log ratios by the method of moments (Searle, Casella & McCulloch,
+Variance Components, 1992, 3.6 and 5.2; Snedecor & Cochran, Statistical Methods, 8th ed., 13.8). With K pairs of
+a placements of n blocks, block ratios x_kij = ln(head/base) of the blocks that stood next to each other:
+
+    E Σ (x_kij - x_ki.)² / (K a (n - 1)) = B²
+    E Σ (x_ki. - x_k..)² / (K (a - 1))   = P² + B²/n
+    variance of a pair's x               = L² + P²/a + B²/(a n)
+
+L, P and B are what differs from launch pair to launch pair, from placement to placement within one, and from block
+to block within a placement. What both arms share (drift, the same offsets of buffers) cancels in the ratio and
+is in none of them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from perfci.model.base import ARMS, ArmName
+from perfci.model.results import Case, Moments, Scatter
+from perfci.stats.equal_clock import log_ratios
+from perfci.stats.series import both
+
+Blocks = Mapping[ArmName, Sequence[Sequence[tuple[float, float | None]]]]
+"""Arm → placement → block → (seconds, clock in hertz or None), in the order measured."""
+_MOST = 64
+"""Placements of a launch and blocks of a placement at most, as in `perfci.model.plan.Schedule`."""
+
+
+class Components(NamedTuple):
+    """Standard deviations, in log units, of a pair's log ratio at equal clock."""
+
+    launch: float
+    placement: float
+    """Of one placement."""
+    block: float
+    """Of one block."""
+    placements: int
+    """In a launch, as measured last."""
+    blocks: int
+    """In a placement and arm."""
+
+    def shares(self) -> dict[str, float]:
+        """The part of each in the variance of a pair, as measured."""
+        return {
+            "launch": self.launch**2,
+            "placement": self.placement**2 / self.placements,
+            "block": self.block**2 / (self.placements * self.blocks),
+        }
+
+    def noise(self, placements: int | None = None, blocks: int | None = None) -> float:
+        """The standard deviation of a pair's log ratio with so many placements and blocks; as measured for None."""
+        a, n = placements or self.placements, blocks or self.blocks
+        return math.sqrt(self.launch**2 + self.placement**2 / a + self.block**2 / (a * n))
+
+
+class Costs(NamedTuple):
+    """Seconds, both arms together."""
+
+    launch: float
+    """Starting a pair of launches, as this case's share of it."""
+    placement: float
+    """Opening and closing one placement."""
+    block: float
+    """One block of each arm."""
+
+
+def scatter_of(blocks: Blocks) -> Scatter | None:
+    """The sums of squares of one pair from its block values.
+
+    None where an arm is absent, arms or placements do not hold equally many blocks, at least one, or a value is not
+    finite and positive. The clock's sums are 0 where a block has no clock.
+    """
+    arms = [blocks.get(name, []) for name in ARMS]
+    counts = {len(placement) for arm in arms for placement in arm}
+    if len({len(arm) for arm in arms}) != 1 or len(counts) != 1 or 0 in counts:
+        return None
+    # Shape (arms, placements, blocks, 2).
+    table = np.array([[[(t, math.nan if f is None else f) for t, f in p] for p in arm] for arm in arms])
+    if np.isnan(table[..., 1]).any():
+        table[..., 1] = 1.0
+    if not (np.isfinite(table).all() and (table > 0).all()):
+        return None
+    logs = np.log(table)
+    ratios = logs[1] - logs[0]
+    means = ratios.mean(axis=1)
+    return Scatter(
+        placements=ratios.shape[0],
+        blocks=ratios.shape[1],
+        placement=_moments(means - means.mean(axis=0)),
+        block=_moments((ratios - means[:, None]).reshape(-1, 2)),
+    )
+
+
+def _moments(deviations: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Moments:
+    time, clock = deviations[:, 0], deviations[:, 1]
+    return Moments(time=float(time @ time), cross=float(time @ clock), clock=float(clock @ clock))
+
+
+def components(case: Case, first: int) -> Components | None:
+    """The components of a case's pairs, at equal clock. `first`: pairs of the first look.
+
+    None where fewer than two pairs tell their scatter, where no pair has two placements or no placement two
+    blocks, or a value is not finite. A component that the others account for is 0.
+    """
+    ratios = log_ratios(case, "time", first)
+    found = [
+        (x, pair.scatter) for x, pair in zip(ratios.x, both(case, "time"), strict=True) if pair.scatter is not None
+    ]
+    if len(found) < 2:
+        return None
+    b = ratios.slope or 0.0
+    scatters = [scatter for _, scatter in found]
+    of_blocks = sum(s.placements * (s.blocks - 1) for s in scatters)
+    of_placements = sum(s.placements - 1 for s in scatters)
+    if not of_blocks or not of_placements:
+        return None
+    block = sum(s.block.at(b) for s in scatters) / of_blocks
+    thinned = sum((s.placements - 1) / s.blocks for s in scatters) / of_placements
+    placement = max(0.0, sum(s.placement.at(b) for s in scatters) / of_placements - block * thinned)
+    within = sum((placement + block / s.blocks) / s.placements for s in scatters) / len(scatters)
+    launch = max(0.0, float(np.var([x for x, _ in found], ddof=1)) - within)
+    if not all(math.isfinite(v) for v in (block, placement, launch)):
+        return None
+    last = scatters[-1]
+    return Components(math.sqrt(launch), math.sqrt(placement), math.sqrt(block), last.placements, last.blocks)
+
+
+_HELP = {
+    "launch": ("launches", "only more pairs help"),
+    "placement": ("placements", "more placements in a launch help"),
+    "block": ("blocks", "more blocks or longer ones help"),
+}
+
+
+def sentence(found: Components) -> str:
+    """Which component dominates a pair's noise, and what would help."""
+    shares = found.shares()
+    total = math.fsum(shares.values())
+    if not total > 0:
+        return "pairs do not differ at all"
+    worst = max(shares, key=lambda name: shares[name])
+    name, helps = _HELP[worst]
+    return f"{shares[worst] / total * 100:.0f} % of the variance from {name}: {helps}"
+
+
+def allot(found: Components, costs: Costs, seconds: float | None = None) -> tuple[int, int]:
+    """Placements in a launch and blocks in a placement (even), with which a pair scatters least.
+
+    Within `seconds` for a pair's placements and blocks; where None, with the least variance for any total time,
+    the cost of launches counted: variance × cost of a pair. What is tried is every even number of blocks; the
+    minimum lies at n = √(cost_placement/cost_block) · B/P and a = √(cost_launch/cost_placement) · P/L (Cochran,
+    Sampling Techniques, 3rd ed., 10.6 and 10.8). Where `seconds` allow nothing it is one placement of two blocks.
+    Raises ValueError for costs that are not positive and finite (`launch` may be 0).
+    """
+    if not (all(map(math.isfinite, costs)) and costs.launch >= 0 and costs.placement > 0 and costs.block > 0):
+        raise ValueError("costs are positive numbers of seconds")
+
+    def worth(choice: tuple[int, int]) -> tuple[float, float]:
+        a, n = choice
+        cost = a * (costs.placement + n * costs.block)
+        variance = found.noise(a, n) ** 2
+        return (variance if seconds is not None else variance * (costs.launch + cost), cost)
+
+    choices = [(a, n) for n in range(2, _MOST + 1, 2) for a in range(1, _MOST + 1)]
+    if seconds is not None:
+        choices = [(a, n) for a, n in choices if a * (costs.placement + n * costs.block) <= seconds]
+    return min(choices, key=worth, default=(1, 2))

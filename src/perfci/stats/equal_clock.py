@@ -1,0 +1,91 @@
+"""Log ratios of time at equal SM clock: what the code changed, less what the clock did.
+
+At the power limit a GPU's clock wanders, and the time of what it computes with it; the time of what waits for
+memory does not follow. How far a case follows is read from its own blocks: the slope b of ln time on ln clock
+within launches, pooled over the launches of both arms. The log ratio of a pair is then adjusted as in an
+analysis of covariance (Cochran, Biometrics 13, 1957; Snedecor & Cochran, Statistical Methods, 8th ed., ch. 18):
+
+    x = ln(time_head / time_base) + b ln(clock_head / clock_base),   b = -Σ covariance / Σ variance, within [0, 1]
+
+b is 1 where a case takes the same cycles at any clock, and 0 where the clock does not matter. Noise in the
+measured clock draws b towards 0 (Fuller, Measurement Error Models, 1987, 1.1), that is, towards time as it is, in
+the measure in which correcting by a noisy clock would add more noise than it takes away.
+
+Two things make it a fair basis for an exact test. b comes from deviations within launches of both arms, so that
+exchanging the arms of any pair leaves it as it is and turns the sign of x: a signed-rank test of identical code
+keeps its level, and a change that moves the mean clock does not enter b. And b comes from the first look's pairs
+alone, so that the x of a pair never changes once a decision may rest on it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from perfci.model.base import ARMS
+from perfci.model.results import Case, Pair
+from perfci.stats.series import DERIVED, both, paired_values
+from perfci.stats.walsh import Array
+
+
+class LogRatios(NamedTuple):
+    """Launch values of one metric in the pairs that have both arms, in the order measured, and their log ratios."""
+
+    base: Array
+    """In the metric's unit, shape (pairs,)."""
+    head: Array
+    x: Array
+    """ln(head/base) at equal clock, shape (pairs,): what is decided on. As measured where there is no slope."""
+    measured: Array
+    """ln(head/base) as measured, shape (pairs,). Not finite where a value is not finite or not positive."""
+    slope: float | None
+    """b; None where the clock was not measured, or has nothing to do with the metric."""
+    hertz: tuple[Array, Array] | None
+    """Base's and head's clock, shape (pairs,) each; NaN in a pair without. None where there is no slope."""
+
+    def first(self, n: int) -> "LogRatios":
+        """The first n pairs alone, with the same slope."""
+        hertz = self.hertz and (self.hertz[0][:n], self.hertz[1][:n])
+        return LogRatios(self.base[:n], self.head[:n], self.x[:n], self.measured[:n], self.slope, hertz)
+
+
+def slope(pairs: Sequence[Pair]) -> float | None:
+    """b of these pairs, in [0, 1]; 0 where the clock stood still.
+
+    None where there are no pairs or one lacks a clock: then nothing is adjusted. NaN where a sum is no finite
+    number, which makes every log ratio NaN and the judgement invalid.
+    """
+    clocks = [pair.clock.get(arm) for pair in pairs for arm in ARMS]
+    known = [clock for clock in clocks if clock is not None]
+    if not known or len(known) < len(clocks):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = np.sum([clock.variance for clock in known])
+        covariance = np.sum([clock.covariance for clock in known])
+        if not (np.isfinite(variance) and np.isfinite(covariance)):
+            return float("nan")
+        return float(np.clip(-covariance / variance, 0.0, 1.0)) if variance > 0 else 0.0
+
+
+def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
+    """The log ratios of `metric`: at equal clock for time and what derives from it, else as measured.
+
+    `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes (from fewer where there
+    are not yet as many). A later pair without a clock enters as measured.
+    """
+    base, head = paired_values(case, metric)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        measured = np.log(head) - np.log(base)
+    pairs = both(case, metric)
+    b = slope(pairs[:first]) if metric == "time" or metric in DERIVED else None
+    if b is None:
+        return LogRatios(base, head, measured, measured, None, None)
+    hertz_base, hertz_head = (
+        np.array([pair.clock[arm].hertz if len(pair.clock) == len(ARMS) else np.nan for pair in pairs]) for arm in ARMS
+    )
+    lacking = np.array([len(pair.clock) < len(ARMS) for pair in pairs])
+    with np.errstate(all="ignore"):
+        clock = np.where(lacking, 0.0, np.log(hertz_head) - np.log(hertz_base))
+    adjustment = b * clock
+    x = measured + adjustment if metric == "time" else measured - adjustment
+    return LogRatios(base, head, x, measured, b, (hertz_base, hertz_head))
