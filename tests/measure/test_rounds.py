@@ -2,37 +2,12 @@
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.place import SCHEDULES
-from perfci.measure.rounds import LONGEST_SAMPLE, Bench, _turns, launch_value
-
-
-def bench(device: str) -> Bench:
-    return Bench(None, {}, SCHEDULES[device], 0, 1, [], 60.0, [], Path())  # type: ignore[arg-type]
-
-
-@given(st.floats(1e-8, 100), st.floats(1e-8, 100))
-def test_batches_are_alike_and_bounded(base: float, head: float) -> None:
-    """Both arms repeat alike: the faster one for a whole sample time, the slower one never for long."""
-    plan = bench("cpu")
-    plan.plan_batch("k", [base, head], "cpu")
-    batch, samples = plan.batches["k"], plan.block_samples["k"]
-    assert 1 <= samples <= plan.schedule.samples
-    assert batch == 1 or batch * max(base, head) <= LONGEST_SAMPLE
-    assert batch == 1 or batch * min(base, head) < 2 * plan.schedule.sample_time + min(base, head)
-    if max(base, head) < 10 * min(base, head) and max(base, head) < 1e-3:
-        assert batch * min(base, head) >= plan.schedule.sample_time * 0.999
-
-
-def test_a_gpu_sample_is_one_execution() -> None:
-    plan = bench("cuda")
-    plan.plan_batch("k", [1e-6, 1e-6], "cuda")
-    assert plan.batches["k"] == 1
+from perfci.measure.rounds import _turns, launch_value
 
 
 @given(st.integers(1, 20), st.integers())
@@ -63,13 +38,15 @@ def test_an_outlier_is_trimmed() -> None:
 def test_a_case_that_starves_the_gpu_is_named() -> None:
     """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
     from perfci.measure.conductor import starved
-    from perfci.model.plan import Plan, Schedule
+    from perfci.model.plan import Plan
     from perfci.model.results import Case, CaseArm, Pair
 
-    plan = Plan(seed=0, arms=["base", "head"], schedules={"cuda": Schedule(placements=2, blocks=2)})
+    plan = Plan(seed=0, arms=["base", "head"])
 
     def case(name: str, gaps: int) -> Case:
-        pairs = [Pair(index=i, values={"head": {"time": 1.0}}, gaps={"base": 0, "head": gaps}) for i in range(8)]
+        pairs = [
+            Pair(index=i, values={"head": {"time": 1.0}}, blocks=4, gaps={"base": 0, "head": gaps}) for i in range(8)
+        ]
         return Case(id=name, kernel=name, device="cuda", arms={"head": CaseArm()}, pairs=pairs)
 
     assert starved([case("queued", 0), case("now_and_then", 2)], plan) == []

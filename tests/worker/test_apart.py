@@ -38,7 +38,7 @@ spec = importlib.util.spec_from_file_location(
 )
 sys.modules["injected"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["injected"])
-from injected import bench, boot, channel, check, compare, cpu, cuda, declare, discover, launch, parent, poison, sketch
+from injected import bench, boot, channel, check, compare, cpu, declare, discover, gpu, graph, launch, parent, poison, sketch
 print(sorted(m for m in sys.modules if m.startswith("perfci.")))
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

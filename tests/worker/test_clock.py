@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from perfci.measure.rounds import _values
+from perfci.measure.rounds import Block, _values
 from perfci.worker import clock
 
 
@@ -19,10 +19,9 @@ def test_no_driver_no_clock(monkeypatch):
 
 
 def test_cycles_need_a_clock_beside_every_sample():
-    times = [[1e-3] * 10, [1e-3] * 10]
-    assert _values(times, [[2e6] * 10, [2e6] * 10]) == {"time": pytest.approx(1e-3), "cycles": pytest.approx(2e6)}
-    assert set(_values(times, [[2e6] * 10, [2e6] * 5])) == {"time"}
-    assert set(_values(times, [[], []])) == {"time"}
+    block = Block([1e-3] * 10, 2e6, False)
+    assert _values([[block], [block]]) == {"time": pytest.approx(1e-3), "cycles": pytest.approx(2e3)}
+    assert set(_values([[block], [block._replace(hertz=None)]])) == {"time"}
 
 
 @pytest.mark.gpu

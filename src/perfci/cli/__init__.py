@@ -57,6 +57,15 @@ Seed = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.")]
 Wait = Annotated[str, typer.Option("--wait", metavar="TIME", help="How long to wait for another perfci on the device.")]
 Committed = Annotated[bool, typer.Option("--committed", help="Measure HEAD as committed, not the working tree.")]
+LockClocks = Annotated[
+    str | None,
+    typer.Option(
+        "--lock-clocks",
+        metavar="base|max|MHZ",
+        help="Hold the GPU's SM clock while measuring (needs root); let go of it however perfci ends.",
+        show_default=False,
+    ),
+]
 Where = Annotated[
     Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")
 ]
@@ -101,6 +110,7 @@ def compare(
     committed: Committed = False,
     python: Python = None,
     seed: Seed = None,
+    lock_clocks: LockClocks = None,
     wait: Wait = "10m",
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
@@ -112,7 +122,8 @@ def compare(
 
     measure_and_report(
         "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget,
-        strict=strict, resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+        strict=strict, resume=resume, committed=committed, python=python, seed=seed,
+        lock_clocks=lock_clocks, wait=wait, json=json,
     )  # fmt: skip
 
 
@@ -127,6 +138,7 @@ def run(
     committed: Committed = False,
     python: Python = None,
     seed: Seed = None,
+    lock_clocks: LockClocks = None,
     wait: Wait = "10m",
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
@@ -138,7 +150,8 @@ def run(
 
     measure_and_report(
         "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget,
-        strict=strict, resume=resume, committed=committed, python=python, seed=seed, wait=wait, json=json,
+        strict=strict, resume=resume, committed=committed, python=python, seed=seed,
+        lock_clocks=lock_clocks, wait=wait, json=json,
     )  # fmt: skip
 
 
@@ -175,9 +188,44 @@ def report(
     judge_files(results, policy=policy, strict=strict, out=out, json=json)
 
 
+@app.command()
+def calibrate(
+    cases: Cases = None,
+    pairs: Annotated[
+        int, typer.Option("--pairs", metavar="N", help="Launch pairs of every case; more tell smaller arm effects.")
+    ] = 32,
+    device: Device = None,
+    budget: Budget = "10m",
+    resume: Resume = False,
+    python: Python = None,
+    seed: Seed = None,
+    wait: Wait = "10m",
+    out: Out = OUT_DEFAULT,
+    where: Where = HERE,
+    json: Annotated[bool, typer.Option("--json", help="Print the calibration as JSON and nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
+
+    Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
+    finds is kept for this machine: compare warns of limits that it cannot hold, and refuses them under --strict.
+    """
+    from perfci.cli.calibrate import calibrate_machine
+
+    calibrate_machine(
+        pairs, where=where, out=out, cases=cases, base=None, device=device, quick=False, budget=budget, strict=False,
+        resume=resume, committed=True, python=python, seed=seed, wait=wait, json=json,
+    )  # fmt: skip
+
+
 @app.command("list")
 def list_(
     cases: Cases = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say how long a comparison takes and which change each case can show.")
+    ] = False,
+    device: Device = None,
+    budget: Budget = None,
     python: Python = None,
     where: Where = HERE,
     json: Json = False,
@@ -186,7 +234,7 @@ def list_(
     """List the cases of this tree with their limits, without measuring."""
     from perfci.cli.listing import list_cases
 
-    list_cases(where, cases or [], python, json)
+    list_cases(where, cases, python, json, plan=plan, device=device, budget=budget)
 
 
 @app.command()

@@ -22,8 +22,8 @@ DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """One whole job. Ends the process with its exit code."""
-    options = _options(mode, **asked)
-    signal.signal(signal.SIGTERM, _interrupt)
+    options = read_options(mode, **asked)
+    signal.signal(signal.SIGTERM, interrupt)
     console = Console(stderr=True)
     teller = Teller(console)
     measurement = Measurement(options, teller)
@@ -47,11 +47,12 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM is an interrupt like Ctrl-C: what was measured is kept."""
     raise KeyboardInterrupt
 
 
-def _options(mode: Literal["run", "compare"], **asked: Any) -> Options:
+def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     """The command line as Options. Raises UsageError for what typer cannot check."""
     where: Path = asked["where"]
     if not where.is_dir():
@@ -61,30 +62,36 @@ def _options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         out = where / OUT
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: is no folder")
-    devices = []
-    for name in asked["device"] or []:
-        if name not in DEVICES:
-            raise UsageError(f"--device {name}: write cuda or cpu")
-        devices.append(DEVICES[name])
     return Options(
         mode=mode,
         where=where.resolve(),
         out=out.resolve(),
         base=asked["base"],
         cases=asked["cases"] or [],
-        devices=devices or None,
+        devices=parse_devices(asked["device"]),
         python=asked["python"],
-        budget=_duration("--budget", asked["budget"]) if asked["budget"] else None,
+        budget=duration("--budget", asked["budget"]) if asked["budget"] else None,
         quick=asked["quick"],
         resume=asked["resume"],
         committed=asked["committed"],
+        strict=asked["strict"],
         seed=asked["seed"],
-        wait=_duration("--wait", asked["wait"]),
+        lock_clocks=asked.get("lock_clocks"),
+        wait=duration("--wait", asked["wait"]),
         command=["perfci", *sys.argv[1:]],
     )
 
 
-def _duration(option: str, text: str) -> float:
+def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
+    """What `--device` names; None where it is not given. Raises UsageError."""
+    for name in names or []:
+        if name not in DEVICES:
+            raise UsageError(f"--device {name}: write cuda or cpu")
+    return [DEVICES[name] for name in names or []] or None
+
+
+def duration(option: str, text: str) -> float:
+    """Seconds of a duration such as `3m`. Raises UsageError, naming the option."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

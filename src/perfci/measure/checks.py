@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from perfci.measure.cases import Found
+from perfci.measure.contracts import Asked, Probe
 from perfci.measure.journal import Journal
-from perfci.measure.rounds import Bench
+from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import ArmName
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
-Estimates = dict[str, dict[ArmName, float]]
+Probes = dict[str, dict[ArmName, Probe]]
 
 
 def check_arm(
@@ -23,16 +25,17 @@ def check_arm(
     *,
     fuzz: bool,
     note: Callable[[str], None],
-) -> Estimates:
-    """Check every case of one arm; fills `case.arms[name]`. Returns the estimated seconds of one execution.
+    asked: Mapping[str, Asked],
+) -> Probes:
+    """Check every case of one arm; fills `case.arms[name]`. Returns what is needed to settle how a case is measured.
 
-    Base goes first: its tolerances are then head's.
+    Base goes first: its tolerances are then head's. `asked`: case key → contract.
     """
-    estimates: Estimates = {}
+    probes: Probes = {}
     launch: Launch | None = None
-    for key, arm, seconds in journal.estimates():
+    for key, arm, recorded in journal.probes():
         if arm == name:
-            estimates.setdefault(key, {})[name] = seconds
+            probes.setdefault(key, {})[name] = Probe(**recorded)
     for case in cases:
         if (case.key, name) in journal.checked:
             case.arms[name] = journal.checked[case.key, name]
@@ -41,29 +44,31 @@ def check_arm(
         if arm_case.status != "ok":
             continue
         note(f"checking {name} · {case.id}")
-        estimate = None
+        probe: Probe | None = None
         try:
             if launch is None or not launch.alive:
                 launch = bench.launch(name)
             shapes = 1 + (found[name].cases[case.key]["fuzz"] if fuzz else 0)
-            estimate = _check_one(bench, launch, name, case, fuzz, shapes * bench.timeout)
+            probe = _check_one(bench, launch, name, case, fuzz, shapes * bench.timeout)
+            if probe is not None and case.device == "cuda":
+                probe = _probe(bench, launch, case, name, probe, asked.get(case.key, "auto"))
         except Died as died:
             arm_case.status = "failed"
             arm_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
-        if estimate is not None:
-            estimates.setdefault(case.key, {})[name] = estimate
-        journal.add_check(case.key, name, arm_case, estimate)
+        if probe is not None:
+            probes.setdefault(case.key, {})[name] = probe
+        journal.add_check(case.key, name, arm_case, None if probe is None else asdict(probe))
     if launch is not None:
         launch.close()
-    return estimates
+    return probes
 
 
-def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bool, timeout: float) -> float | None:
-    """Check and estimate one case. Returns seconds of one execution, None where the result is wrong. Raises Died."""
+def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bool, timeout: float) -> Probe | None:
+    """Check and estimate one case. Returns None where the result is wrong. Raises Died."""
     arm = case.arms[name]
     base = case.arms.get("base")
     theirs = base.check if base is not None and base.status == "ok" else Check()
-    fields: dict[str, Any] = {"kernel": case.kernel, "params": arm.params, "device": case.device}
+    fields = case_fields(case, name)
     reply = launch.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     arm.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
@@ -73,12 +78,38 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
         arm.status = "failed"
         arm.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
         return None
-    opened = launch.ask("open", bench.timeout, seed=bench.seed, placement=0, digest=True, **fields)
+    opened = _describe(bench, launch, case, name)
     launch.ask("close", bench.timeout, verify=False)
+    if opened["elsewhere"]:
+        arm.status = "failed"
+        arm.reason = Reason(kind="wrong", text=opened["elsewhere"])
+        return None
     arm.inputs = opened["digest"]
     arm.work = Work.model_validate(opened["work"])
-    arm.contract = opened["contract"]
-    return float(opened["estimate"])
+    return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
+
+
+def _describe(bench: Bench, launch: Launch, case: Case, name: ArmName) -> dict[str, Any]:
+    contract = "cold" if case.device == "cuda" else "cpu"
+    fields = {**case_fields(case, name), "contract": contract, "sets": 1}
+    return launch.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
+
+
+def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe, asked: Asked) -> Probe:
+    """Whether the case can be captured. A capture that breaks the launch costs the launch, not the case."""
+    if asked == "cold":
+        return probe
+    try:
+        fields = {**case_fields(case, name), "contract": "hot", "sets": 1}
+        launch.ask("open", bench.timeout, seed=bench.seed, placement=0, **fields)
+        found = launch.ask("probe", bench.timeout)
+        launch.ask("close", bench.timeout, verify=False)
+    except Died as died:
+        launch.close()
+        return replace(probe, refused=died.reason.text)
+    if found["refused"]:
+        return replace(probe, refused=found["refused"])
+    return replace(probe, graph_seconds=found["seconds"], launches=found["launches"])
 
 
 def _finite(worst: float | None) -> float | None:

@@ -7,13 +7,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from perfci.measure import history
 from perfci.measure.cases import Found, merge, require_some, subjects
-from perfci.measure.checks import Estimates, check_arm
+from perfci.measure.checks import Probes, check_arm
 from perfci.measure.commands import Runner
+from perfci.measure.contracts import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
+from perfci.measure.effort import adapt
 from perfci.measure.journal import Journal
+from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.prepare import ArmWork, Sources
@@ -23,13 +28,17 @@ from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import idle_limits, judgements
 from perfci.model.plan import Judgement, Looks, Plan
+from perfci.model.policy import Policy
 from perfci.model.results import Case, Reason, Results
 from perfci.stats.answer import answer
+from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
 QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
+MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
+"""Of a fingerprint, what differs from one look at a machine to the next."""
 
 
 def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
@@ -43,13 +52,24 @@ def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
         seed=place.seed,
         arms=list(place.arms),
         looks=looks,
-        schedules={device: bench.schedule for device, bench in place.benches.items()},
+        devices=list(place.benches),
+        schedules={name: SCHEDULES[name] for device in place.benches for name in CONTRACTS[device]},
         judgements=asked,
         m=max(1, sum(judgement.gating for judgement in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
         exact_pairs=options.exact_pairs,
     )
+
+
+class Listing(NamedTuple):
+    """What a comparison of this tree would be, before anything is measured."""
+
+    cases: list[Case]
+    plan: Plan
+    facts: Fingerprint
+    broken: list[str]
+    """Suite files that do not import, with the reason."""
 
 
 class Measurement:
@@ -60,6 +80,10 @@ class Measurement:
         self.progress = progress
         self.started = time.monotonic()
         self.results: Results | None = None
+        self.watch: Watch | None = None
+        self.lock: Lock | None = None
+        self.spent: dict[str, list[float]] = {}
+        """Case key → wall seconds of its pairs; the first case of a round bears the start of the launches."""
 
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
@@ -68,12 +92,15 @@ class Measurement:
             for device in place.benches:
                 key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
                 stack.enter_context(Lease(key, self.options.wait, self.progress.note))
+            self.watch = Watch(place)
+            self.watch.look()  # while nothing of ours is on the GPU
+            self.lock = hold_clock(place, self.options.lock_clocks, stack)
             self._measure(place, stack)
         assert self.results is not None
         return self.results
 
-    def listing(self) -> tuple[list[Case], list[Judgement], list[str]]:
-        """The cases of head, their judgements, and the suite files that do not import. Measures nothing."""
+    def listing(self) -> Listing:
+        """The cases of head and the plan of a comparison with all their judgements. Measures nothing."""
         with ExitStack() as stack:
             place = open_place(self.options, self.progress, stack)
             found = discover(place)
@@ -82,7 +109,9 @@ class Measurement:
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, place.arms, globs)
             asked = judgements(place.limits, subjects(cases, found, place.facts.devices))
-            return cases, asked, [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
+            plan = make_plan(replace(self.options, mode="compare"), place, asked)
+            broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
+            return Listing(cases, plan, place.facts, broken)
 
     def _measure(self, place: Place, stack: ExitStack) -> None:
         options, sources, limits, facts = self.options, place.sources, place.limits, place.facts
@@ -114,17 +143,24 @@ class Measurement:
             files=[failure for one in found.values() for failure in one.files],
             notes=[*sources.notes, *(f"{text} matches no case" for text in idle), *self._notes(arms, options)],
         )
-        estimates = self._check(cases, arms, benches, found, journal, fuzz=not options.quick)
+        if any(case.origin == "kernel" for case in cases):
+            self.progress.stage("measuring what the machine can do")
+            measure_ceilings(place)
+        probes = self._check(cases, place, found, journal, fuzz=not options.quick)
         for case in cases:
             case.pairs = sorted(journal.pairs.get(case.key, []), key=lambda pair: pair.index)
             for name in arms:
                 if (case.key, name) in journal.failed:
                     case.arms[name].status = "failed"
                     case.arms[name].reason = journal.failed[case.key, name]
-            if case.origin == "kernel" and estimates.get(case.key):
-                benches[case.device].plan_batch(case.key, list(estimates[case.key].values()), case.device)
+        self._settle(cases, place, found, probes)
+        self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
         self.results.notes += starved(cases, plan)
+        if self.watch is not None:
+            self.results.notes += self.watch.notes()
+        if self.lock is not None:
+            self.lock.require()
         self.results.seconds = time.monotonic() - self.started
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
@@ -154,27 +190,57 @@ class Measurement:
             "the policy of head": digest(sources.policies["head"].model_dump(mode="json")),
             "the set of cases": digest([case.key for case in cases]),
             "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
-            "the machine": digest(facts.model_dump(mode="json", exclude={"memory"})),
+            "the machine": digest(
+                facts.model_dump(mode="json", exclude={"memory": True, "extra": {"ceilings", "nvml"}})
+            ),
         }
 
     def _check(
         self,
         cases: Sequence[Case],
-        arms: Mapping[ArmName, ArmWork],
-        benches: Mapping[DeviceKind, Bench],
+        place: Place,
         found: Mapping[ArmName, Found],
         journal: Journal,
         *,
         fuzz: bool,
-    ) -> Estimates:
-        estimates: Estimates = {}
-        for device, bench in benches.items():
+    ) -> Probes:
+        probes: Probes = {}
+        asked = {case.key: contract_of(case, found, place.limits) for case in cases}
+        for device, bench in place.benches.items():
             kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
-            for name in arms:
-                made = check_arm(bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage)
+            for name in place.arms:
+                made = check_arm(bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage, asked=asked)
                 for key, by_arm in made.items():
-                    estimates.setdefault(key, {}).update(by_arm)
-        return estimates
+                    probes.setdefault(key, {}).update(by_arm)
+        return probes
+
+    def _gpu(self, place: Place) -> Gpu:
+        """What contracts need to know of the GPU."""
+        extra = place.facts.extra
+        exclusive = (extra.get("nvml") or {}).get("compute_mode") == "exclusive"
+        return Gpu(extra.get("l2_bytes", 0), extra.get("memory_bytes", 0), exclusive)
+
+    def _settle(self, cases: Sequence[Case], place: Place, found: Mapping[ArmName, Found], probes: Probes) -> None:
+        """Fix how each case is measured, the same in both arms; a case that cannot be measured so has failed."""
+        for case in cases:
+            working = {name: one for name, one in probes.get(case.key, {}).items() if case.arms[name].status == "ok"}
+            if case.origin != "kernel" or not working:
+                continue
+            asked = contract_of(case, found, place.limits)
+            bench = place.benches[case.device]
+            try:
+                setup = settle(case.device, asked, working, self._gpu(place), bench.threads)
+            except Refused as refused:
+                for name, probe in working.items():
+                    if probe.refused:
+                        case.arms[name].status = "failed"
+                        case.arms[name].reason = Reason(kind="exception", text=str(refused)[:1000])
+                continue
+            bench.setups[case.key] = setup
+            for name, probe in working.items():
+                case.arms[name].contract = {**setup.says, **probe.settings}
+                if self.lock is not None and case.device == "cuda":
+                    case.arms[name].contract["clocks"] = self.lock.words()
 
     def _rounds(
         self,
@@ -201,6 +267,9 @@ class Measurement:
                     break
                 index = min(len(case.pairs) for case in open_cases)
                 batch = [case for case in open_cases if len(case.pairs) == index]
+                if plan.exact_pairs is None:
+                    for case in batch:
+                        adapt(case, benches, plan)
                 self._round(batch, index, plan, benches, runner, journal)
                 done = max((len(case.pairs) for case in measurable), default=0)
                 left = sum(1 for case in measurable if self._open(case, plan))
@@ -234,8 +303,11 @@ class Measurement:
         runner: Runner,
         journal: Journal,
     ) -> None:
+        mark = time.monotonic()
+
         def done(outcome: Outcome) -> None:
-            case = outcome.case
+            nonlocal mark
+            case, since, mark = outcome.case, mark, time.monotonic()
             for name, reason in outcome.failures.items():
                 case.arms[name].status = "failed"
                 case.arms[name].reason = reason
@@ -243,8 +315,11 @@ class Measurement:
                 journal.add_failure(case.key, name, reason)
             if outcome.pair:
                 case.pairs.append(outcome.pair)
+                self.spent.setdefault(case.key, []).append(mark - since)
                 journal.add_pair(case.key, outcome.pair, outcome.samples)
 
+        if self.watch is not None:
+            self.watch.look()
         for device, bench in benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
             if kernels:
@@ -256,11 +331,21 @@ class Measurement:
                 name, [c for c in batch if c.kernel == name and c.origin == "command"], plan.seed, index
             ):
                 done(outcome)
+        if self.watch is not None:
+            self.watch.look()
 
 
 def can_measure(case: Case) -> bool:
     """Whether pairs of this case are worth taking: head works."""
     return case.arms["head"].status == "ok"
+
+
+def contract_of(case: Case, found: Mapping[ArmName, Found], limits: Policy) -> Asked:
+    """The contract that a case asks for: base's declaration where base has the case, else head's, else the policy's."""
+    names: list[ArmName] = ["base", "head"]
+    declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
+    asked: Asked = (declared[0]["contract"] if declared else None) or limits.contract
+    return asked
 
 
 def settled(case: Case, plan: Plan) -> bool:
@@ -278,9 +363,8 @@ def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
     """A note on cases in most of whose blocks the GPU waited for the CPU."""
     found = []
     for case in cases:
-        if case.pairs and case.device in plan.schedules:
-            schedule = plan.schedules[case.device]
-            blocks = schedule.placements * schedule.blocks * len(case.pairs)
+        if case.pairs:
+            blocks = sum(pair.blocks for pair in case.pairs)
             if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.arms) > blocks / 2:
                 found.append(case.id)
     if not found:

@@ -67,16 +67,16 @@ class Journal:
                 self.extra.append(record)
         return True
 
-    def add_check(self, key: str, arm: str, case: CaseArm, estimate: float | None) -> None:
-        """A case was checked in one arm."""
+    def add_check(self, key: str, arm: str, case: CaseArm, probe: Mapping[str, Any] | None) -> None:
+        """A case was checked in one arm; `probe`: what settles how it is measured."""
         record = {"kind": "checked", "key": key, "arm": arm, "case": plain(case)}
         self._file.append(record)
-        if estimate is not None:
-            self._file.append({"kind": "estimate", "key": key, "arm": arm, "seconds": estimate})
+        if probe is not None:
+            self._file.append({"kind": "probe", "key": key, "arm": arm, "probe": dict(probe)})
 
-    def estimates(self) -> Iterable[tuple[str, str, float]]:
-        """Recorded estimates: (case key, arm, seconds)."""
-        return [(r["key"], r["arm"], r["seconds"]) for r in self.extra if r["kind"] == "estimate"]
+    def probes(self) -> Iterable[tuple[str, str, dict[str, Any]]]:
+        """Recorded probes: (case key, arm, probe)."""
+        return [(r["key"], r["arm"], r["probe"]) for r in self.extra if r["kind"] == "probe"]
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[ArmName, list[list[float]]]) -> None:
         """A launch pair of one case is finished; `samples` are seconds, per arm and placement."""

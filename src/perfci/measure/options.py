@@ -33,7 +33,11 @@ class Options:
     """Measure HEAD as committed, not the working tree: what CI does."""
     pull_request: bool = False
     """HEAD is a pull request's merge commit: base is its first parent."""
+    strict: bool = False
+    """Refuse limits that are under what a calibration of this machine promises."""
     seed: int | None = None
+    lock_clocks: str | None = None
+    """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)

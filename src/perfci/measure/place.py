@@ -15,7 +15,6 @@ from perfci.measure.prepare import ArmWork, Sources, build, environment, find_so
 from perfci.measure.rounds import Bench
 from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.plan import Schedule
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
 from perfci.system.facts import free_memory, host_facts
@@ -26,12 +25,6 @@ MEMORY_SHARE = 0.9
 """Share of the free memory that all live launches together may use, where the policy names no limit."""
 LOAD_TIMEOUT = 60.0
 """Seconds at least for importing a suite: libraries are read from a cold disk."""
-SCHEDULES: dict[DeviceKind, Schedule] = {
-    # Some 100 ms of samples per launch and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
-    "cpu": Schedule(placements=3, blocks=6, samples=5, sample_time=1e-3, block_time=6e-3),
-    # 8 placements of 14 samples: what the noise of `cold` was measured with (tests/data/h200).
-    "cuda": Schedule(placements=8, blocks=2, samples=7, sample_time=1e-3, block_time=50e-3),
-}
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,6 @@ def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
         device: Bench(
             parent=parent,
             arms=arms,
-            schedule=SCHEDULES[device],
             seed=seed,
             threads=limits.threads,
             # A GPU case's host thread shares its cores with the driver's: pinned to one it would wait for them.
@@ -135,7 +127,7 @@ def _facts(arm: ArmWork, parent: Parent, nowhere: Path, threads: int, log: Path)
         facts.devices["cuda"] = gpu.pop("name")
         facts.uuid = gpu.pop("uuid")
         facts.driver = _driver(Path("/proc/driver/nvidia/version"))
-        facts.extra = gpu
+        facts.extra = {**gpu, "empty_pair_seconds": seen["empty_pair"]}
     return facts
 
 

@@ -2,22 +2,25 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from perfci.measure.contracts import Setup
 from perfci.measure.prepare import ArmWork
 from perfci.model.base import ArmName
-from perfci.model.plan import Schedule
 from perfci.model.results import Case, Clock, Pair, Reason
+from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Launch, Parent
 
 Samples = dict[ArmName, list[list[float]]]
-LONGEST_SAMPLE = 0.25
-"""Seconds."""
+VERIFIED = 0.25
+"""Share of the pairs after the first whose results are checked once more after timing: a check costs as much as the
+samples of a short case, and a kernel that is right only before it is timed is wrong in every pair."""
 
 
 @dataclass
@@ -26,17 +29,14 @@ class Bench:
 
     parent: Parent
     arms: Mapping[ArmName, ArmWork]
-    schedule: Schedule
     seed: int
     threads: int
     cores: list[int]
     timeout: float
     forbidden: list[str]
     logs: Path
-    batches: dict[str, int] = field(default_factory=dict)
-    """Case key → calls per timed batch, the same in both arms."""
-    block_samples: dict[str, int] = field(default_factory=dict)
-    """Case key → samples per block."""
+    setups: dict[str, Setup] = field(default_factory=dict)
+    """Case key → how it is measured, the same in both arms."""
 
     def launch(self, name: ArmName) -> Launch:
         """A fresh launch of one arm with its suite imported. Raises Died."""
@@ -48,19 +48,6 @@ class Bench:
             launch.kill()
             raise
         return launch
-
-    def plan_batch(self, key: str, estimates: Sequence[float], device: str) -> None:
-        """Fix batch and block sizes from the estimated seconds of one execution in each arm.
-
-        Both arms get the same sizes. The faster arm's batches last `sample_time` at least; a much slower arm is not
-        made to repeat its execution for longer than LONGEST_SAMPLE.
-        """
-        schedule, shortest, longest = self.schedule, min(estimates), max(estimates)
-        batch = 1
-        if device == "cpu":
-            batch = max(1, min(math.ceil(schedule.sample_time / shortest), int(LONGEST_SAMPLE / longest)))
-        self.batches[key] = batch
-        self.block_samples[key] = max(1, min(schedule.samples, int(schedule.block_time / (longest * batch))))
 
 
 @dataclass
@@ -86,6 +73,10 @@ def run_round(bench: Bench, cases: Sequence[Case], index: int, done: Callable[[O
     with ExitStack() as stack:
         stack.callback(_close_all, launches)
         for case in todo:
+            if bench.setups[case.key].alternating:
+                _close_all(launches)  # neither memory nor an exclusive device is left to them
+                done(_alternate(bench, case, rng))
+                continue
             if not launches or not all(launch.alive for launch in launches.values()):
                 _close_all(launches)
                 order = list(bench.arms)
@@ -96,7 +87,14 @@ def run_round(bench: Bench, cases: Sequence[Case], index: int, done: Callable[[O
                 except Died as died:
                     done(Outcome(case, failures={name: died.reason}))
                     continue
-            done(_measure(bench, case, launches, rng, order[0]))
+            taking = _Taking(bench, case, order, verify=_verified(case, rng))
+            taking.take(launches, together(bench.setups[case.key], taking.names, rng))
+            done(taking.outcome())
+
+
+def _verified(case: Case, rng: random.Random) -> bool:
+    """Whether this pair checks results after timing: the first, and others by a coin that launches cannot foresee."""
+    return rng.random() < VERIFIED or not case.pairs
 
 
 def _close_all(launches: dict[ArmName, Launch]) -> None:
@@ -105,79 +103,163 @@ def _close_all(launches: dict[ArmName, Launch]) -> None:
     launches.clear()
 
 
-def _measure(
-    bench: Bench, case: Case, launches: Mapping[ArmName, Launch], rng: random.Random, first: ArmName
-) -> Outcome:
-    """One case in a live launch pair: placements, blocks in random order, a last check."""
-    outcome = Outcome(case)
-    takes_part = [name for name in launches if case.arms[name].status == "ok"]
-    samples: Samples = {name: [] for name in takes_part}
-    cycles: Samples = {name: [] for name in takes_part}
-    blocks: dict[ArmName, list[tuple[float, float | None]]] = {name: [] for name in takes_part}
-    gaps = dict.fromkeys(takes_part, 0)
-    name = takes_part[0]
-    try:
-        for number in range(bench.schedule.placements):
-            # A placement is drawn anew in every pair, and alike in both arms.
-            seed = rng.getrandbits(62)
-            order = list(takes_part)
-            rng.shuffle(order)
-            for name in order:
-                fields = _fields(case, name)
-                launches[name].ask("open", bench.timeout, seed=seed, placement=number, **fields)
-                samples[name].append([])
-                cycles[name].append([])
-            for name in _turns(bench.schedule.blocks, list(takes_part), rng):
-                block = launches[name].ask(
-                    "block",
-                    bench.timeout,
-                    batch=bench.batches[case.key],
-                    samples=bench.block_samples[case.key],
-                )
-                samples[name][-1] += block["times"]
-                gaps[name] += block["drained"]
-                blocks[name].append((launch_value([block["times"]]), block["hertz"]))
-                if block["hertz"] is not None:
-                    cycles[name][-1] += [time * block["hertz"] for time in block["times"]]
-            last = number == bench.schedule.placements - 1
-            for name in order:
-                check = _tolerance_arm(case).check
-                closed = launches[name].ask("close", bench.timeout, verify=last, rtol=check.rtol, atol=check.atol)
-                if not closed["ok"]:
-                    text = f"after timing: {closed['text']}"
-                    outcome.failures[name] = Reason(kind=closed["kind"], text=text[:1000])
-    except Died as died:
-        reason = died.reason.model_copy(update={"log": f"logs/{launches[name].log.name}"})
-        outcome.failures[name] = reason
-    if not outcome.failures:
-        outcome.samples = samples
-        outcome.pair = Pair(
-            index=len(case.pairs),
-            first=first,
-            values={name: _values(samples[name], cycles[name]) for name in samples},
-            samples={name: sum(map(len, samples[name])) for name in samples},
-            spread={name: _spread(samples[name]) for name in samples},
-            clock=_clocks(blocks),
-            gaps=gaps if any(gaps.values()) else {},
-        )
-    return outcome
+def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
+    """One pair whose launches live one after the other."""
+    order = list(bench.arms)
+    rng.shuffle(order)
+    taking = _Taking(bench, case, order, verify=_verified(case, rng))
+    setup = bench.setups[case.key]
+    seeds = [rng.getrandbits(62) for _ in range(setup.placements)]
+    for name in taking.names:
+        try:
+            launch = bench.launch(name)
+        except Died as died:
+            taking.failures[name] = died.reason
+            break
+        taking.take({name: launch}, alone(setup, name, seeds))
+        launch.close()
+        if taking.failures:
+            break
+    return taking.outcome()
 
 
-def _values(samples: list[list[float]], cycles: list[list[float]]) -> dict[str, float]:
-    """Time of a launch, and its cycles where the clock was measured beside every sample."""
-    values = {"time": launch_value(samples)}
-    if [len(placement) for placement in cycles] == [len(placement) for placement in samples]:
+class Step(NamedTuple):
+    """One request to one launch."""
+
+    op: Literal["open", "block", "close"]
+    arm: ArmName
+    seed: int = 0
+    placement: int = 0
+    last: bool = False
+    """Whether this is the close of the last placement."""
+
+
+def together(setup: Setup, names: Sequence[ArmName], rng: random.Random) -> Iterator[Step]:
+    """Placements of both arms side by side: opened in random order, blocks in turns.
+
+    A placement is drawn anew in every pair, and alike in both arms.
+    """
+    for number in range(setup.placements):
+        seed = rng.getrandbits(62)
+        order = list(names)
+        rng.shuffle(order)
+        yield from (Step("open", name, seed, number) for name in order)
+        yield from (Step("block", name) for name in _turns(setup.blocks, list(names), rng))
+        yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
+
+
+def alone(setup: Setup, name: ArmName, seeds: Sequence[int]) -> Iterator[Step]:
+    """All placements of one arm."""
+    for number, seed in enumerate(seeds):
+        yield Step("open", name, seed, number)
+        yield from (Step("block", name) for _ in range(setup.blocks))
+        yield Step("close", name, last=number == setup.placements - 1)
+
+
+class _Taking:
+    """One pair of one case being taken."""
+
+    def __init__(self, bench: Bench, case: Case, order: Sequence[ArmName], *, verify: bool) -> None:
+        self.bench, self.case, self.setup = bench, case, bench.setups[case.key]
+        self.names = [name for name in order if case.arms[name].status == "ok"]
+        self.first, self.verify = order[0], verify
+        self.blocks: dict[ArmName, list[list[Block]]] = {name: [] for name in self.names}
+        self.failures: dict[ArmName, Reason] = {}
+        self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
+
+    def take(self, launches: Mapping[ArmName, Launch], steps: Iterator[Step]) -> None:
+        """Carry out `steps`. A launch that dies, or a wrong result, is a failure of its arm."""
+        timeout = self.bench.timeout
+        for step in steps:
+            launch = launches[step.arm]
+            start = time.monotonic()
+            try:
+                if step.op == "open":
+                    fields: dict[str, Any] = {"contract": self.setup.contract, "sets": self.setup.sets}
+                    fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.arm))
+                    launch.ask("open", timeout, **fields)
+                    self.blocks[step.arm].append([])
+                elif step.op == "block":
+                    setup = self.setup
+                    asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
+                    block = launch.ask("block", timeout, **asked)
+                    self.blocks[step.arm][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
+                else:
+                    check = _tolerance_arm(self.case).check
+                    verify = step.last and self.verify
+                    closed = launch.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
+                    if not closed["ok"]:
+                        text = f"after timing: {closed['text']}"
+                        self.failures[step.arm] = Reason(kind=closed["kind"], text=text[:1000])
+            except Died as died:
+                log = f"logs/{launch.log.name}"
+                self.failures[step.arm] = died.reason.model_copy(update={"log": log})
+                return
+            kind = "first" if step.op == "open" and step.placement == 0 else step.op
+            self.seconds[kind] += time.monotonic() - start
+
+    def outcome(self) -> Outcome:
+        """What became of it: a pair where nothing failed."""
+        made = Outcome(self.case, failures=self.failures)
+        if not self.failures:
+            blocks = self.blocks
+            made.samples = {name: [_joined(placement) for placement in blocks[name]] for name in self.names}
+            gaps = {name: sum(b.drained for placement in blocks[name] for b in placement) for name in self.names}
+            made.pair = Pair(
+                index=len(self.case.pairs),
+                first=self.first,
+                values={name: _values(blocks[name]) for name in self.names},
+                samples={name: sum(map(len, made.samples[name])) for name in self.names},
+                spread={name: _spread(made.samples[name]) for name in self.names},
+                clock=_clocks({name: [b for placement in blocks[name] for b in placement] for name in self.names}),
+                scatter=scatter_of(_pairwise(blocks)) if len(self.names) > 1 else None,
+                blocks=sum(map(len, blocks[self.names[0]])),
+                seconds=self.seconds,
+                gaps=gaps if any(gaps.values()) else {},
+            )
+        return made
+
+
+class Block(NamedTuple):
+    """What a launch answers to `block`."""
+
+    times: list[float]
+    """Seconds of one execution, one for each sample."""
+    hertz: float | None
+    """SM clock beside it."""
+    drained: bool
+    """Whether the GPU waited for the CPU."""
+
+
+def _pairwise(arms: Mapping[ArmName, Sequence[Sequence[Block]]]) -> Blocks:
+    """Block times in seconds and clocks, as `stats.components` takes them."""
+    return {
+        name: [[(launch_value([block.times]), block.hertz) for block in placement] for placement in placements]
+        for name, placements in arms.items()
+    }
+
+
+def _joined(placement: Sequence[Block]) -> list[float]:
+    return [value for block in placement for value in block.times]
+
+
+def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
+    """Time of a launch, and its cycles where the clock was measured beside every block."""
+    values = {"time": launch_value([_joined(placement) for placement in placements])}
+    if all(block.hertz for placement in placements for block in placement):
+        cycles = [[t * (b.hertz or math.nan) for b in placement for t in b.times] for placement in placements]
         values["cycles"] = launch_value(cycles)
     return values
 
 
-def _clocks(blocks: Mapping[ArmName, Sequence[tuple[float, float | None]]]) -> dict[ArmName, Clock]:
-    """The clock of each launch from (block time in seconds, clock in hertz); empty where a block lacks either."""
+def _clocks(blocks: Mapping[ArmName, Sequence[Block]]) -> dict[ArmName, Clock]:
+    """The clock of each launch and how its block times moved with it; empty where a block lacks either."""
     clocks = {}
     for name, found in blocks.items():
-        if not found or not all(_sound([time, hertz or 0.0]) for time, hertz in found):
+        if not found or not all(_sound([*block.times, block.hertz or 0.0]) for block in found):
             return {}
-        times, hertz = ([math.log(value or math.nan) for value in column] for column in zip(*found, strict=True))
+        times = [math.log(launch_value([block.times])) for block in found]
+        hertz = [math.log(block.hertz or math.nan) for block in found]
         centre, mean = math.fsum(times) / len(times), math.fsum(hertz) / len(hertz)
         clocks[name] = Clock(
             hertz=math.exp(mean),
@@ -197,7 +279,8 @@ def _turns(blocks: int, names: list[ArmName], rng: random.Random) -> list[ArmNam
     return turns
 
 
-def _fields(case: Case, name: ArmName) -> dict[str, Any]:
+def case_fields(case: Case, name: ArmName) -> dict[str, Any]:
+    """What names a case to a launch."""
     arm = case.arms[name]
     return {"kernel": case.kernel, "params": arm.params, "device": case.device}
 

@@ -108,7 +108,7 @@ class Bench:
         standard_random.seed(seed)
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None:
-            torch.manual_seed(seed)
+            _seed_torch(torch, seed)
         if numpy is not None:
             numpy.random.seed(seed % 2**32)
 
@@ -147,11 +147,15 @@ class Bench:
         """Uniform integers in [low, high)."""
         torch = _torch()
         out = self._place(shape, dtype, host, pinned)
-        generator = self._generator(out.device)
-        if out.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        generator = self._generator(self.device)
+        integer = out.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+        if integer and out.device.type == self.device.type:
             out.random_(low, high, generator=generator)
+        elif integer:
+            drawn = torch.empty(out.shape, dtype=out.dtype, device=self.device)
+            out.copy_(drawn.random_(low, high, generator=generator))
         else:
-            out.copy_(torch.randint(low, high, out.shape, generator=generator, device=out.device))
+            out.copy_(torch.randint(low, high, out.shape, generator=generator, device=self.device))
         return self._take("randint", out)
 
     def zeros(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
@@ -223,9 +227,15 @@ class Bench:
         """Method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
         return [drawn.shape for drawn in self._drawn]
 
-    def nbytes(self) -> int:
-        """Bytes of all tensors drawn."""
-        return sum(drawn.tensor.numel() * drawn.tensor.element_size() for drawn in self._drawn)
+    def device_bytes(self) -> int:
+        """Bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not count."""
+        drawn = (one.tensor for one in self._drawn)
+        return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether `tensor` lies in memory that was drawn."""
+        memory = tensor.untyped_storage().data_ptr()
+        return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
     def release(self) -> None:
         """Forget tensors, padding and reference: their memory is free although functions refer to this."""
@@ -264,13 +274,20 @@ class Bench:
     def _float(self, method: str, out: Tensor, draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
         """Fill `out` by `draw(tensor, generator)`, through float32 for types that generators do not know."""
         torch = _torch()
-        generator = self._generator(out.device)
-        if out.dtype in (torch.float32, torch.float64):
+        # On the case's own device, for host memory too: a GPU draws 64 MB in a fraction of a millisecond.
+        generator = self._generator(self.device)
+        here = out.device.type == self.device.type
+        if here and out.dtype in (torch.float32, torch.float64):
             draw(out, generator)
-        elif out.dtype in (torch.complex64, torch.complex128):
+        elif here and out.dtype in (torch.complex64, torch.complex128):
             draw(torch.view_as_real(out), generator)
+        elif out.is_complex():
+            drawn = torch.empty(out.shape, dtype=out.dtype, device=self.device)
+            draw(torch.view_as_real(drawn), generator)
+            out.copy_(drawn)
         else:
-            out.copy_(draw(torch.empty(out.shape, dtype=torch.float32, device=out.device), generator))
+            wide = torch.float64 if out.dtype == torch.float64 else torch.float32
+            out.copy_(draw(torch.empty(out.shape, dtype=wide, device=self.device), generator))
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
@@ -327,6 +344,17 @@ def prepare(
             "return the function that is to be timed, such as lambda: f(x)"
         )
     return Prepared(fn, bench)
+
+
+def _seed_torch(torch: Any, seed: int) -> None:
+    """The generators of CPU and GPUs. torch.manual_seed seeds every kind of device that there is in the world, and for
+    those that are not here keeps a stack trace of each call: half the time of drawing a small case."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(seed)
+    elif torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 def fill_with_ones(tensor: Tensor) -> None:

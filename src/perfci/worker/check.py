@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import array
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .bench import Prepared, prepare
 from .compare import Outcome, compare, finite, is_array, is_sequence, is_tensor
+from .guard import tampered
+from .outputs import Unfinished, handed_out_again, plain, spoil
 from .poison import leaf_sizes, poisoned_memory
 from .sketch import sketch
 
 if TYPE_CHECKING:
     from .declare import Kernel
+
+CACHED = "returned the poisoned result of the call before: its output is cached, not computed"
+COMPARED_SETS = 4
+"""Input sets of a replayed graph whose results are compared: the first, the last and some drawn afresh each time."""
 
 
 def check_case(
@@ -27,10 +34,12 @@ def check_case(
     """Check one case at every set of parameters; the first set is the case's own.
 
     Each set is built twice from the same seed: once to see how large the results are, and once more, with
-    memory poisoned, for the execution whose result counts. `rtol` and `atol` replace what the case's own set
-    declares, wherever a set declares the same. What the kernel or its reference raises is raised.
+    memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
+    and the kernel runs once more. `rtol` and `atol` replace what the case's own set declares, wherever a set
+    declares the same. What the kernel or its reference raises is raised.
 
-    Returns `ok`; `kind` and `text` of the first failure, which ends the check, or None and ""; `shapes`, the
+    Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
+    `text` of the first failure, which ends the check, or None and ""; `shapes`, the
     sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
     `atol` (as declared; None without a reference), `sketch`, `digest` of the inputs and `work`.
     """
@@ -47,9 +56,13 @@ def check_case(
         "digest": "",
         "work": {},
     }
+    replaced = tampered()
+    if replaced:
+        result.update(ok=False, kind="invalid", text=replaced)
+        return result
     for params in params_sets:
         first = prepare(kernel, params, device, seed, 0, True)
-        sizes = leaf_sizes(first.fn())
+        sizes = _sizes(first.fn())
         first.bench.release()
         del first
         prepared = prepare(kernel, params, device, seed, 0, True)
@@ -61,10 +74,16 @@ def check_case(
             if reference:
                 result["rtol"], result["atol"] = reference.rtol, reference.atol
         declared = (reference.rtol, reference.atol) if reference else (None, None)
-        same = declared == (result["rtol"], result["atol"])
-        outcome, expected = _execute(prepared, device, sizes, rtol if same else None, atol if same else None)
+        given = (rtol, atol) if declared == (result["rtol"], result["atol"]) else (None, None)
+        expected = _expected(prepared)
+        out = _executed(prepared, sizes)
+        outcome = _outcome(prepared, out, expected, *given)
         if own and reference:
             result["sketch"] = sketch(expected)
+            if outcome.ok:
+                again = _again(prepared, out, sizes, *given)
+                outcome = outcome if again.ok else again
+        del out
         prepared.bench.release()
         result["shapes"] += 1
         result["compared"] += reference is not None
@@ -79,37 +98,148 @@ def check_case(
 
 
 def verify(prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None) -> Outcome:
-    """The check after timing: run what was timed once more, with memory poisoned, and compare.
+    """The check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
 
-    `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
+    The first is overwritten in between. `rtol` and `atol` replace what the case declares. What the kernel or its
+    reference raises is raised.
     """
-    sizes = leaf_sizes(prepared.fn())
-    return _execute(prepared, prepared.bench.device_name, sizes, rtol, atol)[0]
+    replaced = tampered()
+    if replaced:
+        return Outcome(False, "invalid", None, replaced)
+    out = prepared.fn()
+    _synchronize(prepared)
+    return _again(prepared, out, _sizes(out), rtol, atol)
 
 
-def _execute(
-    prepared: Prepared, device: str, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]
-) -> tuple[Outcome, Any]:
-    """The outcome of one execution, and the reference, copied before: a kernel may work in place."""
-    reference = prepared.bench.declared_reference()
-    expected = _copied(reference.fn()) if reference else None
-    with poisoned_memory(sizes, device):
+def verify_replay(
+    sets: Sequence[tuple[Prepared, Any]],
+    replay: Callable[[], Any],
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+) -> Outcome:
+    """The check after timing of a CUDA graph that walks through several input sets.
+
+    `sets`: each input set with the result that its function returned while it was captured, which `replay()` must
+    compute again. All results are overwritten, the graph is replayed, and those of up to COMPARED_SETS sets are
+    compared: a function that does the work of one set and skips that of others, or that put nothing into the
+    graph, is found out. `rtol` and `atol` replace what the case declares.
+    """
+    replaced = tampered()
+    if replaced:
+        return Outcome(False, "invalid", None, replaced)
+    chosen = {0, len(sets) - 1} if sets else set()
+    others = [index for index in range(len(sets)) if index not in chosen]
+    # Not from the generators that are seeded: the code under test could tell beforehand.
+    chosen |= set(SystemRandom().sample(others, min(len(others), COMPARED_SETS - 2)))
+    order = sorted(chosen) + [index for index in others if index not in chosen]
+    prepared = [sets[index][0] for index in order]
+    outs = [sets[index][1] for index in order]
+
+    def execute() -> list[Any]:
+        replay()
+        _synchronize(prepared[0])
+        return outs
+
+    return _rewritten(prepared, outs, execute, rtol, atol, len(chosen)) if sets else Outcome(True)
+
+
+def _again(prepared: Prepared, out: Any, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]) -> Outcome:
+    """Execute once more, after `out`, what the execution before returned, was overwritten."""
+    return _rewritten([prepared], [out], lambda: [_executed(prepared, sizes)], rtol, atol)
+
+
+def _rewritten(
+    sets: Sequence[Prepared],
+    outs: Sequence[Any],
+    execute: Callable[[], Sequence[Any]],
+    rtol: Optional[float],
+    atol: Optional[float],
+    compared: int = 1,
+) -> Outcome:
+    """Overwrite what was returned, execute, and compare the first `compared` results.
+
+    A kernel may carry over what it returned from one call to the next, as one that works in place does. Then its
+    reference reads the same memory and gives another result for the overwritten values: in that case they are put
+    back, and another execution counts.
+    """
+    checked = sets[:compared]
+    for out in outs:
+        try:
+            plain(out)
+        except Unfinished as unfinished:
+            return Outcome(False, "wrong", None, str(unfinished))
+    # Without a reference nothing tells the right result from another one.
+    spoiled = spoil(outs, [one.bench for one in sets]) if any(one.bench.declared_reference() for one in checked) else []
+    _synchronize(sets[0])
+    expected = [_expected(one) for one in checked]
+    new = execute()
+    outcome = _outcomes(checked, new, expected, rtol, atol)
+    if outcome.ok or not spoiled:
+        return outcome
+    cached = handed_out_again(spoiled, new[:compared])
+    for memory in spoiled:
+        memory.restore()
+    _synchronize(sets[0])
+    again = [_expected(one) for one in checked]
+    if _outcomes(checked, again, expected, rtol, atol).ok:  # the reference does not read what was overwritten
+        return Outcome(False, "wrong", None, CACHED) if cached else outcome
+    return _outcomes(checked, execute(), again, rtol, atol)
+
+
+def _sizes(out: Any) -> list[int]:
+    """Of what a result holds; nothing of a result that is not there, which the check itself will say."""
+    try:
+        return leaf_sizes(plain(out))
+    except Unfinished:
+        return []
+
+
+def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
+    """What one execution returns, with memory poisoned, once the whole device is done."""
+    with poisoned_memory(sizes, prepared.bench.device_name):
         out = prepared.fn()
-        if device.startswith("cuda"):
-            import torch
+        _synchronize(prepared)
+    return out
 
-            torch.cuda.synchronize()
+
+def _synchronize(prepared: Prepared) -> None:
+    if prepared.bench.device_name.startswith("cuda"):
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _expected(prepared: Prepared) -> Any:
+    """The reference's result, copied before the kernel runs: that may work in place."""
+    reference = prepared.bench.declared_reference()
+    return _copied(reference.fn()) if reference else None
+
+
+def _outcomes(
+    sets: Sequence[Prepared],
+    outs: Sequence[Any],
+    expected: Sequence[Any],
+    rtol: Optional[float],
+    atol: Optional[float],
+) -> Outcome:
+    """The first outcome that is not fine, or else the last."""
+    outcome = Outcome(True)
+    for prepared, out, ref in zip(sets, outs, expected):
+        outcome = _outcome(prepared, out, ref, rtol, atol)
+        if not outcome.ok:
+            break
+    return outcome
+
+
+def _outcome(prepared: Prepared, out: Any, expected: Any, rtol: Optional[float], atol: Optional[float]) -> Outcome:
+    reference = prepared.bench.declared_reference()
+    try:
+        out = plain(out)
+    except Unfinished as unfinished:
+        return Outcome(False, "wrong", None, str(unfinished))
     if reference is None:
-        return finite(out), None
-    return (
-        compare(
-            out,
-            expected,
-            reference.rtol if rtol is None else rtol,
-            reference.atol if atol is None else atol,
-        ),
-        expected,
-    )
+        return finite(out)
+    return compare(out, expected, reference.rtol if rtol is None else rtol, reference.atol if atol is None else atol)
 
 
 def _copied(ref: Any) -> Any:

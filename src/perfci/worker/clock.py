@@ -1,7 +1,8 @@
-"""The SM clock, measured: one SM's cycle counter against the GPU's timer, before and after a block of samples.
+"""The SM clock, measured: the SMs' cycle counters against the GPU's timer, before and after a block of samples.
 
-The method is NVBench's (nvbench/detail/timestamps_kernel.cu): a kernel of one thread on every SM, of which the one on
-SM 0 stores `%globaltimer` and `%clock64`. What nvidia-smi tells is a request and an average; this is what ran.
+The method is NVBench's (nvbench/detail/timestamps_kernel.cu), a kernel of one thread on every SM that stores
+`%globaltimer` and `%clock64`, but over all SMs instead of SM 0 alone: a kernel runs on all of them, and they need not
+run alike. What nvidia-smi tells is a request and an average; this is what ran.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ STAMP = b"""
 .address_size 64
 .visible .entry perfci_stamp(.param .u64 out)
 {
-    .reg .pred %elsewhere;
+    .reg .pred %outside;
     .reg .b32 %sm;
-    .reg .b64 %address, %nanoseconds, %cycles;
+    .reg .b64 %address, %offset, %nanoseconds, %cycles;
     mov.u32 %sm, %smid;
-    setp.ne.u32 %elsewhere, %sm, 0;
-    @%elsewhere bra done;
+    setp.ge.u32 %outside, %sm, 1024;
+    @%outside bra done;
     ld.param.u64 %address, [out];
     cvta.to.global.u64 %address, %address;
+    mul.wide.u32 %offset, %sm, 16;
+    add.u64 %address, %address, %offset;
     mov.u64 %nanoseconds, %globaltimer;
     mov.u64 %cycles, %clock64;
     st.global.v2.u64 [%address], {%nanoseconds, %cycles};
@@ -30,6 +33,8 @@ done:
     ret;
 }
 """
+MOST_SMS = 1024
+"""Rows of a stamp: SMs are numbered below %nsmid, which may exceed how many there are."""
 SHORTEST = 100_000
 """Nanoseconds between two stamps at least: the GPU's timer ticks in 32 ns to 1 µs, which is then under 1 %."""
 
@@ -40,9 +45,11 @@ class SmClock:
     def __init__(self, torch: Any) -> None:
         """Raises OSError or RuntimeError where the driver cannot be used directly."""
         self._torch = torch
+        self.span = 0.0
+        """Nanoseconds between the last two stamps."""
         self._driver = ctypes.CDLL("libcuda.so.1")
         # First of all: the driver needs the context that torch makes with its first tensor.
-        self._stamps = torch.zeros(2, 2, dtype=torch.int64, device="cuda")
+        self._stamps = torch.zeros(2, MOST_SMS, 2, dtype=torch.int64, device="cuda")
         self._blocks = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._module = ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(self._module), ctypes.c_char_p(STAMP))
@@ -56,6 +63,8 @@ class SmClock:
 
     def stamp(self, index: int) -> None:
         """Queue stamp 0 (before) or 1 (after) on the current stream."""
+        if index == 0:
+            self._stamps.zero_()
         address = ctypes.c_uint64(self._stamps[index].data_ptr())
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(address), ctypes.c_void_p))
         stream = ctypes.c_void_p(self._torch.cuda.current_stream().cuda_stream)
@@ -65,11 +74,17 @@ class SmClock:
         self._call("cuLaunchKernel", self._function, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def hertz(self) -> Optional[float]:
-        """Cycles per second between the stamps, once the device is idle; None where they lie too close together."""
-        start, first, end, last = (int(value) for value in self._stamps.flatten().tolist())
-        if end - start < SHORTEST or last <= first:
+        """Cycles per second between the stamps, once the device is idle: the mean over the SMs that have both.
+
+        None where the stamps lie too close together. `span` is then how far they lie apart.
+        """
+        stamps = self._stamps.cpu()
+        both = (stamps[:, :, 0] > 0).all(0)
+        nanoseconds, cycles = (stamps[1] - stamps[0])[both].double().unbind(1)
+        self.span = float(nanoseconds.median()) if len(nanoseconds) else 0.0
+        if not len(nanoseconds) or float(nanoseconds.min()) < SHORTEST or float(cycles.min()) <= 0:
             return None
-        return (last - first) / (end - start) * 1e9
+        return float((cycles / nanoseconds).mean()) * 1e9
 
 
 def sm_clock(torch: Any) -> Optional[SmClock]:

@@ -23,7 +23,7 @@ class Outcome:
 
     ok: bool
     kind: Optional[str] = None
-    """None when ok; "wrong", or "nan" where the result holds NaN and should not."""
+    """None when ok; "wrong", "nan" where the result holds NaN and should not, "invalid" where it cannot be trusted."""
     worst: Optional[float] = None
     """Largest error as a share of what the tolerance allows; None where nothing was compared."""
     text: str = ""
@@ -70,7 +70,7 @@ def _not_finite(value: Any, path: Path, count: int) -> Outcome:
         False,
         "nan" if cmath.isnan(value) else "wrong",
         None,
-        f"{_name(path)} is {value}{more}; no bench.reference() says that it should be",
+        f"{place_name(path)} is {value}{more}; no bench.reference() says that it should be",
     )
 
 
@@ -97,7 +97,7 @@ class _Tally:
         """`count` elements differ, the worst by `ratio` of the tolerance."""
         self.differing += count
         if not self.at or ratio > self.worst:
-            self.at = f"{_name(path)} is {_short(out)}, the reference has {_short(ref)}"
+            self.at = f"{place_name(path)} is {_short(out)}, the reference has {_short(ref)}"
         self.worst = max(self.worst, ratio)
 
     def is_nan(self, count: int, path: Path, ref: Any) -> None:
@@ -105,11 +105,11 @@ class _Tally:
         self.nans += count
         self.differing += count
         self.worst = math.inf
-        self.nan_at = self.nan_at or f"{_name(path)} is NaN, the reference has {_short(ref)}"
+        self.nan_at = self.nan_at or f"{place_name(path)} is NaN, the reference has {_short(ref)}"
 
     def reference_is_nan(self, path: Path) -> None:
         """The reference is no reference."""
-        self.reference_nan_at = self.reference_nan_at or _name(path)
+        self.reference_nan_at = self.reference_nan_at or place_name(path)
 
     def outcome(self) -> Outcome:
         """The judgement."""
@@ -139,16 +139,16 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
     if is_array(out) or is_array(ref):
         # One is an array and the other is not: nested lists and numbers can still be what it holds.
         if not is_number(ref) and not is_number(out) and not (is_sequence(out) or is_sequence(ref)):
-            raise _Mismatch(f"{_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
+            raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
         _walk(tally, out.tolist() if is_array(out) else out, ref.tolist() if is_array(ref) else ref, path)
     elif isinstance(ref, Mapping) and isinstance(out, Mapping):
         if out.keys() != ref.keys():
-            raise _Mismatch(f"{_name(path)} has the keys {list(out)}, the reference has {list(ref)}")
+            raise _Mismatch(f"{place_name(path)} has the keys {list(out)}, the reference has {list(ref)}")
         for key, value in ref.items():
             _walk(tally, out[key], value, (*path, key))
     elif is_sequence(ref) and is_sequence(out):
         if len(out) != len(ref):
-            raise _Mismatch(f"{_name(path)} has length {len(out)}, the reference has {len(ref)}")
+            raise _Mismatch(f"{place_name(path)} has length {len(out)}, the reference has {len(ref)}")
         for index, value in enumerate(ref):
             _walk(tally, out[index], value, (*path, index))
     elif is_number(ref) and is_number(out):
@@ -164,12 +164,14 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
 
 def _compare_objects(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
     if _is_container(out) or _is_container(ref) or (out is None) != (ref is None):
-        raise _Mismatch(f"{_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
+        raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
     tally.total += 1
     try:
         equal = bool(out == ref)
     except (TypeError, ValueError, RuntimeError):
-        raise _Mismatch(f"{_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists") from None
+        raise _Mismatch(
+            f"{place_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists"
+        ) from None
     if not equal:
         tally.differs(1, math.inf, path, out, ref)
 
@@ -195,7 +197,7 @@ def _compare_numbers(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
 
 def _compare_arrays(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
     if tuple(out.shape) != tuple(ref.shape):
-        raise _Mismatch(f"{_name(path)} has shape {list(out.shape)}, the reference has {list(ref.shape)}")
+        raise _Mismatch(f"{place_name(path)} has shape {list(out.shape)}, the reference has {list(ref.shape)}")
     if is_tensor(out) != is_tensor(ref):
         out, ref = _as_tensor(out), _as_tensor(ref)
     for (start, part), (_, other) in zip(chunks(out), chunks(ref)):
@@ -393,7 +395,7 @@ def _index(start: tuple[int, ...], chunk: Any, flat: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------- words
 
 
-def _name(path: Path) -> str:
+def place_name(path: Path) -> str:
     """`result[0]['logits'][3, 7]`."""
     steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
     return "result" + "".join(steps)

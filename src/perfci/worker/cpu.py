@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 WARM_SECONDS = 0.02
 WARM_CALLS = 3
@@ -18,16 +18,21 @@ class CpuSampler:
 
     def __init__(self, fn: Callable[[], Any]) -> None:
         self.fn = fn
+        self.learned = None
+        """Nothing is carried over from placement to placement."""
         self.hertz = None
         """The CPU's clock is not measured."""
         self.drained = False
         """There is no queue on the CPU."""
 
-    def contract(self) -> dict[str, Any]:
-        """What the numbers mean."""
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on besides the case."""
         kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the conductor's setting, unless the policy has another
-        allocator = "keeps freed memory" if kept else "as found"
-        return {"name": "cpu", "timer": "perf_counter_ns", "cache": "warm", "allocator": allocator}
+        return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
+
+    def warm(self) -> None:
+        """The first placement of a process."""
+        self.estimate()
 
     def settle(self) -> None:
         """Before a further placement in a process that is warm already."""
@@ -67,6 +72,13 @@ class CpuSampler:
             if collecting:
                 gc.enable()
         return times
+
+    def elsewhere(self, seconds: float) -> Optional[str]:
+        """On the CPU a call is over when it returns."""
+        return None
+
+    def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> None:
+        """What is timed is what was checked."""
 
     def finish(self) -> None:
         """Nothing is pending on the CPU."""

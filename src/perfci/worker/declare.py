@@ -16,6 +16,7 @@ from .bench import Bench
 __all__ = ["Bench", "CaseSpec", "Kernel", "Variant", "collecting", "kernel"]
 
 DEVICES = ("cuda", "cpu")
+CONTRACTS = ("auto", "steady", "cold", "hot")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.+-]")
 
@@ -55,6 +56,8 @@ class Kernel:
     """`fn(bench, **params)` builds one case and returns what is to be timed, a callable without arguments."""
     devices: dict[str, Variant]
     limits: list[dict[str, Any]] = field(default_factory=list)
+    contract: Optional[str] = None
+    """How it is timed on a GPU; None leaves it to the policy."""
     file: str = ""
     line: int = 0
 
@@ -107,6 +110,7 @@ def kernel(
     devices: Union[str, Sequence[str], Mapping[str, Optional[Mapping[str, Any]]]] = DEVICES,
     fuzz: Optional[Mapping[str, Sequence[Any]]] = None,
     limits: Sequence[Mapping[str, Any]] = (),
+    contract: Optional[str] = None,
     name: Optional[str] = None,
 ) -> Callable[[Function], Function]:
     """Declare a function as a kernel under test; the function itself stays as it is.
@@ -124,8 +128,9 @@ def kernel(
     "cuda" and "cpu", or a mapping from these to None or to what differs there: under "params" lists that
     replace those of the same name, under "fuzz" all of `fuzz`. `fuzz`: name → list; every combination, over
     the case's own parameters, is checked for correctness and never timed. `limits`: mappings such as
-    `{"metric": "time", "regression": "5%"}`, as in the policy but without `cases`. `name`: the function's own
-    by default.
+    `{"metric": "time", "regression": "5%"}`, as in the policy but without `cases`. `contract`: how it
+    is timed on a GPU, "steady", "cold", "hot" or "auto"; by default as the policy says. `name`: the function's own by
+    default.
 
     Raises TypeError and ValueError with one line that begins with the place of the function.
     """
@@ -136,7 +141,7 @@ def kernel(
         file, line = _place(fn)
         try:
             label = _name(fn if name is None else name)
-            declared = Kernel(label, fn, {}, _limits(limits), file, line)
+            declared = Kernel(label, fn, {}, _limits(limits), _contract(contract), file, line)
             for device, overrides in _devices(devices).items():
                 declared.devices[device] = _variant(fn, params or {}, fuzz or {}, device, overrides)
                 _distinct(declared.cases(device))
@@ -166,6 +171,14 @@ def _name(source: Any) -> str:
     if not isinstance(label, str) or not NAME.fullmatch(label):
         raise ValueError(f"{label!r} cannot name a kernel: use name= with letters, digits and _")
     return label
+
+
+def _contract(contract: Any) -> Optional[str]:
+    if contract is None:
+        return None
+    if contract not in CONTRACTS:
+        raise ValueError(f"contract={contract!r} is unknown: write one of {', '.join(map(repr, CONTRACTS))}")
+    return str(contract)
 
 
 def _devices(devices: Any) -> dict[str, Mapping[str, Any]]:

@@ -12,9 +12,16 @@ import traceback
 import types
 from typing import Any, Optional
 
-from . import bench, check, declare, discover
+from . import bench, ceilings, check, declare, discover, guard
 from .channel import Channel, connect
+from .cpu import CpuSampler
+from .gpu import ColdSampler, rig
+from .graph import GraphSampler, probe
 
+MOST_SETS = 256
+"""Input sets of one placement at most."""
+KEPT_SHARE = 0.1
+"""Share of the GPU's memory up to which a launch keeps what it has freed."""
 TEXT_LIMIT = 400
 """Characters of a reason that are kept: the log holds the rest."""
 
@@ -75,10 +82,11 @@ class Launch:
         self.channel = channel
         self.setup = setup
         self.kernels: dict[str, declare.Kernel] = {}
-        self.prepared: Any = None
+        self.prepared: list[Any] = []
         self.sampler: Any = None
         self.fuzzed: set[str] = set()
         self.warm: set[str] = set()
+        self.learned: dict[str, Any] = {}
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
@@ -104,6 +112,8 @@ class Launch:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(self.setup["threads"])
+            rig()
+        guard.trust()  # before the suite can put anything in the place of what times and checks
 
     def poisoned(self) -> bool:
         """Whether the CUDA context of this process no longer works."""
@@ -127,6 +137,7 @@ class Launch:
         facts["cuda"] = torch.version.cuda
         if torch.cuda.is_available():
             properties = torch.cuda.get_device_properties(0)
+            facts["empty_pair"] = rig().empty_pair()
             facts["gpu"] = {
                 "name": properties.name,
                 "uuid": str(getattr(properties, "uuid", "")),
@@ -136,6 +147,10 @@ class Launch:
                 "memory_bytes": properties.total_memory,
             }
         return facts
+
+    def do_ceilings(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The most that a device does."""
+        return ceilings.measure(message["device"])
 
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
@@ -156,9 +171,13 @@ class Launch:
                             "file": spec.file,
                             "line": spec.line,
                             "limits": list(kernel.limits),
+                            "contract": kernel.contract,
                             "fuzz": len(kernel.fuzz_sets(device, spec.params)),
                         }
                     )
+        # What the suite imported stays: collecting after every case need not walk it.
+        gc.collect()
+        gc.freeze()
         return {
             "files": found["files"],
             "cases": cases,
@@ -171,6 +190,8 @@ class Launch:
         """Check one case for correctness at its own and its fuzzed parameters."""
         kernel = self.kernels[message["kernel"]]
         device, params = message["device"], message["params"]
+        if device == "cuda" and "torch" in sys.modules:
+            sys.modules["torch"].cuda.reset_peak_memory_stats()
         sets = [params]
         for fuzzed in kernel.fuzz_sets(device, params) if message["fuzz"] else []:
             # The cases of a kernel share most of their fuzzed shapes: each is checked once, with the first of them.
@@ -178,57 +199,109 @@ class Launch:
             if name not in self.fuzzed:
                 self.fuzzed.add(name)
                 sets.append(fuzzed)
-        return check.check_case(
+        found = check.check_case(
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
+        replaced = guard.tampered()
+        return dict(found, ok=False, kind="wrong", text=replaced) if replaced else found
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Draw and place a case's inputs anew and warm it up."""
-        self.prepared = self.sampler = None
-        kernel = self.kernels[message["kernel"]]
-        self.prepared = bench.prepare(
-            kernel, message["params"], message["device"], message["seed"], message["placement"], False
-        )
-        made = self.prepared.bench
-        digest = made.inputs_digest() if message.get("digest") else None  # before a kernel changes its inputs
-        if message["device"] == "cuda":
-            from .cuda import CudaSampler
+        """Draw and place a case's inputs anew and warm it up.
 
-            self.sampler = CudaSampler(self.prepared.fn)
-        else:
-            from .cpu import CpuSampler
-
-            self.sampler = CpuSampler(self.prepared.fn)
-        name = json.dumps([message["kernel"], message["params"], message["device"]], sort_keys=True)
-        estimate = None
-        if name not in self.warm:
-            self.warm.add(name)
-            estimate = self.sampler.estimate()
-        else:
+        `sets` sets of inputs are drawn, each with values of its own. With `describe` the reply says what the case is:
+        digest of the inputs, declared work, the bytes that one set needs on the device.
+        """
+        self.prepared = []
+        self.sampler = None
+        kernel, device = self.kernels[message["kernel"]], message["device"]
+        before = _allocated(device)
+        for number in range(message["sets"]):
+            self.prepared.append(
+                bench.prepare(
+                    kernel, message["params"], device, message["seed"], message["placement"] * MOST_SETS + number, False
+                )
+            )
+        made = self.prepared[0].bench
+        said: dict[str, Any] = {}
+        if message.get("describe"):  # before a kernel changes its inputs
+            said["digest"], said["work"] = made.inputs_digest(), made.declared_work()
+            said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
+            said["peak"] = _peak(device)
+        self.sampler = _sampler(message["contract"], [one.fn for one in self.prepared])
+        name = json.dumps([message["kernel"], message["params"], device, message["contract"]], sort_keys=True)
+        self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
+        if message.get("describe"):
+            said["seconds"] = self.sampler.estimate()
+            said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
+            said["settings"] = self.sampler.settings()
+        elif name in self.warm:
             self.sampler.settle()
-        return {
-            "estimate": estimate,
-            "digest": digest,
-            "work": made.declared_work(),
-            "contract": dict(self.sampler.contract(), threads=self.setup["threads"]),
-        }
+        else:
+            self.warm.add(name)
+            self.sampler.warm()
+        return said
+
+    def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether the open case can be captured into a CUDA graph: how long it then takes and what it launches."""
+        try:
+            return {"refused": "", **probe(self.prepared[0].fn)}
+        except Exception as error:
+            # Left for the conductor, which takes a new launch if the failed capture has broken this one.
+            return {"refused": one_line(error)}
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        times = self.sampler.block(message["batch"], message["samples"])
+        fields = {"bracket": message["bracket"]} if isinstance(self.sampler, GraphSampler) else {}
+        times = self.sampler.block(message["batch"], message["samples"], **fields)
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case."""
+        outcome: Optional[Any] = None
         try:
             self.sampler.finish()
-            outcome: Optional[Any] = None
             if message["verify"]:
-                outcome = check.verify(self.prepared, message.get("rtol"), message.get("atol"))
+                tolerances = message.get("rtol"), message.get("atol")
+                outcome = check.verify(self.prepared[-1], *tolerances)
+                if outcome.ok:
+                    outcome = self.sampler.verify(self.prepared, *tolerances) or outcome
         finally:
-            self.prepared.bench.release()
-            self.prepared = self.sampler = None
+            for one in self.prepared:
+                one.bench.release()
+            self.prepared, self.sampler = [], None
             gc.collect()
+            _give_back()
+        replaced = guard.tampered()
+        if replaced:
+            return {"ok": False, "kind": "wrong", "text": replaced}
         if outcome is None:
             return {"ok": True}
         return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text}
+
+
+def _sampler(contract: str, fns: list[Any]) -> Any:
+    """The sampler of a contract."""
+    if contract == "cpu":
+        return CpuSampler(fns[0])
+    return ColdSampler(fns[0]) if contract == "cold" else GraphSampler(fns)
+
+
+def _allocated(device: str) -> int:
+    """Bytes of device memory that tensors of this process hold."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+
+
+def _peak(device: str) -> int:
+    """Bytes of device memory that tensors of this process have held at most since the case was checked."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+
+
+def _give_back() -> None:
+    """Return cached device memory where much is kept: the launch of the other arm needs it too."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > KEPT_SHARE * torch.cuda.get_device_properties(0).total_memory:
+        torch.cuda.empty_cache()

@@ -1,0 +1,61 @@
+"""The machine around a run: the GPU's state along it, its clock held where that is asked for, its ceilings."""
+
+import os
+from contextlib import ExitStack
+
+from perfci.measure.place import LOAD_TIMEOUT, Place
+from perfci.model.base import MachineError, UsageError
+from perfci.system.clocks import Lock, locked, parse
+from perfci.system.gpu import Gpu, GpuState, describe
+from perfci.system.process import Arena, Died
+
+
+class Watch:
+    """Looks at the GPU before and after each round, through NVML. Does nothing where that is not to be had."""
+
+    def __init__(self, place: Place) -> None:
+        self.gpu: Gpu | None = None
+        self.states: list[GpuState] = []
+        self.why = ""
+        if "cuda" in place.benches:
+            self.gpu, self.why = Gpu.open(place.facts.uuid or 0)
+        if self.gpu is not None:
+            place.facts.extra["nvml"] = self.gpu.facts()
+
+    def look(self) -> None:
+        """Take down the state now."""
+        if self.gpu is not None:
+            self.states.append(self.gpu.state(ours=[os.getpid()]))
+
+    def notes(self) -> list[str]:
+        """What a reader must know of it."""
+        return [*([self.why] if self.why else []), *describe(self.states)]
+
+
+def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None:
+    """Lock the SM clock until `stack` is closed. Raises UsageError, MachineError."""
+    if asked is None:
+        return None
+    if "cuda" not in place.benches or not place.facts.uuid:
+        raise UsageError("--lock-clocks: no case is measured on a GPU here: leave it out")
+    return stack.enter_context(locked(place.facts.uuid, parse(asked)))
+
+
+def measure_ceilings(place: Place) -> None:
+    """What each device does at most, into the fingerprint: the floors of all times follow from it.
+
+    In a launch that knows nothing of the arms, on the cores that cases run on. Raises MachineError.
+    """
+    arm = place.arms["head"]
+    folder = arm.tree.parent.parent / "none"
+    ceilings = {}
+    for device, bench in place.benches.items():
+        arena = Arena(folder, folder, [], arm.env, arm.python, bench.threads, bench.cores)
+        log = bench.logs / "facts.log"
+        try:
+            launch = place.parent.launch(arena, log)
+            ceilings[device] = launch.ask("ceilings", LOAD_TIMEOUT, device=device)
+            launch.close()
+        except Died as died:
+            raise MachineError(f"{device}: its ceilings cannot be measured: {died.reason.text} (log: {log})") from None
+    place.facts.extra["ceilings"] = ceilings

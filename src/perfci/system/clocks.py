@@ -1,0 +1,234 @@
+"""`--lock-clocks`: the SM clock of a GPU held at one frequency, and let go of however perfci ends.
+
+A guardian, a small process in a session of its own, locks the clock and reads from a pipe that perfci holds open. At
+the end of the pipe, which the kernel sees to even after SIGKILL, it lets go of the clock and ends.
+"""
+
+import importlib
+import json
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, Protocol
+
+from perfci.model.base import MachineError, UsageError
+from perfci.system.files import one_line
+
+Frequency = int | Literal["base", "max"]
+"""MHz; `base` is what the board holds under any load, `max` the highest that it knows."""
+NVML = "perfci.system.clocks:Nvml"
+CLOCK_LIMIT_TDP = 0xFFFFFF01  # NVML_CLOCK_LIMIT_ID_TDP of nvml.h
+CLOCK_SM = 1
+START = 30.0
+"""Seconds for the guardian to lock the clock: on a machine without persistence mode the driver starts up first."""
+END = 15.0
+"""Seconds for it to let go."""
+NOT_LOCKED, STILL_LOCKED = 1, 2
+"""Exit codes of the guardian; 1 is also that of a Python that fails before it could lock."""
+
+
+class Locked(Exception):
+    """Why a clock could not be locked or let go of; the text is for people."""
+
+
+class Driver(Protocol):
+    """What locks clocks."""
+
+    def lock(self, uuid: str, mhz: Frequency) -> int | None:
+        """Hold the SM clock of a GPU. Returns the MHz, None where only the driver knows them. Raises Locked."""
+
+    def reset(self, uuid: str) -> None:
+        """Let go of it. Raises Locked."""
+
+
+class Nvml:
+    """The driver itself. Needs root."""
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = importlib.import_module("pynvml")
+        except ModuleNotFoundError:
+            raise Locked("nvidia-ml-py is not installed: install it, or leave --lock-clocks out") from None
+        try:
+            self._library.nvmlInit()
+        except self._library.NVMLError as error:
+            raise Locked(f"NVML says {error}: leave --lock-clocks out") from None
+
+    def _handle(self, uuid: str) -> Any:
+        return self._library.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+
+    def lock(self, uuid: str, mhz: Frequency) -> int | None:
+        """Raises Locked."""
+        nvml = self._library
+        try:
+            handle = self._handle(uuid)
+            if mhz == "base":
+                nvml.nvmlDeviceSetGpuLockedClocks(handle, CLOCK_LIMIT_TDP, CLOCK_LIMIT_TDP)
+                return None
+            found = int(nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)) if mhz == "max" else mhz
+            nvml.nvmlDeviceSetGpuLockedClocks(handle, found, found)
+        except nvml.NVMLError as error:
+            raise Locked(self._why(error)) from None
+        return found
+
+    def reset(self, uuid: str) -> None:
+        """Raises Locked."""
+        try:
+            self._library.nvmlDeviceResetGpuLockedClocks(self._handle(uuid))
+        except self._library.NVMLError as error:
+            raise Locked(self._why(error)) from None
+
+    def _why(self, error: Any) -> str:
+        nvml = self._library
+        if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+            return "this needs root (in a container SYS_ADMIN too): run perfci under sudo, or leave --lock-clocks out"
+        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+            return "this GPU's clock cannot be locked: leave --lock-clocks out"
+        if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:
+            return "this GPU knows no such frequency: see nvidia-smi -q -d SUPPORTED_CLOCKS, or lock base or max"
+        return f"NVML says {error}: leave --lock-clocks out"
+
+
+class Lock:
+    """A clock that is held."""
+
+    def __init__(self, gpu: str, frequency: Frequency, mhz: int | None, guardian: "subprocess.Popen[str]") -> None:
+        self.gpu = gpu
+        self.frequency = frequency
+        self.mhz = mhz
+        """None where only the driver knows it."""
+        self._guardian = guardian
+
+    def words(self) -> str:
+        """For the contract: `locked at 1980 MHz`, `locked at base`."""
+        return f"locked at {self.frequency}" if self.mhz is None else f"locked at {self.mhz} MHz"
+
+    def require(self) -> None:
+        """Raises MachineError where the guardian has ended, and with it the lock."""
+        if self._guardian.poll() is not None:
+            raise MachineError(
+                f"--lock-clocks: the process that held the clock of GPU {self.gpu} was ended from outside: "
+                "what was measured since ran at other clocks; run again"
+            )
+
+
+def parse(text: str) -> Frequency:
+    """`base`, `max` or a number of MHz, with or without the unit. Raises UsageError."""
+    match text:
+        case "base" | "max":
+            return text
+    found = re.fullmatch(r"([1-9][0-9]{2,4})\s*(MHz)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"--lock-clocks {one_line(text)}: write base, max or a frequency such as 1500MHz")
+    return int(found[1])
+
+
+@contextmanager
+def locked(gpu: str, mhz: Frequency, driver: str = NVML) -> Iterator[Lock]:
+    """Hold the SM clock of the GPU with this UUID within the block. Raises MachineError where that fails.
+
+    A lock that somebody else set before is gone afterwards: NVML does not tell which it was. Only where the guardian
+    is killed along with perfci, as when a container is, does the clock stay as it is until the next
+    `nvidia-smi --reset-gpu-clocks`. `driver` names the class that locks, as `module:Class`.
+    """
+    # -P: as root, import nothing from the folder that perfci happens to run in.
+    command = [sys.executable, "-P", "-m", "perfci.system.clocks", gpu, str(mhz), driver]
+    guardian = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Lock(gpu, mhz, _first_word(guardian, gpu), guardian)
+    finally:
+        _end(guardian, gpu, mhz, driver)
+
+
+def _first_word(guardian: "subprocess.Popen[str]", gpu: str) -> int | None:
+    assert guardian.stdout is not None
+    ready, _, _ = select.select([guardian.stdout], [], [], START)
+    line = guardian.stdout.readline() if ready else ""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        why = "the process that should lock it " + ("did not answer" if not ready else "ended")
+        said = {"error": f"{why}: leave --lock-clocks out"}
+    if "error" in said:
+        raise MachineError(f"--lock-clocks: cannot lock the clock of GPU {one_line(gpu)}: {one_line(said['error'])}")
+    mhz: int | None = said["locked"]
+    return mhz
+
+
+def _end(guardian: "subprocess.Popen[str]", gpu: str, mhz: Frequency, driver: str) -> None:
+    """Let the guardian end; if it did not let go of the clock, do so here."""
+    assert guardian.stdin is not None and guardian.stdout is not None
+    with suppress(BrokenPipeError):
+        guardian.stdin.close()
+    try:
+        code = guardian.wait(END)
+    except subprocess.TimeoutExpired:
+        guardian.kill()
+        code = guardian.wait()
+    guardian.stdout.close()
+    if code not in (0, NOT_LOCKED):  # killed, from outside or just now; or the driver refused
+        try:
+            _make(driver).reset(gpu)
+        except Locked as why:
+            raise MachineError(
+                f"--lock-clocks: the clock of GPU {one_line(gpu)} is still locked at {mhz} ({one_line(why)}): "
+                "run nvidia-smi --reset-gpu-clocks as root"
+            ) from None
+
+
+def _make(driver: str) -> Driver:
+    module, _, name = driver.partition(":")
+    made: Driver = getattr(importlib.import_module(module), name)()
+    return made
+
+
+def main(gpu: str, mhz: str, driver: str) -> int:
+    """The guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, let go. Returns the exit code."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        locks = _make(driver)
+    except Locked as why:
+        print(json.dumps({"error": str(why)}), flush=True)  # noqa: T201  # the owner reads it
+        return NOT_LOCKED
+    code = 0
+    try:
+        held = locks.lock(gpu, parse(mhz))
+    except Locked as why:
+        print(json.dumps({"error": str(why)}), flush=True)  # noqa: T201
+        return NOT_LOCKED
+    except BaseException:  # SIGTERM, just then
+        locks.reset(gpu)
+        raise
+    try:
+        with suppress(BrokenPipeError):  # the owner is gone already: let go at once
+            print(json.dumps({"locked": held}), flush=True)  # noqa: T201
+            sys.stdin.read()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            locks.reset(gpu)
+        except Locked:
+            code = STILL_LOCKED
+    return code
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    # By its name: as __main__ its classes would be there twice.
+    sys.exit(importlib.import_module("perfci.system.clocks").main(*sys.argv[1:]))

@@ -1,0 +1,358 @@
+"""What NVML tells of a GPU: clocks and what holds them down, temperature, power, modes, who else uses it.
+
+The library is `nvidia-ml-py` (module `pynvml`), imported when a GPU is opened. What a GPU, a driver or a container does
+not tell is None: never an exception, and never 0.
+"""
+
+import importlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfci.system.files import one_line
+
+# nvmlClocksEventReasons* of nvml.h, under names that people can read.
+REASONS = {
+    0x1: "idle",
+    0x2: "applications",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display",
+}
+# Fields of nvmlDeviceGetFieldValues that count for how many nanoseconds a reason has held the clocks down.
+COUNTERS = {74: "sw_power_cap", 76: "sync_boost", 269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
+MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
+COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
+VALUE_TYPES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
+CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
+MEMORY_V2 = 0x02000028  # nvmlMemory_v2 of nvml.h: 2 << 24 | sizeof(nvmlMemory_v2_t)
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
+
+WORTH_TELLING = 0.01
+"""Share of a round from which on a reason that held the clocks down is told."""
+UNSEEN = 2**30
+"""Bytes in use before perfci uses the GPU, from which on someone must hold them: what an idle driver keeps is less."""
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that uses the GPU."""
+
+    pid: int
+    """In its own PID namespace where that cannot be looked into."""
+    name: str | None
+    """None where the process cannot be seen from here."""
+    memory: int | None
+    """Bytes of device memory."""
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU at one moment. None: not told."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    sm_clock: int | None = None
+    """MHz, as `memory_clock`."""
+    memory_clock: int | None = None
+    temperature: int | None = None
+    """°C, as `memory_temperature`."""
+    memory_temperature: int | None = None
+    power: float | None = None
+    """Watts, averaged by the driver over up to a second."""
+    power_limit: float | None = None
+    """Watts."""
+    energy: float | None = None
+    """Joules since the driver was loaded."""
+    reasons: tuple[str, ...] | None = None
+    """What holds the clocks down at this moment: values of REASONS."""
+    held: dict[str, float] | None = None
+    """Reason → seconds, since the driver was loaded, for which it has held the clocks down."""
+    utilisation: float | None = None
+    """Share of the last moments in which a kernel ran."""
+    processes: tuple[GpuProcess, ...] | None = None
+    """Those of others."""
+    compute_mode: str | None = None
+    """`default`, `exclusive` or `prohibited`."""
+    persistence: bool | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    memory_total: int | None = None
+    """Bytes, as `memory_used`."""
+    memory_used: int | None = None
+
+
+class Gpu:
+    """One GPU, open for questions."""
+
+    def __init__(self, library: Any, handle: Any, uuid: str) -> None:
+        self._library = library
+        self._handle = handle
+        self.uuid = uuid
+
+    @classmethod
+    def open(cls, which: str | int, library: Any = None) -> "tuple[Gpu | None, str]":
+        """The GPU with this UUID (with or without `GPU-` in front) or NVML index; or None and why not, in one line.
+
+        Of a MIG instance it is the GPU that holds it. `library` stands in for pynvml.
+        """
+        if library is None:
+            try:
+                library = importlib.import_module("pynvml")
+            except ModuleNotFoundError:
+                return None, "the state of the GPU is unknown: nvidia-ml-py is not installed"
+        try:
+            library.nvmlInit()
+            handle = _find(library, which)
+            uuid = library.nvmlDeviceGetUUID(handle)
+        except library.NVMLError as error:
+            return None, f"the state of GPU {one_line(which)} is unknown: NVML says {one_line(error)}"
+        return cls(library, handle, _text(uuid)), ""
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._library, name)(self._handle, *arguments)
+        except (self._library.NVMLError, AttributeError):  # no such function: an old library
+            return None
+
+    def state(self, ours: Collection[int] = ()) -> GpuState:
+        """The state now. `ours`: processes that, with all below them, do not count as others."""
+        ask = self._ask
+        # Version 2 does not count what the driver keeps for itself as used.
+        memory = ask("nvmlDeviceGetMemoryInfo", MEMORY_V2) or ask("nvmlDeviceGetMemoryInfo")
+        rates = ask("nvmlDeviceGetUtilizationRates")
+        fields = self._fields([*COUNTERS, MEMORY_TEMPERATURE])
+        held = {name: fields[field] * 1e-9 for field, name in COUNTERS.items() if field in fields}
+        return GpuState(
+            at=time.monotonic(),
+            sm_clock=ask("nvmlDeviceGetClockInfo", CLOCK_SM),
+            memory_clock=ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+            temperature=ask("nvmlDeviceGetTemperature", 0),
+            # 0 °C is what boards without such a sensor answer.
+            memory_temperature=int(fields[MEMORY_TEMPERATURE]) if fields.get(MEMORY_TEMPERATURE) else None,
+            power=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
+            power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            energy=_scaled(ask("nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+            reasons=self._reasons(),
+            held=held or None,
+            utilisation=_scaled(getattr(rates, "gpu", None), 1e-2),
+            processes=self._others(ours),
+            compute_mode=COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
+            persistence=_switch(ask("nvmlDeviceGetPersistenceMode")),
+            mig=_switch(ask("nvmlDeviceGetMigMode")),
+            ecc=_switch(ask("nvmlDeviceGetEccMode")),
+            memory_total=getattr(memory, "total", None),
+            memory_used=getattr(memory, "used", None),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What belongs into the fingerprint: it stays the same until someone changes it.
+
+        Keys: driver, vbios, power_limit (watts), compute_mode, mig, ecc, persistence, max_sm_clock (MHz).
+        """
+        ask = self._ask
+        try:
+            driver = _text(self._library.nvmlSystemGetDriverVersion())
+        except self._library.NVMLError:
+            driver = None
+        vbios = ask("nvmlDeviceGetVbiosVersion")
+        return {
+            "driver": driver,
+            "vbios": None if vbios is None else _text(vbios),
+            "power_limit": _scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            "compute_mode": COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
+            "mig": _switch(ask("nvmlDeviceGetMigMode")),
+            "ecc": _switch(ask("nvmlDeviceGetEccMode")),
+            "persistence": _switch(ask("nvmlDeviceGetPersistenceMode")),
+            "max_sm_clock": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+        }
+
+    def _reasons(self) -> tuple[str, ...] | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit)
+
+    def _fields(self, wanted: Sequence[int]) -> dict[int, float]:
+        values = self._ask("nvmlDeviceGetFieldValues", list(wanted)) or []
+        return {
+            value.fieldId: getattr(value.value, VALUE_TYPES[value.valueType])
+            for value in values
+            if value.nvmlReturn == 0 and value.valueType in VALUE_TYPES
+        }
+
+    def _others(self, ours: Collection[int]) -> tuple[GpuProcess, ...] | None:
+        lists = [self._ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
+        if all(one is None for one in lists):
+            return None
+        using = {process.pid: process.usedGpuMemory for one in lists for process in one or ()}
+        mine = {pid for top in ours for pid in _tree(top)}
+        return tuple(GpuProcess(pid, _name(pid), memory) for pid, memory in sorted(using.items()) if pid not in mine)
+
+
+def _find(library: Any, which: str | int) -> Any:
+    if isinstance(which, int):
+        return library.nvmlDeviceGetHandleByIndex(which)
+    if which.startswith("GPU-"):
+        return library.nvmlDeviceGetHandleByUUID(which)
+    if not which.startswith("MIG-"):
+        try:
+            return library.nvmlDeviceGetHandleByUUID(f"GPU-{which}")
+        except library.NVMLError:
+            which = f"MIG-{which}"
+    instance = library.nvmlDeviceGetHandleByUUID(which)
+    return library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _switch(value: Any) -> bool | None:
+    """On or off; of modes that come as (now, after a reset) what holds now."""
+    if isinstance(value, list | tuple):
+        value = value[0]
+    return None if value is None else bool(value)
+
+
+def _tree(pid: int) -> list[int]:
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return [pid]
+
+
+def _name(pid: int) -> str | None:
+    if not _initial_pid_namespace():
+        # In a container NVML may tell the pids of the host: the same number can be another process here.
+        return None
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return None
+
+
+def _initial_pid_namespace() -> bool:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+# ---------------------------------------------------------------- what to tell people
+
+
+def describe(states: Sequence[GpuState]) -> list[str]:
+    """Notes for the report, from the states before and after each round: `[before, after, before, after, …]`.
+
+    The first must be taken while perfci has nothing on the GPU yet. Pure. Nothing to say gives an empty list.
+    """
+    rounds = list(zip(states[::2], states[1::2], strict=False))
+    notes = [note for note in (_power(rounds), _thermal(rounds), _braked(rounds)) if note]
+    return [*notes, *_users(states)]
+
+
+Round = tuple[GpuState, GpuState]
+
+
+def _share(one: Round, *reasons: str) -> float | None:
+    """Share of a round for which one of `reasons` held the clocks down; None where that is not told."""
+    before, after = one
+    if before.held is None or after.held is None or after.at <= before.at:
+        return None
+    times = [after.held[name] - before.held[name] for name in reasons if name in before.held and name in after.held]
+    return min(1.0, max(times) / (after.at - before.at)) if times else None
+
+
+def _during(rounds: Sequence[Round], *reasons: str) -> tuple[int, float | None]:
+    """In how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most.
+
+    Where the driver does not count the time, what was seen at the ends of a round has to serve.
+    """
+    affected, largest = 0, None
+    for one in rounds:
+        share = _share(one, *reasons)
+        if share is not None and share >= WORTH_TELLING:
+            affected += 1
+            largest = max(share, largest or 0.0)
+        elif share is None and any(name in (state.reasons or ()) for state in one for name in reasons):
+            affected += 1
+    return affected, largest
+
+
+def _in_rounds(affected: int, of: int, largest: float | None) -> str:
+    share = "" if largest is None else f", up to {largest:.0%} of the time".replace("%", " %")
+    return f"during {affected} of {of} rounds{share}"
+
+
+def _power(rounds: Sequence[Round]) -> str:
+    affected, largest = _during(rounds, "sw_power_cap")
+    if not affected:
+        return ""
+    states = [state for one in rounds for state in one]
+    power, limit = _largest(states, lambda s: s.power), _largest(states, lambda s: s.power_limit)
+    drawn = f"{power:.0f} of " if power is not None else ""
+    watts = f" ({drawn}{limit:.0f} W)" if limit is not None else ""
+    when = _in_rounds(affected, len(rounds), largest)
+    return f"the GPU was at its power limit{watts} {when}: times follow the clock, see the time at equal clock"
+
+
+def _thermal(rounds: Sequence[Round]) -> str:
+    affected, largest = _during(rounds, "sw_thermal", "hw_thermal")
+    if not affected:
+        return ""
+    degrees = _largest([state for one in rounds for state in one], lambda s: s.temperature)
+    hot = "" if degrees is None else f", up to {degrees:.0f} °C"
+    return f"the GPU was slowed down for its temperature{hot}, {_in_rounds(affected, len(rounds), largest)}: cool it"
+
+
+def _braked(rounds: Sequence[Round]) -> str:
+    affected, largest = _during(rounds, "hw_power_brake", "hw_slowdown")
+    # hw_slowdown is told along with hw_thermal too: then the temperature is the reason.
+    if not affected or _during(rounds, "hw_thermal")[0]:
+        return ""
+    when = _in_rounds(affected, len(rounds), largest)
+    return f"the machine braked the GPU {when}: look at its power supply"
+
+
+def _users(states: Sequence[GpuState]) -> list[str]:
+    """Other processes. One that cannot be looked into may be perfci's own, unless it was there before."""
+    if not states:
+        return []
+    before = {process.pid for process in states[0].processes or ()}
+    found: dict[int, GpuProcess] = {}
+    for state in states:
+        for process in state.processes or ():
+            if process.name is not None or process.pid in before:
+                known = found.get(process.pid)
+                if known is None or (process.memory or 0) > (known.memory or 0):
+                    found[process.pid] = process
+    notes = [
+        f"another process used the GPU: {pid} {process.name or '(not visible from here)'}{_memory(process.memory)}"
+        for pid, process in sorted(found.items())
+    ]
+    used = states[0].memory_used
+    if not notes and used is not None and used > UNSEEN:
+        held = _memory(used).strip(" ()")
+        notes.append(f"{held} of the GPU's memory were in use before perfci began, by a process that is not visible")
+    return notes
+
+
+def _memory(size: int | None) -> str:
+    return "" if size is None else f" ({size / 1e9:.1f} GB)"
+
+
+def _largest(states: Sequence[GpuState], of: Callable[[GpuState], float | None]) -> float | None:
+    return max((value for state in states if (value := of(state)) is not None), default=None)

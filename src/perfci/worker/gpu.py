@@ -1,0 +1,266 @@
+"""What all timing on a GPU shares: event pairs, a GPU that is held back until a block is queued, the SM clock."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from typing import Any, Callable, Optional
+
+from . import guard
+from .clock import sm_clock
+
+FLUSH_FACTOR = 2
+"""The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
+WARM_CALLS = 3
+AHEAD = 1.5
+"""The GPU is held back for this many times what the CPU needs to queue a block."""
+ATTEMPTS = 3
+"""How often a block is taken, at most, to have one without launch gaps."""
+HOLD_LIMIT = 0.1
+"""Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
+EMPTY_PAIRS = 100
+"""Event pairs with nothing between them whose median is reported: pygpubench's number."""
+
+Events = list[tuple[Any, Any]]
+
+
+class Rig:
+    """What all placements of a launch share. Made before the suite is imported: what it calls is torch's own."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.event = functools.partial(torch.cuda.Event, enable_timing=True)
+        self.synchronize = torch.cuda.synchronize
+        self.sleep = torch.cuda._sleep
+
+    @functools.cached_property
+    def properties(self) -> Any:
+        """Of the current device."""
+        return self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+
+    @functools.cached_property
+    def flush(self) -> Any:
+        """Written whole, it leaves nothing of the case in the L2."""
+        return self.torch.empty(FLUSH_FACTOR * self.properties.L2_cache_size, dtype=self.torch.int8, device="cuda")
+
+    @functools.cached_property
+    def flush_seconds(self) -> float:
+        """What a flush takes."""
+        begin, end = self.event(), self.event()
+        self.flush.zero_()
+        begin.record()
+        self.flush.zero_()
+        end.record()
+        self.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    @functools.cached_property
+    def clock(self) -> Any:
+        """The SM clock; None where it cannot be measured."""
+        return sm_clock(self.torch)
+
+    @functools.cached_property
+    def stream(self) -> Any:
+        """Graphs are captured on it: capture cannot begin on the default stream."""
+        return self.torch.cuda.Stream()
+
+    @functools.cached_property
+    def pool(self) -> Any:
+        """Memory of all graphs, kept alive by a graph of one node: a capture then need not ask the driver for it."""
+        pool = self.torch.cuda.graph_pool_handle()
+        self.keeper = self.torch.cuda.CUDAGraph()
+        one = self.torch.zeros(1, device="cuda")
+        with self.torch.cuda.stream(self.stream):
+            self.keeper.capture_begin(pool=pool, capture_error_mode="thread_local")
+            one.add_(1)
+            self.keeper.capture_end()
+        return pool
+
+    def hold(self, seconds: float) -> None:
+        """Queue a kernel that spins."""
+        self.sleep(int(seconds * getattr(self.properties, "clock_rate", 2_000_000) * 1e3))
+
+    def empty_pair(self) -> float:
+        """Median seconds between the events of a pair with nothing between them: what every sample contains."""
+        self.hold(1e-3)
+        pairs = []
+        for _ in range(EMPTY_PAIRS):
+            begin, end = self.event(), self.event()
+            begin.record()
+            end.record()
+            pairs.append((begin, end))
+        self.synchronize()
+        return float(sorted(begin.elapsed_time(end) for begin, end in pairs)[EMPTY_PAIRS // 2]) * 1e-3
+
+    def settings(self) -> dict[str, Any]:
+        """Of torch, as far as they change what a kernel computes or which kernel runs."""
+        backends = self.torch.backends
+        return {
+            "timer": "cuda events",
+            "clocks": "as found" if self.clock is None else "as found, measured",
+            "tf32": bool(backends.cuda.matmul.allow_tf32),
+            "tf32_convolution": bool(backends.cudnn.allow_tf32),
+            "deterministic": bool(self.torch.are_deterministic_algorithms_enabled()),
+            "cudnn_benchmark": bool(backends.cudnn.benchmark),
+        }
+
+
+@functools.lru_cache(maxsize=1)
+def rig() -> Rig:
+    """The rig of this process."""
+    return Rig()
+
+
+class Learned:
+    """What is known of a case from its blocks so far in this process."""
+
+    def __init__(self) -> None:
+        self.queue_seconds = 0.0
+        """What the CPU needs to queue one sample."""
+        self.synchronises = False
+        """Whether the longest hold was outlasted: then holding is in vain."""
+
+
+class GpuSampler:
+    """Times blocks of samples on the current device and stream. What a sample is, a subclass says in `_queue`."""
+
+    def __init__(self) -> None:
+        self.rig = rig()
+        self.learned = Learned()
+        self.drained = False
+        """Whether the GPU had to wait for the CPU within the last block: then launch gaps are in its samples."""
+        self.hertz: Optional[float] = None
+        """SM clock during the last block; None where it could not be measured."""
+        self.doubts: list[Optional[str]] = []
+        """Of each block: what the GPU's own timer says against its events, if it does."""
+
+    def _queue(self, samples: int) -> Events:
+        """Queue `samples` samples with an event before and behind each, and equal work behind the last."""
+        raise NotImplementedError
+
+    def _besides(self, times: list[float]) -> float:
+        """Seconds of GPU time in a block besides the `times` of its samples."""
+        raise NotImplementedError
+
+    def elsewhere(self, seconds: float) -> Optional[str]:
+        """What is wrong where the case works on after the current stream is done with it."""
+        return None
+
+    def block(self, batch: int, samples: int) -> list[float]:
+        """`samples` GPU times of one execution, in seconds; each sample is `batch` executions.
+
+        The GPU is held by a spinning kernel while the block is queued, so that no gap of the CPU's making enters a
+        sample. A block whose queueing outlasted the hold is taken again with a longer one. A case that synchronises
+        outlasts every hold: `drained` says so, and its further blocks are not held in vain.
+        """
+        guard.forbid_persisting_l2()
+        hold = 0.0 if self.learned.synchronises else min(HOLD_LIMIT, AHEAD * self.learned.queue_seconds * (samples + 2))
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(ATTEMPTS):
+                events = self._held(hold, samples)
+                self.learned.synchronises |= self.drained and hold == HOLD_LIMIT
+                if self.learned.synchronises or not self.drained:
+                    break
+                hold = min(HOLD_LIMIT, 4 * max(hold, AHEAD * self.learned.queue_seconds * (samples + 2)))
+        finally:
+            if collecting:
+                gc.enable()
+        aside = guard.persisting_l2()
+        if aside:
+            raise RuntimeError(aside)
+        return [begin.elapsed_time(end) * 1e-3 / batch for begin, end in events]
+
+    def _held(self, hold: float, samples: int) -> Events:
+        """Queue one block behind a kernel that spins for `hold` seconds, and wait for it."""
+        held, clock = self.rig.event(), self.rig.clock
+        self.rig.hold(hold)
+        held.record()
+        if clock is not None:
+            clock.stamp(0)
+        start = time.perf_counter()
+        events = self._queue(samples)
+        if clock is not None:
+            clock.stamp(1)
+        seconds = (time.perf_counter() - start) / (samples + 1)
+        self.learned.queue_seconds = 0.5 * (self.learned.queue_seconds + seconds)
+        self.drained = bool(held.query())
+        self.rig.synchronize()
+        self.hertz = clock.hertz() if clock is not None else None
+        if clock is not None and clock.span and not self.drained:
+            times = [begin.elapsed_time(end) * 1e-3 for begin, end in events]
+            self.doubts.append(guard.clocks_agree(sum(times), clock.span, self._besides(times)))
+        return events
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on besides the case."""
+        return self.rig.settings()
+
+    def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> Any:
+        """The Outcome of checking what was timed, where that is not the function that was checked already."""
+        return None
+
+    def finish(self) -> None:
+        """Wait for the whole device, side streams too.
+
+        Raises what the device reports, and RuntimeError where in no block the events fit the GPU's own timer.
+        """
+        self.rig.synchronize()
+        if self.doubts and all(self.doubts):
+            raise RuntimeError(self.doubts[0])
+
+
+class ColdSampler(GpuSampler):
+    """Contract `cold`: one execution a sample, the L2 flushed before it."""
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def _queue(self, samples: int) -> Events:
+        events = []
+        for _ in range(samples):
+            begin, end = self.rig.event(), self.rig.event()
+            self.rig.flush.zero_()
+            begin.record()
+            self.fn()
+            end.record()
+            events.append((begin, end))
+        # The last sample would end 0.4-1.3 µs early without equal work behind it.
+        self.rig.flush.zero_()
+        self.fn()
+        return events
+
+    def _besides(self, times: list[float]) -> float:
+        return (len(times) + 1) * self.rig.flush_seconds + times[-1]
+
+    def elsewhere(self, seconds: float) -> Optional[str]:
+        """What is wrong where the case works on after the current stream is done with it."""
+        return guard.work_elsewhere(self.fn, seconds, self.learned.queue_seconds)
+
+    def settle(self) -> None:
+        """Before a further placement in a process that is warm already."""
+        start = time.perf_counter()
+        self._queue(1)
+        self.learned.queue_seconds = (time.perf_counter() - start) / 2
+        self.rig.synchronize()
+
+    def warm(self) -> None:
+        """The first placement of a process."""
+        self.estimate()
+
+    def estimate(self) -> float:
+        """Warm up, then the median of five samples, in seconds; learns how long queueing takes."""
+        for _ in range(WARM_CALLS):
+            self.fn()
+        self.rig.synchronize()
+        start = time.perf_counter()
+        events = self._queue(5)
+        self.learned.queue_seconds = (time.perf_counter() - start) / 6
+        self.rig.synchronize()
+        times = sorted(begin.elapsed_time(end) for begin, end in events)
+        return max(float(times[2]) * 1e-3, 1e-9)

@@ -1,0 +1,249 @@
+"""Defences against numbers that are not what they seem: replaced timers, work elsewhere, L2 set aside.
+
+Against code that takes a short cut, by mistake or by a clever optimiser; no sandbox against code that means harm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pkgutil
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+WATCHED = (
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.monotonic",
+    "math.isfinite",
+    "torch.cuda.Event",
+    "torch.cuda.Event.__new__",
+    "torch.cuda.Event.record",
+    "torch.cuda.Event.query",
+    "torch.cuda.Event.synchronize",
+    "torch.cuda.Event.elapsed_time",
+    "torch.cuda.synchronize",
+    "torch.cuda.current_stream",
+    "torch.cuda._sleep",
+    "torch.cuda.CUDAGraph",
+    "torch.cuda.CUDAGraph.replay",
+    "torch.Tensor.zero_",
+    "torch.Tensor.fill_",
+    "torch.Tensor.copy_",
+    "torch.Tensor.clone",
+    "torch.Tensor.detach",
+    "torch.Tensor.to",
+    "torch.Tensor.view",
+    "torch.abs",
+    "torch.where",
+    "torch.isnan",
+    "torch.isfinite",
+    "torch.count_nonzero",
+    "torch.zeros_like",
+)
+"""What times, flushes and compares. Code under test has no reason to put anything in its place."""
+NOT_OURS = ("boot", "parent")
+"""Modules of this package that a launch does not use once the suite is imported."""
+
+LONGER = 1.5
+LATER = 30e-6
+"""Work elsewhere is told when the device is busy for LONGER times and LATER seconds more than events and queueing
+explain: an idle GPU answers a synchronisation within some 10 µs."""
+BATCH_SECONDS = 2e-3
+"""Executions between two synchronisations go on for this long, and are at most BATCH."""
+BATCH = 20
+BATCHES = 5
+ENOUGH = 0.25
+"""Seconds after which no further batch is begun."""
+
+CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6  # CUlimit of cuda.h
+CUDA_ERROR_UNSUPPORTED_LIMIT = 215
+AGREEMENT = 0.75
+"""Events and stamps time the same work on the same GPU. Their clocks agree within 1 %; the rest is for launch gaps."""
+GRANULARITY = 50e-6
+"""Seconds by which spans may differ whatever their length: two stamp kernels and their launch gaps."""
+
+
+# ---------------------------------------------------------------- replaced functions
+
+
+class Trusted:
+    """What times and checks, as it was when this was made: before any of the user's code ran.
+
+    Not looked after is what was not imported then.
+    """
+
+    def __init__(self, names: tuple[str, ...] = WATCHED, own: bool = True) -> None:
+        self.names = names
+        self.then = {name: _identity(found) for name, found in _watched(names) if found is not None}
+        if own:
+            self.then.update((name, _identity(found)) for name, found in _own())
+
+    def tampered(self) -> Optional[str]:
+        """One line on the first thing that was replaced since; None when all is as it was.
+
+        Looked at are identity and code object: a function can be exchanged without its name.
+        """
+        now = {name: _identity(found) for name, found in (*_watched(self.names), *_own())}
+        for name, then in self.then.items():
+            if now.get(name) != then:
+                return f"the suite replaced {name}: what was timed and checked with it cannot be trusted"
+        return None
+
+
+def trust() -> None:
+    """Take down what is trusted, once. To be called in a launch with torch imported and the suite not yet."""
+    global _trusted
+    if _trusted is _first:
+        for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
+            if module.name not in NOT_OURS:
+                importlib.import_module("." + module.name, __package__)
+        _trusted = Trusted()
+
+
+def tampered() -> Optional[str]:
+    """What the suite replaced, as one line; None when nothing. Before trust() only clocks are looked after."""
+    return _trusted.tampered()
+
+
+def _watched(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        first, *rest = name.split(".")
+        found = sys.modules.get(first)
+        for step in rest:
+            # From a class its own dictionary: getattr would bind, and make something new each time.
+            inside: Any = vars(found) if isinstance(found, type) else {}
+            found = inside[step] if step in inside else getattr(found, step, None)
+        yield name, found
+
+
+def _own() -> Iterator[tuple[str, Any]]:
+    """Functions, classes and modules that this package's modules hold, and the methods of its classes."""
+    prefix = (__package__ or "") + "."
+    for path, module in sorted(sys.modules.items()):
+        if not path.startswith(prefix) or path[len(prefix) :] in NOT_OURS:
+            continue
+        for name, value in list(vars(module).items()):
+            if isinstance(value, (types.FunctionType, types.ModuleType, type)):
+                yield f"{path}.{name}", value
+            if isinstance(value, type) and value.__module__ == path:
+                for method, function in list(vars(value).items()):
+                    if isinstance(function, (types.FunctionType, staticmethod, classmethod, property)):
+                        yield f"{path}.{name}.{method}", function
+
+
+def _identity(found: Any) -> tuple[Any, Any]:
+    return found, getattr(found, "__code__", None)
+
+
+_first = _trusted = Trusted(("time.perf_counter", "time.perf_counter_ns"), own=False)
+
+
+# ---------------------------------------------------------------- persisting L2
+
+
+def _driver() -> Any:
+    """The driver's library, once torch has made a context; None before."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def forbid_persisting_l2() -> None:
+    """Set nothing of the L2 aside for accesses that persist, and let go of lines that do: a flush would spare them.
+
+    Does nothing where the GPU knows no such thing (before Ampere, under MIG). Raises RuntimeError where the driver
+    fails otherwise.
+    """
+    driver = _driver()
+    if driver is None or persisting_l2_bytes() is None:
+        return
+    status = driver.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, ctypes.c_size_t(0))
+    if status == 0:
+        status = driver.cuCtxResetPersistingL2Cache()
+    if status not in (0, CUDA_ERROR_UNSUPPORTED_LIMIT):
+        raise RuntimeError(f"resetting the persisting L2 failed with CUDA error {status}")
+
+
+def persisting_l2_bytes() -> Optional[int]:
+    """Bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such thing."""
+    driver = _driver()
+    if driver is None:
+        return None
+    size = ctypes.c_size_t()
+    status = driver.cuCtxGetLimit(ctypes.byref(size), CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+    return int(size.value) if status == 0 else None
+
+
+def persisting_l2() -> Optional[str]:
+    """One line where the code under test set some of the L2 aside since forbid_persisting_l2(), else None."""
+    size = persisting_l2_bytes()
+    if not size:
+        return None
+    return f"set {size / 2**20:.1f} MiB of the L2 aside for itself: its times are not those of a cold cache"
+
+
+# ---------------------------------------------------------------- work elsewhere, and two clocks
+
+
+def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: float) -> Optional[str]:
+    """One line where `fn` works on after the current stream is done with it, as on a stream that nothing waits for.
+
+    `event_seconds`: one execution as event pairs on the current stream tell; `queue_seconds`: the CPU's time to
+    queue one. Batches of executions are timed from the first call to the end of all work on the device, and with
+    events: a kernel that works where it is timed is done within the sum of events and queueing, whichever of
+    both it waits for. The best batch counts. Warm up before. Raises what `fn` and the device raise.
+    """
+    torch = sys.modules["torch"]
+    event, synchronize = torch.cuda.Event, torch.cuda.synchronize
+    count = max(1, min(BATCH, int(BATCH_SECONDS / max(event_seconds + queue_seconds, 1e-9))))
+    found: list[tuple[float, float, float]] = []
+    while len(found) < BATCHES and sum(wall for wall, _, _ in found) < ENOUGH:
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        synchronize()
+        start = time.perf_counter()
+        begin.record()
+        for _ in range(count):
+            fn()
+        end.record()
+        queued = time.perf_counter() - start
+        synchronize()
+        wall = time.perf_counter() - start
+        found.append((wall, max(begin.elapsed_time(end) * 1e-3, count * event_seconds), queued))
+    return outlasts(found, queue_seconds * count, count)
+
+
+def outlasts(batches: list[tuple[float, float, float]], queue_seconds: float, count: int) -> Optional[str]:
+    """The rule of work_elsewhere: `batches` holds (wall, events, queueing) in seconds of `count` executions each."""
+    wall, explained = min(
+        ((wall, events + max(queued, queue_seconds)) for wall, events, queued in batches),
+        key=lambda both: both[0] - both[1],
+    )
+    if wall <= LONGER * explained or wall <= explained + LATER:
+        return None
+    more = (wall - explained) / count * 1e6
+    return f"works on for {more:.0f} µs after the stream that is timed is done: on another stream that it does not join"
+
+
+def clocks_agree(event_seconds: float, stamp_nanoseconds: float, besides_seconds: float = 0.0) -> Optional[str]:
+    """One line where the event times of a block do not fit the span between its two stamps of the GPU's own timer.
+
+    `event_seconds`: the sum of all event pairs of the block; `besides_seconds`: what else lies between the
+    stamps, such as flushes, work behind the last sample and first replays. Events may not add up to more than the
+    span, and events and the rest not to less than AGREEMENT of it. Blocks that wait for the CPU hold gaps: leave
+    them out.
+    """
+    span = stamp_nanoseconds * 1e-9
+    told = event_seconds + besides_seconds
+    # Written so that a NaN agrees with nothing.
+    if event_seconds <= span / AGREEMENT + GRANULARITY and told >= AGREEMENT * span - GRANULARITY:
+        return None
+    return (
+        f"events tell {told * 1e6:.1f} µs for what took {span * 1e6:.1f} µs by the GPU's own timer: "
+        "what times the events was replaced, or the work is elsewhere"
+    )

@@ -1,0 +1,113 @@
+"""A calibration of recorded H200 pairs: six kernels under `steady`, 32 pairs each."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from perfci.measure.calibrate import conclude
+from perfci.model.calibration import Calibration
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.policy import Policy
+from perfci.model.results import Arm, Case, CaseArm, Moments, Pair, Reason, Results, Scatter
+
+RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
+IDS = {
+    "add64k": "add/n=65536", "mm1024": "matmul/n=1024", "mm8192": "matmul/n=8192",
+    "resample": "trajectory_resample", "sdpa512": "sdpa/seq=512", "copy512M": "copy/bytes=512M",
+}  # fmt: skip
+SECONDS = {
+    "add64k": 1.6e-6, "mm1024": 5.83e-6, "mm8192": 1.6e-3, "resample": 33e-6, "sdpa512": 48.5e-6, "copy512M": 258e-6,
+}  # fmt: skip
+POLICY = Policy.model_validate({"version": 1, "suite": "kernels/*.py", "limits": [{"regression": "1%"}]})
+
+
+def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
+    fields = {"metric": "time", "unit": "s", "better": "lower", "kind": "regression", "device": "cuda"} | more
+    return Judgement(case=case, bound=bound, **fields)
+
+
+def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
+    """A case whose pairs have these log ratios."""
+    arm = CaseArm(params={"n": 1}, contract={"name": "steady", "threads": 1})
+    pairs = [
+        Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
+        for i, v in enumerate(x)
+    ]
+    fields = {"device": "cuda", "arms": {"base": arm, "head": arm.model_copy(deep=True)}} | more
+    return Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], pairs=pairs, **fields)
+
+
+def results(cases: list[Case], judgements: list[Judgement] | None = None, **more) -> Results:
+    asked = [judgement(one.id, device=one.device) for one in cases] if judgements is None else judgements
+    plan = Plan(
+        seed=0, arms=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"steady": Schedule()},
+        judgements=asked, m=max(1, len(asked)), exact_pairs=32, budget=600,
+    )  # fmt: skip
+    facts = Fingerprint(
+        cpu="AMD EPYC 9654", cores=16, python="3.12.3", torch="2.11.0", cuda="13.0", driver="580.159",
+        devices={"cpu": "AMD EPYC 9654", "cuda": "NVIDIA H200"},
+    )  # fmt: skip
+    fields = {
+        "run": "r", "mode": "compare", "started": "2026-01-05T10:15:00+00:00", "command": ["perfci", "calibrate"],
+        "fingerprint": facts, "arms": {"base": Arm(), "head": Arm(commit="1a2b3c4d5e" * 4)}, "plan": plan, "cases": cases,
+        "seconds": 200.0, "measuring_seconds": 150.0, "repository": "kernels",
+    }  # fmt: skip
+    return Results(**(fields | more))
+
+
+def recorded(plant: dict[str, float] | None = None) -> Results:
+    """32 pairs of the six kernels; `plant`: kernel → an arm effect to add."""
+    made = results(
+        [
+            case(
+                IDS[kernel],
+                np.array(RATIOS[f"{kernel}|rot|cycles"])[:32] + (plant or {}).get(kernel, 0),
+                SECONDS[kernel],
+            )
+            for kernel in IDS
+        ]
+    )
+    scatter = Scatter(
+        placements=8,
+        blocks=4,
+        placement=Moments(time=7e-6, cross=0, clock=0),
+        block=Moments(time=5e-5, cross=0, clock=0),
+    )
+    for pair in made.cases[4].pairs:
+        pair.scatter = scatter
+    return made
+
+
+def spent(measured: Results, seconds: float = 0.5) -> dict[str, list[float]]:
+    return {one.key: [seconds] * len(one.pairs) for one in measured.cases}
+
+
+def calibrations() -> dict[str, Calibration]:
+    """One for each state that people read."""
+    quiet = recorded()
+    planted = recorded({"sdpa512": 0.003, "mm8192": -0.012})
+    loud = results(
+        [
+            case("add/n=65536", np.array(RATIOS["add64k|cold|time"])[:32], 4.4e-6),
+            case("matmul/n=1024", np.array(RATIOS["mm1024|cold|time"])[:5], 9e-6, stopped="budget"),
+            case("app/frame", np.array(RATIOS["mm1024|rot|cycles"])[:32], 30.0, metric="cycles", device="cpu"),
+            Case(
+                id="broken|case",
+                kernel="broken",
+                device="cuda",
+                arms={
+                    "base": CaseArm(),
+                    "head": CaseArm(status="failed", reason=Reason(kind="crash", text="killed by <b>SIGSEGV</b>")),
+                },
+                stopped="failed",
+            ),
+        ],
+        [judgement("add/n=65536"), judgement("app/frame", device="cpu", metric="cycles", unit="cycles")],
+    )
+    return {
+        "quiet": conclude(quiet, spent(quiet), POLICY),
+        "planted": conclude(planted, spent(planted), POLICY, notes=["changes that are not committed were left out"]),
+        "loud": conclude(loud, {}, POLICY, whole=False),
+    }

@@ -1,0 +1,364 @@
+"""What `calibrate` concludes from recorded H200 pairs, keeps, proposes, and what `compare` and `list --plan` make of it."""
+
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.measure import history
+from perfci.measure.calibrate import conclude, policy_text, proposed
+from perfci.model import schemas
+from perfci.model.base import MachineError, UsageError, matches
+from perfci.model.calibration import Calibration
+from perfci.model.limits import Subject, judgements
+from perfci.model.plan import Looks
+from perfci.model.policy import Policy
+from perfci.model.policy_text import parse_policy
+from perfci.stats.decide import decide, final, margin
+from tests.measure.recorded import IDS, POLICY, RATIOS, calibrations, case, judgement, recorded, results, spent
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(history.VARIABLE, str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+# What it concludes
+
+
+def test_recorded_pairs_of_a_quiet_gpu_hold_a_limit_of_1_percent():
+    found = calibrations()["quiet"]
+    assert found.exit_code == 0
+    assert found.warnings == []
+    assert len(found.cases) == 6
+    assert (found.red.red, found.red.noise_alone) == (0, 0)
+    assert found.red.high < 0.01
+    for one in found.cases:
+        assert one.replayed.unchanged == 1
+        assert one.replayed.pairs == 8
+        assert one.smallest < margin(0.005, "lower")
+        assert one.seconds == pytest.approx(150 / (6 * 32)), "all wall time is shared out"
+
+
+def test_a_planted_effect_of_3_in_1000_is_named_first_and_ends_in_1():
+    found = calibrations()["planted"]
+    assert found.exit_code == 1
+    assert [one.case for one in found.cases[:2]] == ["matmul/n=8192", "sdpa/seq=512"], "limit broken first"
+    assert [one.differs for one in found.cases] == [True] * 2 + [False] * 4
+    assert any("`sdpa/seq=512`: head is 0.3" in text and "slower than base" in text for text in found.warnings)
+    assert any("`matmul/n=8192`: head is 1.2 % faster than base" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("kernel", IDS)
+def test_3_in_1000_is_caught_on_every_recorded_kernel(kernel):
+    measured = recorded({kernel: 0.003})
+    found = conclude(measured, {}, POLICY)
+    assert [one.case for one in found.cases if one.differs] == [IDS[kernel]]
+    assert found.exit_code == 1
+
+
+def test_an_effect_that_makes_runs_red_is_told_apart_from_noise():
+    measured = recorded({"mm1024": 0.012})
+    found = conclude(measured, {}, POLICY)
+    assert found.red.low > 0.9
+    assert found.red.noise_alone == 0
+    assert any("noise alone does not do that" in text for text in found.warnings)
+
+
+def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
+    x = np.random.default_rng(1).normal(2e-5, 1e-5, 32)
+    found = conclude(results([case("still", x)]), {}, POLICY)
+    assert found.cases[0].differs
+    assert found.exit_code == 0
+    assert len(found.warnings) == 1
+
+
+def test_the_red_rate_is_that_of_the_decision():
+    """Whole runs of three loud cases with arm effects, drawn anew and decided one by one."""
+    rng = np.random.default_rng(2)
+    series = [rng.normal(0.006, 0.004, 32) for _ in range(3)]
+    found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), {}, POLICY)
+    assert 0.05 < found.red.red / found.red.runs < 0.95
+
+    def is_red() -> bool:
+        at = rng.integers(0, 32, 64)
+        return any(final(decide(x[at], margin(0.01, "lower"), Looks(), 3)).status == "regression" for x in series)
+
+    rate = np.mean([is_red() for _ in range(600)])
+    assert abs(rate - found.red.red / found.red.runs) < 0.08
+
+
+def test_only_judgements_that_can_fail_the_run_make_it_red():
+    x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
+    measured = results([case("c", x)], [judgement("c", severity="warn")])
+    assert conclude(measured, {}, POLICY).red is None
+
+
+def test_what_derives_from_time_is_judged_by_the_noise_of_time():
+    measured = recorded({"mm1024": 0.03})
+    measured.plan.judgements = [judgement("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
+    found = conclude(measured, {}, POLICY)
+    assert {one.metric for one in found.cases} == {"time"}
+    assert found.red.red == found.red.runs, "a rise of the time is a fall of the rate"
+    measured = recorded({"mm1024": -0.03})
+    measured.plan.judgements = [judgement("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
+    assert conclude(measured, {}, POLICY).red.red == 0
+
+
+def test_a_floor_loosens_the_limit_that_is_replayed():
+    measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [judgement("tiny", floor=32e-9)])
+    assert conclude(measured, {}, POLICY).cases[0].asked == pytest.approx(0.032)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
+def test_values_that_are_no_numbers_calibrate_nothing(bad):
+    broken = case("broken", np.zeros(32))
+    broken.pairs[3].values["head"]["time"] = bad
+    found = conclude(results([broken, case("fine", np.zeros(32))]), {}, POLICY)
+    assert [one.case for one in found.cases] == ["fine"]
+    assert any("broken: not calibrated" in text for text in found.warnings)
+    with pytest.raises(MachineError, match="nothing was calibrated: broken"):
+        conclude(results([broken]), {}, POLICY)
+
+
+def test_arms_of_the_same_code_that_ask_differently_end_in_1():
+    odd = case("odd", np.zeros(32))
+    odd.arms["head"].contract["tf32"] = True
+    found = conclude(results([odd]), {}, POLICY)
+    assert found.exit_code == 1
+    assert "base and head are the same code, and yet contract tf32" in found.warnings[0]
+
+
+@pytest.mark.parametrize("state", calibrations())
+def test_the_document_fits_its_schema_and_comes_back(state):
+    found = calibrations()[state]
+    text = found.model_dump_json()
+    jsonschema.Draft202012Validator(schemas.schemas()["calibration"]).validate(json.loads(text))
+    assert Calibration.model_validate_json(text) == found
+
+
+def test_where_the_noise_comes_from_is_told():
+    found = next(one for one in calibrations()["quiet"].cases if one.case == "sdpa/seq=512")
+    assert set(found.components) == {"launch", "placement", "block"}
+    assert found.components["block"] == pytest.approx(math.sqrt(5e-5 / 24))
+
+
+def test_calibrating_twice_from_the_same_results_gives_the_same_bytes():
+    assert calibrations()["planted"].model_dump_json() == calibrations()["planted"].model_dump_json()
+
+
+# What it proposes
+
+
+@pytest.mark.parametrize("state", calibrations())
+def test_the_proposed_policy_parses_and_its_limits_can_be_held(state):
+    found = calibrations()[state]
+    policy = parse_policy(policy_text(found, POLICY))
+    assert policy.suite == POLICY.suite
+    asked = judgements(policy, [Subject(one.case, one.device) for one in found.cases])
+    for one in found.cases:
+        mine = [j for j in asked if (j.case, j.device, j.metric) == (one.case, one.device, one.metric)]
+        if not any(line.startswith("#") and one.case in line for line in found.limits):
+            assert len(mine) == 1
+            assert margin(mine[0].bound, "lower") >= one.smallest
+
+
+def test_proposals_come_behind_what_the_policy_asks_already():
+    policy = Policy.model_validate({
+        "version": 1, "suite": "k.py", "budget": "3m", "memory": "8GiB",
+        "limits": [{"cases": "*", "metric": "tflops", "min": "600TFLOP/s"}, {"regression": "7%", "floor": "5us"}],
+    })  # fmt: skip
+    again = parse_policy(policy_text(calibrations()["quiet"], policy))
+    assert again.model_copy(update={"limits": []}) == policy.model_copy(update={"limits": []})
+    assert again.limits[:2] == policy.limits
+    assert len(again.limits) > 2
+
+
+def test_without_limits_the_defaults_stay_for_other_devices():
+    policy = Policy.model_validate({"version": 1, "suite": "k.py"})
+    again = parse_policy(policy_text(calibrations()["quiet"], policy))
+    assert [j.bound for j in judgements(again, [Subject("other", "cpu")])] == [0.1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
+            st.one_of(st.none(), st.floats(0, 0.4)),
+        ),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda pair: pair[0],
+    ),
+    st.booleans(),
+)
+def test_proposals_are_yaml_that_names_exactly_the_cases(names, whole):
+    """Ids with globs, quotes, colons and other alphabets."""
+    template = calibrations()["quiet"].cases[0]
+    cases = [
+        template.model_copy(update={"case": name, "reach": {} if smallest is None else {64: smallest}})
+        for name, smallest in names
+    ]
+    lines = proposed(cases, whole=whole)
+    limits = yaml.safe_load("\n".join(lines)) or []
+    for one in cases:
+        mine = [limit for limit in limits if any(matches(pattern, one.case) for pattern in limit["cases"])]
+        if one.smallest is None or math.expm1(one.smallest) > 0.2001:
+            assert mine == [] or whole
+        elif math.expm1(one.smallest) < 0.1999:
+            assert len(mine) == 1
+            assert float(mine[0]["regression"].rstrip("%")) / 100 >= math.expm1(one.smallest) * (1 - 1e-6)
+
+
+# What is kept, and what comes of it
+
+
+def kept(found):
+    history.store(found)
+    return found
+
+
+def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
+    measured = recorded()
+    found = kept(conclude(measured, spent(measured), POLICY))
+    assert [path.stem for path in folder.iterdir()] == [found.machines["cuda"]]
+    plan = measured.plan.model_copy(update={"exact_pairs": None, "judgements": [judgement("add/n=65536", 0.0001)]})
+    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
+    assert note.startswith("add/n=65536: a limit of 0.01 % on time is under the smallest change that can be promised")
+    assert "set regression: 0.5%" in note
+
+    other = measured.fingerprint.model_copy(update={"driver": "590.1"})
+    assert history.remarks(measured.cases, plan, other, strict=False) == []
+    free = measured.fingerprint.model_copy(update={"memory": 7, "uuid": "GPU-2", "perfci": "9", "host": "another"})
+    assert history.remarks(measured.cases, plan, free, strict=False) == [note]
+    asked_otherwise = [one.model_copy(deep=True) for one in measured.cases]
+    for one in asked_otherwise:
+        one.arms["head"].contract["name"] = "cold"
+    assert history.remarks(asked_otherwise, plan, measured.fingerprint, strict=False) == []
+    for one in measured.cases:  # what depends on measured times is no part of the question
+        one.arms["head"].contract["launches_a_graph"] = 77
+    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == [note]
+
+
+def test_strict_refuses_a_limit_that_cannot_be_held_and_names_what_is_not_known(folder):
+    measured = recorded()
+    plan = measured.plan.model_copy(update={"exact_pairs": None})
+    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=True)
+    assert "6 of 6 limits are of cases that are not calibrated" in note
+    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == []
+    kept(conclude(measured, {}, POLICY))
+    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
+    tight = [judgement(one.id, 0.0001) for one in measured.cases]
+    with pytest.raises(UsageError, match=r"--strict: add/n=65536: a limit of 0\.01 %.*\(and 5 more\)"):
+        history.remarks(
+            measured.cases, plan.model_copy(update={"judgements": tight}), measured.fingerprint, strict=True
+        )
+    warned = plan.model_copy(update={"judgements": [judgement("add/n=65536", 0.0001, severity="warn")]})
+    assert len(history.remarks(measured.cases, warned, measured.fingerprint, strict=True)) == 1
+
+
+def test_a_quick_run_can_promise_less():
+    """16 pairs instead of 64: a limit that the whole run holds."""
+    measured = results([case("c", np.random.default_rng(4).normal(0, 0.002, 32))])
+    found = kept(conclude(measured, {}, POLICY))
+    between = (math.expm1(found.cases[0].reach[16]) + math.expm1(found.cases[0].reach[64])) / 2
+    plan = measured.plan.model_copy(update={"exact_pairs": None, "judgements": [judgement("c", between)]})
+    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
+    quick = plan.model_copy(update={"max_pairs": 16})
+    with pytest.raises(UsageError, match="in 16 pairs"):
+        history.remarks(measured.cases, quick, measured.fingerprint, strict=True)
+
+
+def test_older_entries_are_replaced_case_by_case(folder):
+    first, second = recorded(), recorded({"mm1024": 0.003})
+    second.cases = [one for one in second.cases if one.id == "matmul/n=1024"]
+    kept(conclude(first, {}, POLICY))
+    found = kept(conclude(second, {}, POLICY))
+    stored, problem = history.read(found.machines["cuda"])
+    assert problem == ""
+    assert len(stored.cases) == 6
+    assert [one.case for one in stored.cases.values() if one.differs] == ["matmul/n=1024"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', "\xff"])
+def test_a_broken_file_is_a_note_and_calibrating_mends_it(folder, text):
+    measured = recorded()
+    found = kept(conclude(measured, {}, POLICY))
+    path = next(folder.iterdir())
+    path.write_bytes(text.encode("latin-1"))
+    plan = measured.plan.model_copy(update={"exact_pairs": None})
+    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
+    assert str(path) in note
+    assert "perfci calibrate" in note
+    kept(found)
+    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == []
+
+
+def test_the_folder_is_the_users_cache_unless_named(tmp_path):
+    assert history.folder({history.VARIABLE: "/x/y"}) == Path("/x/y")
+    assert history.folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/perfci/calibration")
+    assert history.folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/perfci/calibration"
+
+
+# The plan
+
+
+def planned(measured, tmp_path, **update):
+    plan = measured.plan.model_copy(update={"exact_pairs": None} | update)
+    return history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json")
+
+
+def test_a_plan_without_a_past_is_unknown_and_marked(tmp_path):
+    found = planned(recorded(), tmp_path)
+    assert {one.outlook for one in found.cases} == {"unknown"}
+    assert found.estimated
+    assert found.seconds > 0
+
+
+def test_a_plan_says_what_the_calibration_knows(tmp_path):
+    measured = recorded()
+    calibration = kept(conclude(measured, spent(measured), POLICY))
+    found = planned(measured, tmp_path)
+    assert {(one.outlook, one.source, one.pairs) for one in found.cases} == {("decided", "calibration", 8)}
+    assert found.seconds == pytest.approx(8 * sum(one.seconds for one in calibration.cases))
+    assert not found.estimated
+    tight = planned(measured, tmp_path, judgements=[judgement(one.id, 0.001) for one in measured.cases])
+    outlooks = {one.case: one.outlook for one in tight.cases}
+    assert outlooks["add/n=65536"] == outlooks["sdpa/seq=512"] == "noise"
+    assert outlooks["copy/bytes=512M"] == outlooks["trajectory_resample"] == "decided"
+
+
+def test_a_plan_names_what_the_budget_leaves_open(tmp_path):
+    loud = case("loud", np.random.default_rng(5).normal(0, 0.006, 32))
+    measured = results([loud, case("still", np.zeros(32))])
+    kept(conclude(measured, spent(measured), POLICY))
+    enough = planned(measured, tmp_path)
+    assert {one.case: one.outlook for one in enough.cases} == {"loud": "decided", "still": "decided"}
+    short = planned(measured, tmp_path, budget=enough.seconds - 0.1)
+    assert {one.case: one.outlook for one in short.cases} == {"loud": "budget", "still": "decided"}
+    none = planned(measured, tmp_path, budget=0.1)
+    assert {one.outlook for one in none.cases} == {"budget"}
+
+
+def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
+    measured = recorded({"mm1024": 0.03})  # a true change tells nothing of the noise
+    (tmp_path / "results.json").write_text(measured.model_dump_json())
+    found = planned(measured, tmp_path)
+    assert {(one.outlook, one.source) for one in found.cases} == {("decided", "last results")}
+    assert found.seconds == pytest.approx(8 * 6 * 150 / (6 * 32))
+    elsewhere = measured.fingerprint.model_copy(update={"devices": {"cuda": "NVIDIA A100"}})
+    plan = measured.plan.model_copy(update={"exact_pairs": None})
+    other = history.forecast(measured.cases, plan, elsewhere, tmp_path / "results.json")
+    assert {one.outlook for one in other.cases} == {"unknown"}
+
+
+def test_recorded_ratios_are_those_of_the_recording():
+    assert np.allclose(history.ratios(recorded().cases[0], "time", Looks()), RATIOS["add64k|rot|cycles"][:32])

@@ -1,0 +1,266 @@
+"""What NVML tells, and what it does not: an unsupported query is None, never 0 and never an exception."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from perfci.system import gpu
+from perfci.system.gpu import Gpu, GpuProcess, GpuState, describe
+
+
+class NVMLError(Exception):
+    """As of pynvml."""
+
+
+class Board:
+    """Stands in for pynvml: an H200 under load. Names in `mute` are not supported."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, mute=(), uuids=("GPU-1234",), **answers):
+        self.mute, self.uuids = set(mute), uuids
+        self.answers = {
+            "nvmlDeviceGetClockInfo": lambda kind: {1: 1410, 2: 3201}[kind],
+            "nvmlDeviceGetMaxClockInfo": lambda kind: 1980,
+            "nvmlDeviceGetTemperature": lambda sensor: 61,
+            "nvmlDeviceGetPowerUsage": lambda: 698_700,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: 5_000,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x4 | 0x20,
+            "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=97, memory=40),
+            "nvmlDeviceGetMemoryInfo": lambda version=None: SimpleNamespace(total=150 * 2**30, used=2**20),
+            "nvmlDeviceGetComputeMode": lambda: 3,
+            "nvmlDeviceGetPersistenceMode": lambda: 1,
+            "nvmlDeviceGetMigMode": lambda: [0, 1],
+            "nvmlDeviceGetEccMode": lambda: [1, 1],
+            "nvmlDeviceGetVbiosVersion": lambda: b"96.00.A8.00.01",
+            "nvmlDeviceGetFieldValues": self.fields,
+            "nvmlDeviceGetComputeRunningProcesses": lambda: [],
+            "nvmlDeviceGetGraphicsRunningProcesses": lambda: [],
+        } | answers
+
+    @staticmethod
+    def fields(wanted):
+        known = {74: 2_000_000_000, 269: 500_000_000, 82: 70}
+        return [
+            SimpleNamespace(
+                fieldId=field,
+                nvmlReturn=0 if field in known else 3,
+                valueType=1 if field == 82 else 3,
+                value=SimpleNamespace(uiVal=known.get(field, 0), ullVal=known.get(field, 0)),
+            )
+            for field in wanted
+        ]
+
+    def nvmlInit(self):
+        if "nvmlInit" in self.mute:
+            raise NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in self.uuids:
+            raise NVMLError("Not Found")
+        return uuid
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.uuids[index]
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle):
+        return "GPU-parent"
+
+    def nvmlDeviceGetUUID(self, handle):
+        return handle
+
+    def nvmlSystemGetDriverVersion(self):
+        if "nvmlSystemGetDriverVersion" in self.mute:
+            raise NVMLError("Unknown Error")
+        return "580.159.04"
+
+    def __getattr__(self, name):
+        if name not in self.answers:
+            raise AttributeError(name)
+
+        def call(handle, *arguments):
+            if name in self.mute:
+                raise NVMLError("Not Supported")
+            return self.answers[name](*arguments)
+
+        return call
+
+
+def opened(**board):
+    found, why = Gpu.open("GPU-1234", Board(**board))
+    assert found is not None and why == ""
+    return found
+
+
+def test_everything_that_is_told():
+    state = opened().state()
+    assert dataclasses.replace(state, at=0.0) == GpuState(
+        at=0.0, sm_clock=1410, memory_clock=3201, temperature=61, memory_temperature=70, power=pytest.approx(698.7),
+        power_limit=pytest.approx(700), energy=pytest.approx(5.0), reasons=("sw_power_cap", "sw_thermal"),
+        held={"sw_power_cap": pytest.approx(2.0), "sw_thermal": pytest.approx(0.5)}, utilisation=pytest.approx(0.97),
+        processes=(), compute_mode="exclusive", persistence=True, mig=False, ecc=True, memory_total=150 * 2**30,
+        memory_used=2**20,
+    )  # fmt: skip
+    assert abs(state.at - time.monotonic()) < 10
+    assert opened().facts() == {
+        "driver": "580.159.04", "vbios": "96.00.A8.00.01", "power_limit": pytest.approx(700), "compute_mode": "exclusive",
+        "mig": False, "ecc": True, "persistence": True, "max_sm_clock": 1980,
+    }  # fmt: skip
+
+
+def test_nothing_that_is_told():
+    """A board that supports no query: every field is None."""
+    mute = [*Board().answers, "nvmlSystemGetDriverVersion"]
+    state = opened(mute=mute).state([os.getpid()])
+    assert {name for name, value in dataclasses.asdict(state).items() if value is not None} == {"at"}
+    assert set(opened(mute=mute).facts().values()) == {None}
+
+
+@pytest.mark.parametrize("name", list(Board().answers))
+def test_one_query_that_is_not_supported_costs_its_own_field_only(name):
+    whole, less = opened().state(), opened(mute=[name]).state()
+    names = [field.name for field in dataclasses.fields(whole)]
+    lost = [field for field in names if getattr(whole, field) is not None and getattr(less, field) is None]
+    gone = {"nvmlDeviceGetFieldValues": 2, "nvmlDeviceGetMemoryInfo": 2, "nvmlDeviceGetClockInfo": 2}
+    none = {"nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetVbiosVersion"}
+    partly = {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"}
+    assert len(lost) == (0 if name in none | partly else gone.get(name, 1)), lost
+
+
+def test_an_old_driver_tells_the_reasons_under_their_old_name():
+    board = Board(mute=["nvmlDeviceGetCurrentClocksEventReasons"])
+    board.answers["nvmlDeviceGetCurrentClocksThrottleReasons"] = lambda: 0x1
+    found, _ = Gpu.open(0, board)
+    assert found.state().reasons == ("idle",)
+
+
+def test_a_uuid_as_torch_writes_it_and_a_mig_instance():
+    assert Gpu.open("1234", Board())[0].uuid == "GPU-1234"
+    assert Gpu.open("abc", Board(uuids=("MIG-abc",)))[0].uuid == "GPU-parent"
+
+
+def test_what_cannot_be_opened_says_why_in_one_line():
+    for board, which in ((Board(mute=["nvmlInit"]), 0), (Board(), "GPU-other")):
+        found, why = Gpu.open(which, board)
+        assert found is None and "NVML says" in why and "\n" not in why
+
+
+def test_without_the_library_there_is_a_reason():
+    code = "import sys; sys.modules['pynvml'] = None\nfrom perfci.system.gpu import Gpu\nprint(Gpu.open(0))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out == "(None, 'the state of the GPU is unknown: nvidia-ml-py is not installed')\n"
+
+
+def test_the_library_is_imported_when_a_gpu_is_opened_and_not_before():
+    code = "import sys, perfci.system.gpu; print('pynvml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_every_name_that_is_asked_for_is_pynvmls():
+    """A misspelled name would be None for ever."""
+    pynvml = pytest.importorskip("pynvml")
+    assert [name for name in Board().answers if not hasattr(pynvml, name)] == []
+    assert pynvml.nvmlMemory_v2 == gpu.MEMORY_V2
+    assert {bit: pynvml.__dict__[f"nvmlClocksEventReason{name}"] for bit, name in ((0x4, "SwPowerCap"), (0x40, "HwThermalSlowdown"))} == {0x4: 0x4, 0x40: 0x40}  # fmt: skip
+
+
+def test_own_processes_and_what_is_below_them_are_no_others(monkeypatch):
+    """A real child of a real child of ours, beside a foreign process and one that has no name here."""
+    monkeypatch.setattr(gpu, "_initial_pid_namespace", lambda: True)
+    script = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); print(p.pid, flush=True); input(); p.communicate(b'\\n')"
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        grandchild = int(child.stdout.readline())
+        running = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in ((child.pid, 10), (grandchild, 20), (os.getppid(), None), (2**22 + 5, 3 * 10**9))]  # fmt: skip
+        found, _ = Gpu.open(0, Board(nvmlDeviceGetComputeRunningProcesses=lambda: running))
+        others = found.state([child.pid]).processes
+    finally:
+        child.communicate("\n")
+    assert [(one.pid, one.memory) for one in others] == sorted([(os.getppid(), None), (2**22 + 5, 3 * 10**9)])
+    names = {one.pid: one.name for one in others}
+    assert names[os.getppid()] and names[2**22 + 5] is None
+
+
+# ---------------------------------------------------------------- what people read
+
+
+def rounds(count, affected=0, seconds=10.0, reason="sw_power_cap", share=0.6, **fields):
+    """Before and after each round; in the first `affected` of them the reason held the clocks down."""
+    states, held = [], 0.0
+    for index in range(count):
+        states.append(GpuState(at=20.0 * index, held={reason: held}, **fields))
+        held += share * seconds if index < affected else 0.0
+        states.append(GpuState(at=20.0 * index + seconds, held={reason: held}, **fields))
+    return states
+
+
+def test_nothing_worth_telling():
+    assert describe([]) == []
+    assert describe(rounds(12, power=699.0, power_limit=700.0, temperature=61, processes=(), memory_used=0)) == []
+    assert describe([GpuState(at=float(i)) for i in range(8)]) == []
+
+
+def test_the_power_limit_is_told_with_its_share_of_the_time():
+    assert describe(rounds(12, 8, power=698.6, power_limit=700.0)) == [
+        "the GPU was at its power limit (699 of 700 W) during 8 of 12 rounds, up to 60 % of the time: "
+        "times follow the clock, see the time at equal clock"
+    ]
+
+
+def test_where_time_is_not_counted_the_ends_of_a_round_serve():
+    states = [GpuState(at=float(i), reasons=("sw_power_cap",) if i in (1, 3) else ("idle",)) for i in range(6)]
+    assert describe(states) == [
+        "the GPU was at its power limit during 2 of 3 rounds: times follow the clock, see the time at equal clock"
+    ]
+
+
+def test_heat_and_brakes():
+    assert describe(rounds(4, 1, reason="hw_thermal", share=0.3, temperature=86)) == [
+        "the GPU was slowed down for its temperature, up to 86 °C, during 1 of 4 rounds, up to 30 % of the time: cool it"
+    ]
+    assert describe(rounds(4, 4, reason="hw_power_brake")) == [
+        "the machine braked the GPU during 4 of 4 rounds, up to 60 % of the time: look at its power supply"
+    ]
+
+
+def test_a_moment_at_the_limit_is_not_told():
+    assert describe(rounds(10, 10, share=0.001)) == []
+
+
+def test_other_processes():
+    one = GpuProcess(1234, "python", 3_100_000_000)
+    assert describe([GpuState(at=0.0), GpuState(at=1.0, processes=(one,))]) == [
+        "another process used the GPU: 1234 python (3.1 GB)"
+    ]
+
+
+def test_a_process_that_cannot_be_seen_is_anothers_only_if_it_was_there_before():
+    """In a container NVML tells the host's numbers: perfci's own launches cannot be told from others."""
+    hidden = GpuProcess(77, None, 2 * 10**9)
+    assert describe([GpuState(at=0.0, processes=()), GpuState(at=1.0, processes=(hidden,))]) == []
+    assert describe([GpuState(at=0.0, processes=(hidden,)), GpuState(at=1.0)]) == [
+        "another process used the GPU: 77 (not visible from here) (2.0 GB)"
+    ]
+    assert describe([GpuState(at=0.0, memory_used=40 * 10**9), GpuState(at=1.0)]) == [
+        "40.0 GB of the GPU's memory were in use before perfci began, by a process that is not visible"
+    ]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_state_is_told_fast():
+    found, why = Gpu.open(0)
+    if found is None:
+        pytest.skip(f"needs NVML: {why}")
+    found.state()
+    start = time.perf_counter()
+    state = found.state([os.getpid()])
+    assert time.perf_counter() - start < 0.02
+    assert state.sm_clock and state.temperature and state.power and state.power_limit and state.memory_total
+    assert state.reasons is not None and state.compute_mode is not None
+    assert found.facts()["driver"]

@@ -1,0 +1,488 @@
+"""Results that only look right: handed out again without being computed, or computed after the clock has stopped."""
+
+import array
+import collections
+import types
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.worker.bench import prepare
+from perfci.worker.check import check_case, verify, verify_replay
+from perfci.worker.declare import collecting, kernel
+from perfci.worker.outputs import Unfinished, plain, spoil
+
+torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
+
+
+def case(fn):
+    with collecting() as kernels:
+        kernel()(fn)
+    return kernels[0]
+
+
+def prepared(fn):
+    return prepare(case(fn), {}, "cpu", 0, 0)
+
+
+def both(fn):
+    """What the check before timing and the one after it say."""
+    first = check_case(case(fn), [{}], "cpu", 0)
+    made = prepared(fn)
+    made.fn()
+    after = verify(made)
+    return (first["ok"], first["kind"], first["text"]), (after.ok, after.kind, after.text)
+
+
+# ---------------------------------------------------------------- cached outputs
+
+
+def caching(make):
+    """A kernel whose function computes once and hands out what it stored ever after."""
+
+    def declared(bench):
+        x = bench.randn(100)
+        bench.reference(lambda: make(x), rtol=1e-5, atol=1e-6)
+        stored = []
+
+        def run():
+            if not stored:
+                stored.append(make(x))
+            return stored[0]
+
+        return run
+
+    return declared
+
+
+MAKERS = {
+    "float32": lambda x: x.exp(),
+    "bf16": lambda x: x.bfloat16(),
+    "zeros": lambda x: x * 0,
+    "constant": lambda x: torch.full((5,), 3.0),
+    "one number": lambda x: x.sum(),
+    "complex": lambda x: torch.complex(x, -x),
+    "bool": lambda x: x > 0,
+    "one bool": lambda x: (x > 0).any(),
+    "indices": lambda x: x.argsort(),
+    "int8": lambda x: (x * 10).to(torch.int8),
+    "transposed": lambda x: x.reshape(4, 25).exp().t(),
+    "tuple": lambda x: (x.sum(), x.argsort()),
+    "dict": lambda x: {"a": [x + 1], "b": 2},
+    "numpy": lambda x: x.exp().numpy(),
+    "numpy int": lambda x: x.argsort().numpy(),
+    "list": lambda x: x.exp().tolist(),
+    "array": lambda x: array.array("d", x.tolist()),
+    "float array": lambda x: array.array("f", x.tolist()),
+    "bytearray": lambda x: bytearray(range(10)),
+    "inference": lambda x: inference(x),
+}
+
+
+def inference(x):
+    with torch.inference_mode():
+        return x.exp()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_cached_result_is_found_before_and_after_timing(name):
+    for ok, kind, text in both(caching(MAKERS[name])):
+        assert (ok, kind) == (False, "wrong"), text
+        assert "its output is cached" in text
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_same_result_computed_each_time_passes(name):
+    def honest(bench):
+        x = bench.randn(100)
+        bench.reference(lambda: MAKERS[name](x), rtol=1e-5, atol=1e-6)
+        return lambda: MAKERS[name](x)
+
+    assert both(honest) == ((True, None, ""), (True, None, ""))
+
+
+def test_a_cached_result_with_one_element_written_is_found():
+    def declared(bench):
+        x = bench.randn(100)
+        bench.reference(lambda: x * 2)
+        stored = x * 2
+
+        def run():
+            stored[0] = x[0] * 2
+            return stored
+
+        return run
+
+    for ok, _, text in both(declared):
+        assert not ok and "cached" in text
+
+
+def test_a_cache_that_outlives_the_case_is_found():
+    """Keyed by shape at module level, as in a library: the second build of the case meets it filled."""
+    stored = {}
+
+    def declared(bench):
+        x = bench.randn(64)
+        bench.reference(lambda: x + 1)
+
+        def run():
+            if x.shape not in stored:
+                stored[x.shape] = x + 1
+            return stored[x.shape]
+
+        return run
+
+    assert "cached" in both(declared)[0][2]
+
+
+HONEST = {}
+
+
+def honest(fn):
+    HONEST[fn.__name__] = fn
+    return fn
+
+
+@honest
+def out_buffer_of_its_own(bench):
+    x, out = bench.randn(100), torch.empty(100)
+    bench.reference(lambda: x * 2)
+    return lambda: torch.mul(x, 2, out=out)
+
+
+@honest
+def out_buffer_of_the_bench(bench):
+    x, out = bench.randn(100), bench.empty(100)
+    bench.reference(lambda: x * 2)
+    return lambda: torch.mul(x, 2, out=out)
+
+
+@honest
+def input_in_place(bench):
+    x = bench.randn(100)
+    bench.reference(lambda: x.double() + 1, atol=1e-3)
+    return lambda: x.add_(1)
+
+
+@honest
+def input_of_its_own_in_place(bench):
+    x = torch.zeros(100)
+    bench.reference(lambda: x.double() + 1, atol=1e-3)
+    return lambda: x.add_(1)
+
+
+@honest
+def its_own_list_in_place(bench):
+    data = [3, 1, 2]
+    bench.reference(lambda: sorted(data))
+
+    def run():
+        data.sort()
+        return data
+
+    return run
+
+
+@honest
+def an_input_as_it_is(bench):
+    x = bench.randn(10)
+    bench.reference(lambda: x.clone())
+    return lambda: x
+
+
+@honest
+def state_of_the_bench_rewritten_in_part(bench):
+    """As a KV cache: one position is written, the whole is returned."""
+    cache, x = bench.zeros(10, 4), bench.randn(4)
+
+    def reference():
+        expected = cache.clone()
+        expected[3] = x
+        return expected
+
+    bench.reference(reference)
+
+    def run():
+        cache[3] = x
+        return cache
+
+    return run
+
+
+@honest
+def gradients(bench):
+    weight, x = torch.nn.Parameter(torch.ones(5)), bench.randn(5)
+    bench.reference(lambda: (x * 2, x))
+
+    def run():
+        weight.grad = None
+        y = weight * x
+        y.sum().backward()
+        return y.detach() * 2, weight.grad
+
+    return run
+
+
+@honest
+def parts_of_one_buffer(bench):
+    x = bench.randn(100)
+    bench.reference(lambda: [x[:50] + 1, x[50:] + 1])
+    return lambda: (x + 1).chunk(2)
+
+
+@honest
+def expanded(bench):
+    x = bench.randn(3, 1)
+    bench.reference(lambda: x.expand(3, 7))
+    return lambda: (x + 0).expand(3, 7)
+
+
+@honest
+def numpy_view_of_an_input(bench):
+    x = bench.randn(10)
+    bench.reference(lambda: x.clone())
+    return lambda: x.numpy()
+
+
+@honest
+def nothing_to_compare(bench):
+    x = torch.ones(3)
+    return lambda: x.mul_(1)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_reusing_a_buffer_or_working_in_place_is_no_caching(name):
+    assert both(HONEST[name]) == ((True, None, ""), (True, None, ""))
+
+
+def test_a_wrong_result_stays_wrong_whatever_was_overwritten():
+    def wrong(bench):
+        x, calls = bench.randn(50), []
+        bench.reference(lambda: x * 2)
+
+        def run():
+            calls.append(1)
+            return x * (2 if len(calls) < 3 else 3)
+
+        return run
+
+    made = prepared(wrong)
+    assert made.fn() is not None
+    outcome = verify(made)
+    assert outcome.kind == "wrong" and "cached" not in outcome.text
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(
+        ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool", "complex64"]
+    ),
+    st.lists(st.integers(-100, 100), min_size=1, max_size=20),
+)
+def test_spoiling_changes_floats_and_restoring_brings_back_every_bit(dtype, values):
+    """Flipped floats and bools differ in every element; restored memory is bit for bit what it was."""
+    tensor = torch.tensor(values).to(getattr(torch, dtype))
+    before = tensor.clone()
+    (spoiled,) = spoil([tensor], [])
+    raw = tensor.view(torch.uint8) if dtype != "bool" else tensor
+    old = before.view(torch.uint8) if dtype != "bool" else before
+    if tensor.is_floating_point() or dtype == "bool":
+        assert not (raw == old).any()
+        assert spoiled.left()
+    else:
+        assert sorted(map(str, tensor.tolist())) == sorted(map(str, before.tolist())) or tensor.is_complex()
+    spoiled.restore()
+    assert torch.equal(raw, old)
+    assert not spoiled.left()
+
+
+# ---------------------------------------------------------------- a graph that walks through input sets
+
+
+class Replayed:
+    """What a CUDA graph does, on the CPU: outputs at fixed places, and a replay that computes them again."""
+
+    def __init__(self, sets=6, skipped=()):
+        def declared(bench):
+            x = bench.randn(32)
+            bench.reference(lambda: x * 2)
+            return lambda: x * 2
+
+        found = case(declared)
+        self.sets = [(one, one.fn()) for one in (prepare(found, {}, "cpu", 0, index) for index in range(sets))]
+        self.skipped = skipped
+
+    def replay(self):
+        for index, (one, out) in enumerate(self.sets):
+            if index not in self.skipped:
+                out.copy_(one.fn())
+
+
+def test_a_replay_that_computes_every_set_passes():
+    replayed = Replayed()
+    assert verify_replay(replayed.sets, replayed.replay).ok
+
+
+def test_a_replay_that_skips_sets_or_does_nothing_is_found():
+    """Batch and skip: the first set is computed, the rest is not."""
+    for skipped in (range(1, 6), range(6), [5], [0]):
+        replayed = Replayed(skipped=skipped)
+        outcome = verify_replay(replayed.sets, replayed.replay)
+        assert not outcome.ok and "cached" in outcome.text
+
+
+def test_a_single_skipped_set_in_the_middle_is_found_in_time():
+    """Which sets are compared is drawn anew each time, so that nobody can rely on one."""
+    found = 0
+    for _ in range(40):
+        replayed = Replayed(skipped=[3])
+        found += not verify_replay(replayed.sets, replayed.replay).ok
+    assert 5 <= found <= 39
+
+
+# ---------------------------------------------------------------- results that are not there yet
+
+
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, kinds, arguments=(), more=None):
+        return super().__torch_function__(function, kinds, arguments, more or {})
+
+
+class Dispatched(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, function, kinds, arguments=(), more=None):
+        raise NotImplementedError
+
+
+class Named(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+class LateList(list):
+    def __getitem__(self, index):
+        return 1.0
+
+
+class LateFloat(float):
+    def __float__(self):
+        return 5.0
+
+
+def fake():
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        return torch.empty(3)
+
+
+async def coroutine():
+    return 1
+
+
+LATE = {
+    "generator": (lambda: (i for i in range(3)), "generator"),
+    "map": (lambda: map(abs, [1]), "map"),
+    "function": (lambda: lambda: 1, "call it"),
+    "torch function": (lambda: torch.ones(3).as_subclass(Lazy), "Lazy"),
+    "torch dispatch": (lambda: torch.ones(3).as_subclass(Dispatched), "Dispatched"),
+    "fake": (fake, "it holds no values"),
+    "meta": (lambda: torch.empty(3, device="meta"), "'meta', which holds no values"),
+    "mapping": (lambda: collections.UserDict(a=1), "return a dict"),
+    "inside": (lambda: {"a": [1, (i for i in range(3))]}, "result['a'][1] is a generator"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_result_that_is_computed_later_fails(name):
+    make, words = LATE[name]
+
+    def late(bench):
+        bench.reference(lambda: torch.ones(3))
+        return make
+
+    for ok, kind, text in both(late):
+        assert (ok, kind) == (False, "wrong")
+        assert words in text and "\n" not in text
+
+
+def test_a_coroutine_fails():
+    made = coroutine()
+    with pytest.raises(Unfinished, match="coroutine"):
+        plain(made)
+    made.close()
+
+
+def test_what_is_there_is_taken_as_it_is():
+    """Subclasses that change nothing, Parameters, named tuples, torch's own tuples, numpy's arrays."""
+    point = collections.namedtuple("point", "x y")
+    values = [
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2).as_subclass(Named),
+        point(1, 2.5),
+        torch.ones(2, 2).max(0),
+        numpy.ones(3).view(numpy.recarray),
+        numpy.float32(2),
+        types.MappingProxyType({"a": True}),
+        collections.OrderedDict(a=1),
+        "text",
+        None,
+    ]
+    for value in values:
+        plain(value)
+    assert type(plain(torch.ones(2).as_subclass(Named))) is torch.Tensor
+    assert plain(point(1, 2.5)) == (1, 2.5)
+    assert plain(True) is True
+
+
+def test_containers_and_numbers_are_read_past_what_they_override():
+    assert plain(LateList([2.0])) == [2.0]
+    assert plain(LateFloat(2.0)) == 2.0 and type(plain(LateFloat(2.0))) is float
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("skipped", [(), (1, 2), (0, 1, 2, 3)])
+def test_on_a_gpu_a_graph_that_skips_input_sets_is_found(skipped):
+    def declared(bench):
+        x, out = bench.randn(1000), bench.empty(1000)
+        bench.reference(lambda: x * 2)
+        return lambda: torch.mul(x, 2, out=out)
+
+    found = case(declared)
+    sets = [prepare(found, {}, "cuda", 0, index) for index in range(4)]
+    outs = [one.fn() for one in sets]
+    torch.cuda.synchronize()
+    graph, trifle = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+    with torch.cuda.graph(graph):
+        trifle.add_(1)
+        for index, one in enumerate(sets):
+            if index not in skipped:
+                one.fn()
+    outcome = verify_replay(list(zip(sets, outs, strict=True)), graph.replay)
+    assert outcome.ok == (not skipped), outcome.text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_a_cached_result_is_found_and_a_computed_one_passes():
+    for stores in (True, False):
+
+        def declared(bench, stores=stores):
+            x, stored = bench.randn(1000), []
+            bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+            def run():
+                if not stored or not stores:
+                    stored[:] = [x.exp()]
+                return stored[0]
+
+            return run
+
+        with collecting() as kernels:
+            kernel()(lambda bench: declared(bench))
+        result = check_case(kernels[0], [{}], "cuda", 0)
+        assert result["ok"] is not stores, result["text"]
