@@ -1,4 +1,4 @@
-"""`perfci list`: the cases of this tree and their limits."""
+"""`perfci list`: the cases of this tree and their limits; with `--plan` what a comparison takes and can show."""
 
 import json as jsonlib
 from collections.abc import Sequence
@@ -7,29 +7,64 @@ from pathlib import Path
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from perfci.cli.measure import duration, parse_devices
 from perfci.cli.progress import Teller
 from perfci.measure.conductor import Measurement
+from perfci.measure.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
 from perfci.measure.options import OUT, Options
 from perfci.model.plan import Judgement
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
 from perfci.model.units import show
 
+_CASES = ("case", "device", "limits", "declared in")
+_PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
 
-def list_cases(where: Path, globs: list[str], python: str | None, json: bool) -> None:
-    """Print the cases of the working tree with their limits. Ends with 3 where a suite file does not import."""
+
+def list_cases(
+    where: Path,
+    globs: list[str] | None,
+    python: str | None,
+    json: bool,
+    *,
+    plan: bool = False,
+    device: list[str] | None = None,
+    budget: str | None = None,
+) -> None:
+    """Print the cases of the working tree with their limits, or what a comparison of them takes and can show.
+
+    Ends with 3 where a suite file does not import.
+    """
     teller = Teller(Console(stderr=True))
-    options = Options(mode="run", where=where.resolve(), out=(where / OUT).resolve(), cases=globs, python=python)
+    options = Options(
+        mode="run",
+        where=where.resolve(),
+        out=(where / OUT).resolve(),
+        cases=globs or [],
+        python=python,
+        devices=parse_devices(device),
+        budget=duration("--budget", budget) if budget else None,
+    )
     try:
-        cases, judgements, broken = Measurement(options, teller).listing()
+        listing = Measurement(options, teller).listing()
     finally:
         teller.stop()
+    cases, judgements, broken = listing.cases, listing.plan.judgements, listing.broken
+    expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
     if json:
-        entries = [_entry(case, judgements) for case in cases]
-        typer.echo(jsonlib.dumps({"cases": entries, "broken": broken}, indent=1))
+        entries: dict[str, object] = {"cases": [_entry(case, judgements) for case in cases], "broken": broken}
+        if expected:
+            entries["plan"] = {**expected._asdict(), "cases": [case._asdict() for case in expected.cases]}
+        typer.echo(jsonlib.dumps(entries, indent=1))
     else:
-        _print([_line(case, judgements) for case in cases])
+        if expected:
+            _print(_PLANS, [_planned(c) for c in expected.cases])
+            for line in _totals(expected):
+                typer.echo(line)
+        else:
+            _print(_CASES, [_line(case, judgements) for case in cases])
         for line in broken:
             typer.echo(f"perfci: does not import: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
@@ -63,16 +98,57 @@ def _line(case: Case, judgements: Sequence[Judgement]) -> list[str]:
     return [case.id, case.device, limits, _where(case)]
 
 
-def _print(lines: Sequence[Sequence[str]]) -> None:
+_OUTLOOK = {
+    "decided": "fits",
+    "noise": "may stay inconclusive: the limit is under the noise",
+    "budget": "inconclusive: the budget ends first",
+    "unknown": "unknown: run perfci calibrate",
+    "no limit": "no relative limit",
+}
+
+
+def _planned(case: CasePlan) -> list[str]:
+    pairs = case.pairs or UNKNOWN_PAIRS
+    mark = "≈ " if case.estimated or case.pairs is None else ""
+    return [
+        f"{case.case} @{case.device}",
+        "–" if case.limit is None else percent(case.limit),
+        "–" if case.smallest is None else percent(case.smallest),
+        "–" if case.pairs is None else f"{case.pairs:.0f}",
+        f"{mark}{_minutes(pairs * case.seconds)}",
+        _OUTLOOK[case.outlook] + (f" ({case.source})" if case.source else ""),
+    ]
+
+
+def _totals(expected: Forecast) -> list[str]:
+    mark = "≈ " if expected.estimated else ""
+    total, budget = _minutes(expected.seconds), _minutes(expected.budget)
+    late = sum(case.outlook == "budget" for case in expected.cases)
+    if expected.seconds <= expected.budget:
+        verdict = "fits"
+    else:
+        verdict = f"does not fit: {late} of {len(expected.cases)} cases stay inconclusive" if late else "does not fit"
+    return [
+        "",
+        f"An unchanged tree takes {mark}{total} of measuring; the budget is {budget}: {verdict}.",
+        *(f"note: {text}" for text in expected.notes),
+    ]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def _print(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """A table on a terminal, else tab-separated lines."""
     console = Console()
     if not console.is_terminal:
-        for line in lines:
+        for line in lines if titles is _CASES else [titles, *lines]:
             typer.echo("\t".join(line))
         return
     table = Table(box=None, pad_edge=False)
-    for title in ("case", "device", "limits", "declared in"):
+    for title in titles:
         table.add_column(title, overflow="fold")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     console.print(table)

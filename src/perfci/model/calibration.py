@@ -1,0 +1,129 @@
+"""What `perfci calibrate` found: how identical code scatters on this machine, and what limits that allows."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfci.model.base import DeviceKind, Document
+from perfci.model.fingerprint import Fingerprint
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Shares(Document):
+    """What whole decisions at the limit asked for came to, replayed on the recorded pairs."""
+
+    unchanged: Share
+    inconclusive: Share
+    red: Share
+    improved: Share
+    pairs: Amount
+    """Median number of pairs of the unchanged ones; of all where none is."""
+
+
+class CaseCalibration(Document):
+    """One metric of one case on one device: base and head are the same code, built twice."""
+
+    case: str
+    device: DeviceKind
+    metric: str = "time"
+    question: str
+    """Digest of parameters, declared work and contract: noise holds for the same question alone."""
+    measured: str
+    """When: UTC, ISO 8601."""
+    pairs: int = Field(ge=2)
+    value: Amount
+    """Median launch value of base, in the metric's unit."""
+    noise: Amount
+    """Standard deviation of the pairs' log ratios."""
+    robust: Amount
+    """The same from the median absolute deviation: without stray pairs."""
+    effect: Number
+    """Arm effect: ln(head/base), Hodges–Lehmann."""
+    low: Number
+    high: Number
+    level: Share
+    """Exact coverage of [low, high], corrected for the number of cases."""
+    differs: bool
+    """Whether the arms differ though the code is the same."""
+    reach: dict[int, Amount] = Field(default_factory=dict)
+    """Pairs at most → the smallest r, a log ratio, that is found in 99 % and excluded in 99 %; empty where none is."""
+    asked: Amount | None = None
+    """The limit in effect, a relative change, never under its floor; None where there is none."""
+    replayed: Shares | None = None
+    """Of whole decisions at the limit asked for; None where there is none."""
+    seconds: Amount | None = None
+    """Wall seconds of one pair, its share of the start-up included; None where they were not measured."""
+    components: dict[str, Amount] = Field(default_factory=dict)
+    """Standard deviations of the parts of a pair's log ratio, by name; empty where the blocks do not tell them."""
+
+    @property
+    def key(self) -> str:
+        """As `Case.key`: `id@device`."""
+        return f"{self.case}@{self.device}"
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest r at the largest number of pairs, a log ratio; None where none can be promised."""
+        return self.smallest_within(max(self.reach, default=0))
+
+    def smallest_within(self, pairs: int) -> float | None:
+        """The smallest r, a log ratio, of runs of `pairs` pairs at most; None where none can be promised."""
+        caps = [cap for cap in self.reach if cap <= pairs]
+        return self.reach[max(caps)] if caps else None
+
+
+class RedRate(Document):
+    """How many replayed runs of the whole suite go red though nothing changed."""
+
+    runs: int = Field(ge=1)
+    red: int = Field(ge=0)
+    low: Share
+    """Clopper–Pearson, 95 %."""
+    high: Share
+    noise_alone: int = Field(ge=0)
+    """Red runs when each pair is turned by a coin, which leaves noise and takes arm effects out."""
+
+
+class Calibration(Document):
+    """`calibration.json`."""
+
+    version: Literal[1] = 1
+    run: str
+    started: str
+    """UTC, ISO 8601."""
+    seconds: Amount
+    """Wall time of everything."""
+    measuring_seconds: Amount
+    repository: str = ""
+    commit: str | None = None
+    fingerprint: Fingerprint
+    machines: dict[DeviceKind, str] = Field(default_factory=dict)
+    """Device → the key that this calibration is stored by."""
+    judgements: int = Field(ge=1)
+    """Gating judgements of the suite: each gets its share of α."""
+    red: RedRate | None = None
+    """None where no relative limit could be replayed."""
+    cases: list[CaseCalibration] = Field(default_factory=list)
+    """Those to worry about first."""
+    sentence: str
+    """What came out, in a sentence."""
+    warnings: list[str] = Field(default_factory=list)
+    """Worst first."""
+    notes: list[str] = Field(default_factory=list)
+    limits: list[str] = Field(default_factory=list)
+    """The limits that it proposes: lines of YAML."""
+    exit_code: Literal[0, 1]
+    """1 where an arm effect is proven or more than 1 % of runs go red."""
+
+
+class Machine(Document):
+    """What is stored of one device of one machine: the newest calibration of each case."""
+
+    version: Literal[1] = 1
+    machine: dict[str, str] = Field(default_factory=dict)
+    """What makes noise comparable: device, driver, versions, schedule."""
+    cases: dict[str, CaseCalibration] = Field(default_factory=dict)
+    """By id, device, metric and question."""

@@ -1,0 +1,133 @@
+"""A calibration for people: on a terminal, in a log, and as Markdown."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfci.model.calibration import Calibration, CaseCalibration
+from perfci.model.units import show
+from perfci.render.escape import cell, code, prose, visible
+
+_HEAD = ("case", "noise", "arm effect", "smallest change", "limit", "pairs", "decided in")
+_MOST_COMPONENTS = 10
+
+
+def print_calibration(calibration: Calibration, console: Console) -> None:
+    """Print what came out: the sentence, a table, warnings, and the limits that are proposed.
+
+    On a terminal a table within its width; elsewhere lines padded to columns, without colour or cut names.
+    """
+    rich = console.is_terminal
+
+    def put(text: str, style: str = "", whole: bool = False) -> None:
+        console.print(Text(text, style), soft_wrap=whole or not rich, highlight=False)
+
+    put(visible(calibration.sentence), "bold" if rich else "")
+    put(visible(_machine(calibration)), "dim" if rich else "")
+    rows = [[visible(entry) for entry in _row(case, calibration)] for case in calibration.cases]
+    put("")
+    if rich:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+        for index, name in enumerate(_HEAD):
+            table.add_column(name, overflow="fold", min_width=12 if index == 0 else None)
+        for case, row in zip(calibration.cases, rows, strict=True):
+            table.add_row(Text(row[0], "bold red" if case.differs else ""), *map(Text, row[1:]))
+        console.print(table)
+    else:
+        lines = [list(_HEAD), *rows]
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            put("  ".join(e + " " * (w - cell_len(e)) for e, w in zip(line, widths, strict=True)).rstrip())
+    for lead, style, texts in (
+        ("warning: ", "yellow", calibration.warnings),
+        ("noise: ", "", _components(calibration)),
+        ("note: ", "cyan", calibration.notes),
+    ):
+        if texts:
+            put("")
+        for text in texts:
+            put(f"{lead}{visible(text)}", style if rich else "")
+    if calibration.limits:
+        put("")
+        put("Limits that this machine can hold:")
+        for limit in calibration.limits:
+            put(f"  {visible(limit)}", whole=True)  # to be copied
+
+
+def render(calibration: Calibration) -> str:
+    """`calibration.md`."""
+    lines = [f"### {prose(calibration.sentence)}", "", cell(_machine(calibration)), ""]
+    for title, texts in (("", calibration.warnings), ("Notes", calibration.notes)):
+        lines += [f"**{title}**", ""] if title and texts else []
+        lines += [f"- {prose(text, 600)}" for text in texts] + ([""] if texts else [])
+    lines += [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+    for case in calibration.cases:
+        name, *rest = _row(case, calibration)
+        lines.append(f"| {code(name)} | {' | '.join(map(cell, rest))} |")
+    lines.append("")
+    if parts := _components(calibration):
+        lines += ["**Where the noise comes from**", "", *(f"- {prose(part)}" for part in parts), ""]
+    if calibration.limits:
+        limits = [visible(line) for line in calibration.limits]
+        mark = "`" * max(3, 1 + max(map(len, re.findall("`+", "\n".join(limits))), default=0))
+        lines += ["**Limits that this machine can hold**", "", f"{mark}yaml", *limits, mark, ""]
+    return "\n".join(lines)
+
+
+def _machine(calibration: Calibration) -> str:
+    facts = calibration.fingerprint
+    devices = [facts.devices.get(kind, kind) for kind in calibration.machines]
+    driver = [f"driver {facts.driver}"] if facts.driver and "cuda" in calibration.machines else []
+    commit = f"{calibration.commit[:10]} against itself" if calibration.commit else "HEAD against itself"
+    pairs = max((case.pairs for case in calibration.cases), default=0)
+    return " · ".join([*devices, *driver, commit, f"{pairs} pairs", _time(calibration.seconds)])
+
+
+def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
+    one_device = len(calibration.machines) == 1
+    name = case.case + ("" if case.metric == "time" else f" {case.metric}") + ("" if one_device else f" @{case.device}")
+    pairs = case.replayed.pairs if case.replayed else None
+    return [
+        name,
+        _percent(case.noise),
+        _effect(case),
+        "–" if case.smallest is None else _percent(math.expm1(case.smallest)),
+        "–" if case.asked is None else f"{case.asked * 100:.3g} %",
+        "–" if pairs is None else f"{pairs:g}",
+        "–" if pairs is None or case.seconds is None else _time(pairs * case.seconds),
+    ]
+
+
+def _effect(case: CaseCalibration) -> str:
+    if case.differs:
+        more, less = ("slower", "faster") if case.metric == "time" else ("higher", "lower")
+        return f"head {_percent(abs(math.expm1(case.effect)))} {more if case.effect > 0 else less}"
+    return f"none beyond {_percent(math.expm1(max(abs(case.low), abs(case.high))))}"
+
+
+def _components(calibration: Calibration) -> Sequence[str]:
+    """The loudest cases, and which part of a pair their noise comes from."""
+    known = [case for case in calibration.cases if case.components]
+    known.sort(key=lambda case: (-case.noise, case.case, case.device))
+    return [
+        f"`{case.case}`: standard deviation of "
+        + ", of ".join(f"one {name} {_percent(size)}" for name, size in case.components.items())
+        for case in known[:_MOST_COMPONENTS]
+    ]
+
+
+def _percent(share: float) -> str:
+    """To two digits; under 0.001 % it is as good as nothing."""
+    return "0 %" if share < 1e-5 else f"{share * 100:.2g} %"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return show(seconds, "s")

@@ -1,0 +1,330 @@
+"""What pairs of identical code say about a machine: noise, arm effect, the smallest change that can be promised,
+and how often a run would go red.
+
+The rates come from replaying the decision on resampled pairs. The signed-rank statistic of a resample depends only
+on how often each recorded pair was drawn: with counts c and the matrix B of "this Walsh average lies above the
+threshold" it is (cᵀBc + c·diag B) / 2. Thousands of runs are then a matrix product, and equal `decide` run by run.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfci.model.plan import Looks
+from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
+
+Counts = NDArray[np.float32]
+
+RUNS = 2000
+"""Replayed runs: a share of 1 % is then known to ± 0.4 %."""
+PROMISE = 0.99
+"""Share of true changes that must be found, and of unchanged cases that must be acquitted, at the smallest r."""
+EFFECT_LEVEL = 0.99
+"""Coverage, over all cases together, of the intervals of the arm effects."""
+STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
+"""Changes that people write into a policy."""
+_NORMAL_RUNS = 5000
+_LARGEST_FACTOR = 20.0
+_SLICE = 32
+_MAD = 1.4826  # median absolute deviation → standard deviation of a normal distribution
+
+
+class Noise(NamedTuple):
+    """How pairs of identical code scatter and where they lie; log ratios, positive is slower in head."""
+
+    pairs: int
+    sd: float
+    robust: float
+    """Standard deviation from the median absolute deviation: what is left of `sd` without stray pairs."""
+    effect: float
+    """Hodges–Lehmann estimate of the arm effect."""
+    low: float
+    high: float
+    level: float
+    """Exact coverage of [low, high], corrected for the number of cases; smaller than that where pairs are few."""
+    differs: bool
+    """Whether the arms differ though their code is the same: the corrected interval excludes 0."""
+    bound: float
+    """The arm effect is smaller than this at 99 %, for this case alone."""
+
+
+def noise(x: Sequence[float] | Array, cases: int) -> Noise:
+    """Noise and arm effect of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
+
+    Raises ValueError where there are fewer than two pairs, one is not finite, or cases < 1.
+    """
+    values = np.asarray(x, dtype=np.float64)
+    if values.size < 2 or cases < 1:
+        raise ValueError("noise needs two pairs at least, of one case at least")
+    wanted = 1 - (1 - EFFECT_LEVEL) / cases
+    low, high, level = interval(values, wanted)
+    own = interval(values, EFFECT_LEVEL)
+    centre = middle(np.sort(values))
+    return Noise(
+        pairs=values.size,
+        sd=float(values.std(ddof=1)),
+        robust=_MAD * middle(np.sort(np.abs(values - centre))),
+        effect=hodges_lehmann(values),
+        low=low,
+        high=high,
+        level=level,
+        differs=level >= wanted and (low > 0 or high < 0),
+        bound=max(abs(own.low), abs(own.high)),
+    )
+
+
+def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
+    """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is acquitted in 99 % of cases.
+
+    `factor × sd`, with the factor for the cap, plus twice an arm effect that is proven, since a conviction must
+    exceed r/2; never under twice the effect that the pairs leave possible. No r mends an effect that hides a
+    slow-down: that must be larger by it. Caps at which nothing can be convicted are left out.
+    """
+    effect = 2 * abs(found.effect) if found.differs else 0.0
+    return {cap: max(factor * found.sd + effect, 2 * found.bound) for cap, factor in factors(looks, m).items()}
+
+
+def factors(looks: Looks, m: int) -> dict[int, float]:
+    """Cap on pairs → smallest r in standard deviations of a pair, from 5 000 simulated cases of normal noise.
+
+    At m = 100 about 3.45, 2.35, 1.95, 1.6 and 1.4 at 16, 24, 32, 48 and 64 pairs.
+    """
+    return dict(_factors(looks.model_dump_json(), m))
+
+
+@lru_cache(maxsize=16)
+def _factors(looks: str, m: int) -> tuple[tuple[int, float], ...]:
+    plan = Looks.model_validate_json(looks)
+    bounds = _bounds(looks, m)
+    found = []
+    for last, cap in enumerate(plan.pairs):
+        low, high = 0.0, _LARGEST_FACTOR
+        if not _kept(bounds, high, last):
+            continue
+        while high - low > 0.01:
+            half = 0.5 * (low + high)
+            low, high = (low, half) if _kept(bounds, half, last) else (half, high)
+        found.append((cap, high))
+    return tuple(found)
+
+
+class _Bounds(NamedTuple):
+    """Order statistics of simulated Walsh averages, shape (runs, looks): what each test of `decide` compares."""
+
+    convict: Array
+    confirm: Array
+    acquit: Array
+
+
+@lru_cache(maxsize=4)
+def _bounds(looks: str, m: int) -> _Bounds:
+    plan = Looks.model_validate_json(looks)
+    x = np.random.default_rng(0).standard_normal((_NORMAL_RUNS, plan.pairs[-1]))
+    shape = (_NORMAL_RUNS, len(plan.pairs))
+    bounds = _Bounds(np.full(shape, -np.inf), np.full(shape, -np.inf), np.full(shape, np.inf))
+    for look, n in enumerate(plan.pairs):
+        i, j = np.triu_indices(n)
+        averages = 0.5 * (x[:, i] + x[:, j])
+        size = averages.shape[1]
+        convict, confirm, acquit = _criticals(plan, m, look)
+        ranks = [(bounds.convict, size - convict), (bounds.confirm, size - confirm), (bounds.acquit, acquit - 1)]
+        reached = [(bound, rank) for bound, rank in ranks if 0 <= rank < size]
+        if reached:
+            averages.partition(sorted({rank for _, rank in reached}), axis=1)
+        for bound, rank in reached:
+            bound[:, look] = averages[:, rank]
+    return bounds
+
+
+def _kept(bounds: _Bounds, r: float, last: int) -> bool:
+    """Whether both promises hold for a change of `r` standard deviations with looks up to `last`."""
+    seen = slice(0, last + 1)
+    convicts = (bounds.convict[:, seen] + r > 0) & (bounds.confirm[:, seen] + r > r / 2)
+    acquits = bounds.acquit[:, seen] < 0
+    first = np.where(convicts.any(axis=1), convicts.argmax(axis=1), last + 1)
+    missed = np.where(acquits.any(axis=1), acquits.argmax(axis=1), last + 1)
+    found = (first <= missed) & (first <= last)
+    unchanged = (bounds.acquit[:, seen] < r).any(axis=1)
+    return bool(found.mean() >= PROMISE and unchanged.mean() >= PROMISE)
+
+
+def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
+    """Mean number of pairs that an unchanged case of normal noise `sd` takes; where undecided, the last look's."""
+    if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
+        raise ValueError("pairs can be expected of a positive limit and a finite noise only")
+    acquits = _bounds(looks.model_dump_json(), m).acquit * sd < r_log
+    look = np.where(acquits.any(axis=1), acquits.argmax(axis=1), len(looks.pairs) - 1)
+    return float(np.array(looks.pairs, dtype=np.float64)[look].mean())
+
+
+def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
+    """Smallest statistics that convict, confirm and acquit at a look; beyond the largest one where none does."""
+    n = looks.pairs[look]
+    tail = null_tail(n)[::-1]
+
+    def least(share: float) -> int:
+        return tail.size - int(np.searchsorted(tail, share, side="right"))
+
+    alpha = looks.alpha / m * looks.convict[look]
+    return (
+        least(alpha) if alpha > 0 else tail.size,
+        least(looks.confirm),
+        least(looks.beta * looks.acquit[look]),
+    )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Whole runs drawn from `pairs` recorded pairs: which pair, and with which sign, stands at each place."""
+
+    index: NDArray[np.intp]
+    """Shape (runs, cap): entries under `pairs` keep their sign, those from `pairs` on are turned."""
+    pairs: int
+    counts: tuple[Counts, ...]
+    """One for each look, shape (runs, 2 × pairs): how often each signed pair was drawn up to then."""
+
+
+def draw(pairs: int, looks: Looks, runs: int = RUNS, *, flip: bool, seed: int = 0) -> Draws:
+    """Draw pairs with replacement; with `flip` each is turned by a coin, which leaves noise alone and takes any fixed
+    arm effect out. Used for all cases of a run, so that what a launch pair has in common stays together.
+
+    Raises ValueError for pairs < 1.
+    """
+    if pairs < 1:
+        raise ValueError("there is nothing to draw from")
+    rng = np.random.default_rng(seed)
+    index = rng.integers(0, pairs, (runs, looks.pairs[-1]))
+    if flip:
+        index += pairs * rng.integers(0, 2, index.shape)
+    counts = []
+    total = np.zeros(runs * 2 * pairs, dtype=np.int64)
+    places = index + 2 * pairs * np.arange(runs)[:, None]
+    start = 0
+    for n in looks.pairs:
+        total += np.bincount(places[:, start:n].ravel(), minlength=total.size)
+        counts.append(total.reshape(runs, 2 * pairs).astype(np.float32))
+        start = n
+    return Draws(index, pairs, tuple(counts))
+
+
+def drawn(x: Sequence[float] | Array, draws: Draws) -> Array:
+    """The resampled values, shape (runs, cap)."""
+    values = np.asarray(x, dtype=np.float64)
+    taken: Array = np.concatenate([values, -values])[draws.index]
+    return taken
+
+
+class Replay(NamedTuple):
+    """What each replayed run decided, shape (runs,) each."""
+
+    status: NDArray[np.str_]
+    """`regression`, `improvement`, `unchanged` or `inconclusive`."""
+    pairs: NDArray[np.intp]
+
+
+def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws: Draws) -> Replay:
+    """`final(decide(…))` of every drawn run of one case, and the pairs it took.
+
+    `x`: ln(head/base) per pair, shape (draws.pairs,), positive is worse. `r_log`: the limit as a log ratio. Raises
+    ValueError where x is not finite or has another length, or r_log is not positive and finite.
+    """
+    values = np.asarray(x, dtype=np.float64)
+    if values.shape != (draws.pairs,) or not np.isfinite(values).all():
+        raise ValueError("a replay needs one finite value for each pair that was drawn from")
+    if not (math.isfinite(r_log) and r_log > 0):
+        raise ValueError("a replay needs a positive, finite limit")
+    half = 0.5 * np.concatenate([values, -values])
+    averages = half[:, None] + half[None, :]
+    runs = len(draws.index)
+    status = np.full(runs, "inconclusive", dtype="<U12")
+    pairs = np.full(runs, looks.pairs[-1], dtype=np.intp)
+    open_runs = np.arange(runs)
+    acquitted = np.zeros(runs, dtype=bool)
+    for look, n in enumerate(looks.pairs):
+        if not open_runs.size:
+            break
+        counts = draws.counts[look][open_runs]
+        convict, confirm, acquit = _criticals(looks, m, look)
+        total = n * (n + 1) // 2
+
+        def above(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
+            return _statistic(averages > threshold, counts)
+
+        def below(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
+            return _statistic(averages < threshold, counts)
+
+        was = acquitted[open_runs]
+        none = np.zeros(open_runs.size, dtype=bool)
+        slower = faster = named = none
+        if confirm <= total:
+            faster = below(-r_log / 2) >= confirm
+        if convict <= total:
+            slower = ~was & (above(0.0) >= convict) & (above(r_log / 2) >= confirm)
+            named = ~slower & faster & (below(0.0) >= convict)
+        now = was | (below(r_log) >= acquit if acquit <= total else none)
+        goes_on = faster & _may_name_after(look, looks, m)
+        unchanged = ~slower & ~named & now & ~goes_on
+        acquitted[open_runs] = now
+        for name, hit in (("regression", slower), ("improvement", named), ("unchanged", unchanged)):
+            status[open_runs[hit]] = name
+            pairs[open_runs[hit]] = n
+        open_runs = open_runs[~(slower | named | unchanged)]
+    status[open_runs[acquitted[open_runs]]] = "unchanged"
+    return Replay(status, pairs)
+
+
+def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
+    """Number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
+    matrix = holds.astype(np.float32)
+    runs, values = counts.shape
+    # In slices that BLAS multiplies in one thread: on a busy machine its threads wait for each other.
+    slices = np.zeros((-(-runs // _SLICE), _SLICE, values), dtype=np.float32)
+    slices.reshape(-1, values)[:runs] = counts
+    products = np.matmul(slices, matrix).reshape(-1, values)[:runs]
+    products += np.diagonal(matrix)
+    result: NDArray[np.float32] = 0.5 * np.einsum("ij,ij->i", products, counts)
+    return result
+
+
+def _may_name_after(look: int, looks: Looks, m: int) -> bool:
+    later = zip(looks.pairs[look + 1 :], looks.convict[look + 1 :], strict=True)
+    return any(2.0**-n <= looks.alpha / m * share for n, share in later)
+
+
+def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934), by bisection on the binomial tails.
+
+    Raises ValueError unless 0 ≤ hits ≤ trials and trials ≥ 1.
+    """
+    if not 0 <= hits <= trials or trials < 1:
+        raise ValueError(f"{hits} of {trials} is no share")
+    k = np.arange(trials + 1)
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])
+    ways = factorials[trials] - factorials[k] - factorials[trials - k]
+    miss = (1 - level) / 2
+
+    def at_most(most: int, share: float) -> float:
+        terms = ways[: most + 1] + k[: most + 1] * math.log(share) + (trials - k[: most + 1]) * math.log1p(-share)
+        return float(np.exp(terms).sum())
+
+    def solve(most: int, tail: float) -> float:
+        """The share at which `most` or fewer hits have the probability `tail`; the probability falls with it."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            half = 0.5 * (low + high)
+            low, high = (half, high) if at_most(most, half) > tail else (low, half)
+        return 0.5 * (low + high)
+
+    low = 0.0 if hits == 0 else solve(hits - 1, 1 - miss)
+    high = 1.0 if hits == trials else solve(hits, miss)
+    return low, high
+
+
+def step_for(share: float) -> float | None:
+    """The smallest readable limit that is no smaller than `share`; None where it exceeds them all."""
+    return next((step for step in STEPS if step >= share * (1 - 1e-9)), None)

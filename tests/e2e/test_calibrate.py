@@ -1,0 +1,220 @@
+"""`perfci calibrate` and `perfci list --plan`: what this machine can show, before anything is judged."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from perfci.model.policy_text import parse_policy
+
+from .conftest import Repo, adding
+
+EXTENSION = Path(__file__).parents[2] / "examples" / "extension"
+LIMITS = "limits: [{cases: '*', metric: time, regression: 10%}]\n"
+PLANTED = """
+    import perfci
+    from amount import EXTRA
+
+    def work(n):
+        total = 0.0
+        for i in range(n):
+            total += i * 0.5
+        return total
+
+    @perfci.kernel(devices=["cpu"])
+    def planted(bench):
+        return lambda: work(40_000 + EXTRA)
+
+    @perfci.kernel(devices=["cpu"])
+    def honest(bench):
+        return lambda: work(40_000)
+"""
+
+
+@pytest.fixture
+def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    return {**env, "PERFCI_CALIBRATION": str(tmp_path / "calibrations")}
+
+
+def calibration(repo: Repo) -> dict:
+    return json.loads((repo.root / "perfci-out" / "calibration" / "calibration.json").read_text())
+
+
+def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
+    """The one story: calibrate, see what can be shown, be told of a limit that cannot be held, be refused under strict."""
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    plan = repo.perfci("list", "--plan")
+    assert plan.code == 0, plan.err
+    assert "unknown: run perfci calibrate" in plan.out
+    assert "≈" in plan.out
+
+    repo.write("kernels/adding.py", "this is not committed, hence not measured")
+    run = repo.perfci("calibrate", "--pairs", "8", "--json")
+    assert run.code in (0, 1), run.out + run.err
+    found = json.loads(run.out)
+    assert found == calibration(repo)
+    assert [(case["case"], case["pairs"]) for case in found["cases"]] == [("adding", 8)]
+    assert found["cases"][0]["noise"] > 0
+    assert found["cases"][0]["seconds"] > 0.1
+    assert found["red"]["runs"] == 2000
+    assert any("not committed" in note for note in found["notes"])
+    assert [path.stem for path in (tmp_path / "calibrations").iterdir()] == list(found["machines"].values())
+    folder = repo.root / "perfci-out" / "calibration"
+    assert parse_policy((folder / "policy.yaml").read_text()).suite == ["kernels/*.py"]
+    assert "| `adding` |" in (folder / "calibration.md").read_text()
+    assert not (repo.root / "perfci-out" / "results.json").exists(), "a calibration is no comparison"
+
+    repo.write("kernels/adding.py", adding())
+    plan = json.loads(repo.perfci("list", "--plan", "--json").out)["plan"]
+    assert [(case["case"], case["source"]) for case in plan["cases"]] == [("adding", "calibration")]
+    assert plan["cases"][0]["smallest"] > 0
+    assert not plan["estimated"]
+
+    repo.policy("limits: [{cases: '*', metric: time, regression: 0.001%}]\n")
+    repo.commit("a limit that nobody can hold")
+    assert "inconclusive" in repo.perfci("list", "--plan").out
+    strict = repo.perfci("compare", "--base", "HEAD", "--strict")
+    assert strict.code == 2, strict.out + strict.err
+    assert "adding: a limit of 0.001 % on time is under" in strict.err.strip().splitlines()[-1]
+    assert not strict.results["cases"][0]["pairs"], "refused before measuring"
+    warned = repo.perfci("compare", "--base", "HEAD", "--budget", "1s")
+    assert warned.code == 0, warned.out + warned.err
+    assert any("adding: a limit of 0.001 % on time is under" in note for note in warned.report["notes"])
+
+
+@pytest.mark.parametrize(
+    ("prepare", "args", "words"),
+    [
+        (lambda repo: None, [], "has no commit"),
+        (lambda repo: repo.commit(), [], "perfci.yaml: is not in HEAD"),
+        (lambda repo: repo.commit(), ["--pairs", "3"], "--pairs 3"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_one_line(repo: Repo, prepare, args, words) -> None:
+    repo.write("readme", "hello")
+    prepare(repo)
+    repo.policy(LIMITS)
+    run = repo.perfci("calibrate", *args)
+    assert run.code == 2, run.out + run.err
+    assert words in run.err
+    assert len(run.err.strip().splitlines()) == 1
+
+
+def test_a_budget_that_ends_too_early_calibrates_nothing(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    run = repo.perfci("calibrate", "--budget", "1ms")
+    assert run.code == 3, run.out + run.err
+    assert "nothing was calibrated" in run.err
+    assert "the budget ended" in run.err
+
+
+# An arm effect of 3 in 1000, planted by a build that gives head more work, as an unlucky path or link order would.
+
+PLANT = """
+    path: []
+    build: |
+      case "$PERFCI_SITE" in */head/*) extra={extra} ;; *) extra=0 ;; esac
+      echo "EXTRA = $extra" > "$PERFCI_SITE/amount.py"
+"""
+REPORT = """
+    import json, os, pathlib, random
+    from amount import EXTRA
+
+    count = pathlib.Path("count")  # in the arm's tree, so that each arm repeats its own noise in every run of the test
+    number = int(count.read_text()) + 1 if count.exists() else 0
+    count.write_text(str(number))
+    random.seed(f"{EXTRA}/{number}")
+    with open(os.environ["PERFCI_METRICS"], "w") as file:
+        for case, steps in (("planted", 40_000 + EXTRA), ("honest", 40_000)):
+            for _ in range(2):
+                time = steps * 25e-9 * (1 + random.gauss(0, 0.002))
+                print(json.dumps({"case": case, "metric": "time", "value": time, "unit": "s"}), file=file)
+"""
+
+
+def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
+    """Times are made of the work that the build asks for, and of noise of 0.2 %, so that any machine will do."""
+    repo.policy(PLANT.format(extra=120) + "    commands: [{name: app, run: python3 report.py, reads: perfci}]\n")
+    repo.write("report.py", REPORT)
+    repo.commit()
+    run = repo.perfci("calibrate")
+    found = {case["case"]: case for case in calibration(repo)["cases"]}
+    assert found["app/planted"]["differs"], run.out
+    assert found["app/planted"]["low"] < 0.003 < found["app/planted"]["high"]
+    assert not found["app/honest"]["differs"], run.out
+    assert run.code == 1, run.out
+    assert "warning: `app/planted`: head is 0." in run.out
+    assert "although the code is the same" in run.out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_planted_arm_effect_of_a_real_loop_is_caught(repo: Repo) -> None:
+    repo.policy(PLANT.format(extra=120))
+    repo.write("kernels/planted.py", PLANTED)
+    repo.commit()
+    run = repo.perfci("calibrate", "--pairs", "128", timeout=380)
+    found = {case["case"]: case for case in calibration(repo)["cases"]}
+    assert found["planted"]["low"] < 0.003 < found["planted"]["high"], run.out
+    assert not found["honest"]["differs"], run.out
+    if found["planted"]["high"] - found["planted"]["low"] > 0.004:
+        pytest.skip(f"needs a quieter machine: pairs scatter by {found['planted']['noise']:.2%}")
+    assert found["planted"]["differs"], run.out
+    assert run.code == 1, run.out
+
+
+ON_GPU = """
+    import perfci, torch
+    from amount import EXTRA
+
+    @perfci.kernel(devices=["cuda"])
+    def planted(bench):
+        x = bench.randn(2**26 + 2**20, dtype=torch.bfloat16)
+        out = torch.empty_like(x)
+        n = 2**26 + EXTRA
+        return lambda: torch.add(x[:n], 1.0, out=out[:n])
+
+    @perfci.kernel(devices=["cuda"])
+    def honest(bench):
+        x = bench.randn(2**26, dtype=torch.bfloat16)
+        out = torch.empty_like(x)
+        return lambda: torch.add(x, 1.0, out=out)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_a_planted_arm_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> None:
+    """0.3 % more elements in one arm of a kernel that memory bounds."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    policy = f"version: 1\nsuite: [kernels/*.py]\npython: {sys.executable}\ndevices: [cuda]\n"
+    repo.write("perfci.yaml", policy + dedent(PLANT.format(extra=196_608)))
+    repo.write("kernels/planted.py", ON_GPU)
+    repo.commit()
+    run = repo.perfci("calibrate")
+    found = {case["case"]: case for case in calibration(repo)["cases"]}
+    assert found["planted"]["differs"], run.out + run.err
+    assert 0.002 < found["planted"]["effect"] < 0.004, run.out
+    assert not found["honest"]["differs"], run.out
+    assert run.code == 1, run.out
+
+
+@pytest.mark.slow
+def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
+    """examples/extension, its C++ compiled in two folders: no arm effect that matters, and no red run."""
+    shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
+    repo.commit()
+    run = repo.perfci("calibrate", "--pairs", "32")
+    assert run.code == 0, run.out + run.err
+    found = calibration(repo)
+    assert found["red"]["red"] == 0
+    assert all(case["replayed"]["unchanged"] >= 0.99 for case in found["cases"]), run.out
