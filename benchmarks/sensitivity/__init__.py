@@ -1,0 +1,1 @@
+"""How well does perfci find slow-downs, and how often does it cry wolf, beside other ways to gate: see README.md."""
