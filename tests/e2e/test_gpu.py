@@ -69,6 +69,62 @@ def test_slow_down_and_a_poisoned_context(repo: Repo) -> None:
     assert run.results["fingerprint"]["devices"]["cuda"]
 
 
+CONTRACTS = """
+    import perfci
+    import torch
+
+    @perfci.kernel(devices=["cuda"])
+    def captured(bench):
+        x = bench.randn(1024, 1024)
+        bench.reference(lambda: torch.sin(x.double()), rtol=1e-5, atol=1e-6)
+        return lambda: torch.sin(x)
+
+    @perfci.kernel(devices=["cuda"])
+    def synchronises(bench):
+        x = bench.randn(1024, 1024)
+        return lambda: torch.sin(x) if x.sum().item() < 1e9 else x
+
+    @perfci.kernel(devices=["cuda"], contract="hot")
+    def in_the_cache(bench):
+        x = bench.randn(1024, 1024)
+        return lambda: torch.sin(x)
+
+    @perfci.kernel(devices=["cuda"], contract="steady")
+    def cannot_be_steady(bench):
+        x = bench.randn(1024, 1024)
+        return lambda: torch.sin(x) if x.sum().item() < 1e9 else x
+
+    @perfci.kernel(devices=["cuda"])
+    def more_than_half_of_the_memory(bench):
+        gpu = torch.cuda.get_device_properties(0).total_memory
+        x = bench.zeros(int(0.55 * gpu) // 4)
+        return lambda: x[: 2**24].add_(1.0)
+"""
+
+
+def test_contracts_and_their_reasons(repo: Repo) -> None:
+    """Steady where it can be captured, else cold and why; what was asked for or not at all; large cases alternate."""
+    limits = "limits: [{cases: '*', metric: time, regression: 10%}]"
+    repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\nbudget: 90s\n{limits}\n")
+    repo.write("kernels/k.py", CONTRACTS)
+    repo.commit("base")
+    run = repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 3, "a case that fails in both arms measures nothing: " + run.out + run.err
+    cases = {case["id"]: case for case in run.results["cases"]}
+    contract = {name: case["arms"]["head"]["contract"] for name, case in cases.items()}
+    assert contract["captured"]["name"] == "steady"
+    assert contract["captured"]["sets"] > 10
+    assert contract["synchronises"]["name"] == "cold"
+    assert "base cannot be captured into a CUDA graph" in contract["synchronises"]["because"]
+    assert contract["in_the_cache"]["name"] == "hot"
+    assert "contract steady" in cases["cannot_be_steady"]["arms"]["head"]["reason"]["text"]
+    assert "together they need" in contract["more_than_half_of_the_memory"]["arms"]
+    for name in ("captured", "in_the_cache", "more_than_half_of_the_memory", "synchronises"):
+        assert len(cases[name]["pairs"]) >= 8, (name, run.out, run.err)
+        assert all(pair["clock"]["base"]["hertz"] > 5e8 for pair in cases[name]["pairs"])
+    assert cases["captured"]["pairs"][0]["values"]["head"]["time"] > 1.2e-6, "4 MB are read from memory, not cache"
+
+
 NVBENCH = """
     import sys
 

@@ -20,6 +20,7 @@ from perfci.measure.effort import adapt
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
+from perfci.measure.order import next_batch
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
@@ -265,12 +266,13 @@ class Measurement:
                     for case in open_cases:
                         case.stopped = "budget"
                     break
-                index = min(len(case.pairs) for case in open_cases)
-                batch = [case for case in open_cases if len(case.pairs) == index]
+                batch = next_batch(open_cases, plan, plan.budget - spent)
+                # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
+                index = sum(len(case.pairs) for case in measurable)
                 if plan.exact_pairs is None:
                     for case in batch:
                         adapt(case, benches, plan)
-                self._round(batch, index, plan, benches, runner, journal)
+                self._round(batch, index, start + plan.budget, plan, benches, runner, journal)
                 done = max((len(case.pairs) for case in measurable), default=0)
                 left = sum(1 for case in measurable if self._open(case, plan))
                 self.progress.pair(done, left, len(measurable), time.monotonic() - start, plan.budget)
@@ -298,6 +300,7 @@ class Measurement:
         self,
         batch: Sequence[Case],
         index: int,
+        deadline: float,
         plan: Plan,
         benches: Mapping[DeviceKind, Bench],
         runner: Runner,
@@ -323,10 +326,12 @@ class Measurement:
         for device, bench in benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
             if kernels:
-                run_round(bench, kernels, index, done)
+                run_round(bench, kernels, index, done, deadline)
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
         random.Random(f"{plan.seed}/commands/{index}").shuffle(names)
         for name in names:
+            if time.monotonic() >= deadline:
+                break
             for outcome in runner.run_pair(
                 name, [c for c in batch if c.kernel == name and c.origin == "command"], plan.seed, index
             ):

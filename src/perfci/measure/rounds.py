@@ -60,10 +60,17 @@ class Outcome:
     failures: dict[ArmName, Reason] = field(default_factory=dict)
 
 
-def run_round(bench: Bench, cases: Sequence[Case], index: int, done: Callable[[Outcome], None]) -> None:
+def run_round(
+    bench: Bench,
+    cases: Sequence[Case],
+    index: int,
+    done: Callable[[Outcome], None],
+    deadline: float = math.inf,
+) -> None:
     """Measure one pair of each case. A case that breaks a launch costs that case; the rest goes on in new launches.
 
-    `done` is called as each case ends, so that nothing finished is lost.
+    `done` is called as each case ends, so that nothing finished is lost. No case is begun after `deadline`, in seconds
+    of the monotonic clock.
     """
     rng = random.Random(f"{bench.seed}/round/{index}")
     todo = list(cases)
@@ -73,6 +80,8 @@ def run_round(bench: Bench, cases: Sequence[Case], index: int, done: Callable[[O
     with ExitStack() as stack:
         stack.callback(_close_all, launches)
         for case in todo:
+            if time.monotonic() >= deadline:
+                break
             if bench.setups[case.key].alternating:
                 _close_all(launches)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))

@@ -1,0 +1,54 @@
+"""Which cases get the next pair when the budget will not do for all: those that it can still decide."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfci.model.plan import Plan
+from perfci.model.results import Case
+from perfci.stats.calibration import factors
+from perfci.stats.decide import margin
+from perfci.stats.equal_clock import log_ratios
+
+
+def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
+    """The open cases that are measured next. `left`: seconds of the budget.
+
+    Up to the first look all go on alike, those with the fewest pairs first. After it, where what all still need does
+    not fit into `left`, those that need least come first, as many as fit, and those whose scatter says that no number
+    of pairs will decide them come last.
+    """
+    fewest = min(len(case.pairs) for case in cases)
+    first = plan.looks.pairs[0]
+    if plan.exact_pairs is not None or fewest < first:
+        return [case for case in cases if len(case.pairs) == fewest]
+    needs = {case.key: _seconds_needed(case, plan) for case in cases}
+    if math.fsum(needs.values()) <= left:
+        return list(cases)
+    chosen: list[Case] = []
+    taken = 0.0
+    for case in sorted(cases, key=lambda case: (needs[case.key], case.key)):
+        if chosen and taken + needs[case.key] > left:
+            break
+        chosen.append(case)
+        taken += needs[case.key]
+    return chosen
+
+
+def _seconds_needed(case: Case, plan: Plan) -> float:
+    """Until the look at which pairs that scatter like these are decided; infinite where there is none."""
+    ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
+    spread = float(np.std(ratios, ddof=1)) if len(ratios) > 1 else math.nan
+    margins = [
+        margin(judgement.bound, judgement.better)
+        for judgement in plan.judgements
+        if (judgement.case, judgement.device, judgement.kind) == (case.id, case.device, "regression")
+    ]
+    each = sum(sum(pair.seconds.values()) for pair in case.pairs) / len(case.pairs)
+    if not margins or not math.isfinite(spread):
+        return each  # an absolute limit, or a metric of its own: one pair at a time
+    for pairs, factor in sorted(factors(plan.looks, plan.m).items()):
+        if pairs > len(case.pairs) and factor * spread <= min(margins):
+            return (pairs - len(case.pairs)) * each
+    return math.inf

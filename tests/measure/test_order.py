@@ -1,0 +1,52 @@
+"""When the budget will not do for all, it goes to those that it can still decide."""
+
+import numpy as np
+
+from perfci.measure.order import next_batch
+from perfci.model.plan import Judgement, Plan
+from perfci.model.results import Case, CaseArm, Pair
+
+
+def case(name: str, pairs: int, scatter: float, seconds: float = 1.0) -> Case:
+    rng = np.random.default_rng(sum(map(ord, name)))
+    ratios = np.exp(scatter * rng.standard_normal(pairs))
+    made = [
+        Pair(index=i, values={"base": {"time": 1.0}, "head": {"time": float(x)}}, seconds={"block": seconds})
+        for i, x in enumerate(ratios)
+    ]
+    return Case(id=name, kernel=name, device="cpu", arms={"base": CaseArm(), "head": CaseArm()}, pairs=made)
+
+
+def plan(*names: str, exact: int | None = None) -> Plan:
+    asked = [
+        Judgement(case=name, device="cpu", metric="time", unit="s", better="lower", kind="regression", bound=0.02)
+        for name in names
+    ]
+    return Plan(seed=0, arms=["base", "head"], judgements=asked, m=len(names), exact_pairs=exact)
+
+
+def ids(cases: list[Case]) -> list[str]:
+    return [one.id for one in cases]
+
+
+def test_up_to_the_first_look_all_go_on_alike() -> None:
+    cases = [case("behind", 3, 0.5), case("ahead", 4, 0.001)]
+    assert ids(next_batch(cases, plan("behind", "ahead"), left=0.1)) == ["behind"]
+
+
+def test_with_time_enough_nobody_waits() -> None:
+    cases = [case("calm", 8, 0.004), case("louder", 12, 0.008)]
+    assert ids(next_batch(cases, plan("calm", "louder"), left=1000)) == ["calm", "louder"]
+
+
+def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hopeless() -> None:
+    cases = [case("hopeless", 8, 0.2), case("louder", 8, 0.009), case("calm", 8, 0.005)]
+    asked = plan("hopeless", "louder", "calm")
+    assert ids(next_batch(cases, asked, left=10)) == ["calm"]
+    assert ids(next_batch(cases, asked, left=1000)) == ["calm", "louder"]
+    assert ids(next_batch(cases[:1], asked, left=10)) == ["hopeless"], "when nothing else is open it may try"
+
+
+def test_calibration_takes_pairs_of_all() -> None:
+    cases = [case("hopeless", 8, 0.2), case("calm", 8, 0.001)]
+    assert ids(next_batch(cases, plan("hopeless", "calm", exact=32), left=1)) == ["hopeless", "calm"]
