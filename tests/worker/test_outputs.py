@@ -483,6 +483,6 @@ def test_on_a_gpu_a_cached_result_is_found_and_a_computed_one_passes():
             return run
 
         with collecting() as kernels:
-            kernel()(lambda bench: declared(bench))
+            kernel(name="cached")(lambda bench: declared(bench))
         result = check_case(kernels[0], [{}], "cuda", 0)
         assert result["ok"] is not stores, result["text"]

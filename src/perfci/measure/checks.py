@@ -108,6 +108,7 @@ def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe
         launch.close()
         return replace(probe, refused=died.reason.text)
     if found["refused"]:
+        launch.close()  # torch still takes the memory of whatever comes next for that of the failed capture
         return replace(probe, refused=found["refused"])
     return replace(probe, graph_seconds=found["seconds"], launches=found["launches"])
 

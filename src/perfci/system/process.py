@@ -315,6 +315,8 @@ class Launch:
         self.channel = channel
         self.log = log
         self.alive = True
+        self.leaving = False
+        """Whether it was dismissed and its exit is still to be collected."""
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
@@ -357,13 +359,20 @@ class Launch:
         self.alive = False
         self.parent.kill(self.ident)
 
+    def dismiss(self) -> None:
+        """Tell the launch to end by itself, without waiting for it."""
+        if self.alive:
+            self.alive = False
+            self.leaving = True
+            with contextlib.suppress(OSError):  # it is gone; its exit is collected by close()
+                self.channel.send({"op": "bye"})
+            self.channel.close()
+
     def close(self) -> None:
         """Let the launch end by itself; kill it if it does not."""
-        if not self.alive:
+        self.dismiss()
+        if not self.leaving:
             return
-        self.alive = False
-        with contextlib.suppress(OSError):  # it is gone; its exit is collected below
-            self.channel.send({"op": "bye"})
-        self.channel.close()
+        self.leaving = False
         if self.parent.wait_exit(self.ident, 5) is None:
             self.parent.kill(self.ident)
