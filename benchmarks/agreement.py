@@ -2,9 +2,9 @@
 
     python benchmarks/agreement.py [PROCESSES]
 
-Both time the cases of kernels/ named below, drawn by the same code. A process of NVBench and a launch of perfci take
-turns. Prints for each case the ratio of the medians over processes, in time and in cycles (time × the SM clock that the
-tool measured itself), and ends with 1 where one in cycles is off by more than 2 %.
+Both time the cases of kernels/ named below, drawn by the same code. Groups of processes of both take turns. Prints for
+each case the ratio of the medians over processes, in time and in cycles (time × the SM clock that the tool measured
+itself), and ends with 1 where one in cycles is off by more than 2 %.
 """
 
 import json
@@ -28,6 +28,8 @@ CASES = [
     ("matmul", "matmul", {"n": 8192, "dtype": "bf16"}),
     ("copy", "copy", {"mib": 512}),
 ]
+GROUP = 4
+"""Processes of one tool before the other's turn."""
 COPY = """
 import perfci
 
@@ -89,16 +91,12 @@ class Quiet:
         """Nothing."""
 
 
-def of_perfci(folder: Path, seed: int) -> dict[str, tuple[float, float]]:
-    """One launch: case id → (seconds, cycles)."""
-    options = Options("run", folder, folder / "out", devices=["cuda"], exact_pairs=1, quick=True, seed=seed)
+def of_perfci(folder: Path, seed: int) -> dict[str, list[tuple[float, float]]]:
+    """GROUP launches: case id → (seconds, cycles) of each."""
+    options = Options("run", folder, folder / "out", devices=["cuda"], exact_pairs=GROUP, quick=True, seed=seed)
     results: Results = Measurement(options, Quiet()).measure()
-    found = {}
-    for case in results.cases:
-        if case.pairs:
-            values = case.pairs[0].values["head"]
-            found[case.id] = (values["time"], values["cycles"])
-    return found
+    values = {case.id: [pair.values["head"] for pair in case.pairs] for case in results.cases}
+    return {ident: [(one["time"], one["cycles"]) for one in found] for ident, found in values.items()}
 
 
 def of_nvbench(folder: Path, seed: int) -> list[tuple[float, float]]:
@@ -127,7 +125,7 @@ def _value(summary: dict[str, Any]) -> float:
 def main(processes: int) -> int:
     """Measure, print, and say whether all agree."""
     ids = ["/".join([name, *(f"{k}={v}" for k, v in params.items())]) for _, name, params in CASES]
-    ours: list[dict[str, tuple[float, float]]] = []
+    ours: dict[str, list[tuple[float, float]]] = {ident: [] for ident in ids}
     theirs: list[list[tuple[float, float]]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -138,13 +136,15 @@ def main(processes: int) -> int:
         suite = ", ".join(sorted({f"{file}.py" for file, _, _ in CASES}))
         limits = "\n".join(f"  - {{cases: '{i}', metric: time, max: 1s}}" for i in ids)
         (folder / "perfci.yaml").write_text(f"version: 1\nsuite: [{suite}]\ncontract: cold\nlimits:\n{limits}\n")
-        for seed in range(processes):
-            ours.append(of_perfci(folder, seed))
-            theirs.append(of_nvbench(folder, seed))
+        for seed in range(0, processes, GROUP):
+            found = of_perfci(folder, seed)
+            for ident in ids:
+                ours[ident] += found[ident]
+            theirs += [of_nvbench(folder, seed + number) for number in range(GROUP)]
     worst = 0.0
     print(f"{processes} processes of each\n{'case':44}{'perfci':>11}{'NVBench':>11}{'time':>9}{'cycles':>9}")
     for number, ident in enumerate(ids):
-        mine = [statistics.median(one[ident][k] for one in ours) for k in (0, 1)]
+        mine = [statistics.median(one[k] for one in ours[ident]) for k in (0, 1)]
         other = [statistics.median(one[number][k] for one in theirs) for k in (0, 1)]
         ratios = [a / b - 1 for a, b in zip(mine, other, strict=True)]
         worst = max(worst, abs(ratios[1]))

@@ -134,7 +134,7 @@ def main(kind: str, runs: int) -> int:
     right = 0
     changes = []
     start = time.monotonic()
-    asked = ("--device", "cuda", "--quick", *GPU_CASES) if kind == "gpu" else ()
+    asked = ("--device", "cuda", *GPU_CASES) if kind == "gpu" else ()
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         base = make(kind, repo)

@@ -103,7 +103,7 @@ def measured(
 
 SDPA = Work(flops=4 * 32 * 8 * 512 * 512 * 64, read=3 * 32 * 8 * 512 * 64 * 2, written=32 * 8 * 512 * 64 * 2)
 RESAMPLE = Work(read=9.2e6, written=4.2e6, items=32, item="samples")
-CONTRACT = {"cache": "cold", "timer": "CUDA events", "threads": "1"}
+CONTRACT = {"name": "cold", "cache": "L2 flushed", "timer": "CUDA events", "threads": "1"}
 
 
 def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fields: Any) -> CaseFacts:

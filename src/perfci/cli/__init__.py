@@ -199,6 +199,7 @@ def calibrate(
     resume: Resume = False,
     python: Python = None,
     seed: Seed = None,
+    lock_clocks: LockClocks = None,
     wait: Wait = "10m",
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
@@ -214,7 +215,7 @@ def calibrate(
 
     calibrate_machine(
         pairs, where=where, out=out, cases=cases, base=None, device=device, quick=False, budget=budget, strict=False,
-        resume=resume, committed=True, python=python, seed=seed, wait=wait, json=json,
+        resume=resume, committed=True, python=python, seed=seed, lock_clocks=lock_clocks, wait=wait, json=json,
     )  # fmt: skip
 
 

@@ -323,6 +323,8 @@ class Measurement:
 
         if self.watch is not None:
             self.watch.look()
+        if self.lock is not None:
+            self.lock.require()
         for device, bench in benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
             if kernels:

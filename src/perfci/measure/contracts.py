@@ -163,10 +163,9 @@ def rotation_sets(footprint: int, l2_bytes: int) -> int:
 def _cache(contract: Contract, sets: int, footprint: int, l2_bytes: int) -> str:
     if contract == "hot":
         return "hot: one input set"
-    many = f"rotated through {sets} input set{'s' if sets > 1 else ''}"
     if footprint * sets >= ROTATION * l2_bytes:
-        return f"{many}, {ROTATION} × L2 or more"
-    return f"{many}, {footprint * sets / max(l2_bytes, 1):.2g} × L2: inputs may stay in the L2"
+        return f"input sets rotated, {ROTATION} × L2 or more"
+    return f"input sets rotated, {footprint * sets / max(l2_bytes, 1):.2g} × L2: inputs may stay in the L2"
 
 
 def _must_alternate(probes: Mapping[ArmName, Probe], gpu: Gpu, contract: Contract) -> str:

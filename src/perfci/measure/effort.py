@@ -12,12 +12,17 @@ from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.stats.components import Components, Costs, components
 from perfci.stats.decide import margin
+from perfci.stats.equal_clock import log_ratios
 
 LEAST_PAIRS = 2
 """Pairs of the planned schedule before it is changed."""
+CALM = 4
+"""Pairs that scatter by the margin over this are calm enough: 8 of them acquit unchanged code in over 99 % of runs."""
 SHARE = 6
-"""What differs within launches may scatter by the margin over this: with as much again between launches the pairs
-then scatter by a quarter of the margin, and 8 of them acquit unchanged code with a probability of over 99 %."""
+"""What differs within launches may scatter by the margin over this: that leaves as much again for what differs
+between launches."""
+SEEN = 4
+"""Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
 MOST = 16
 """Placements of a launch, and blocks of a placement, at most."""
 DEAREST = 2.0
@@ -27,8 +32,8 @@ DEAREST = 2.0
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     """Set the placements and blocks of the next pair of `case`, alike in both arms.
 
-    Only the scatter within launches is looked at, which is the same whichever arm is called base: the signs of the
-    pairs stay independent of what is chosen, and the tests stay exact.
+    What is looked at, scatter within launches and squares of the pairs' log ratios, is the same whichever arm is called
+    base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
     """
     bench = benches.get(case.device)
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
@@ -45,7 +50,12 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     costs = _costs(case)
     if costs is None:
         return
-    bench.setups[case.key] = _chosen(setup, found, costs, min(margins) / SHARE, plan)
+    target = min(margins) / SHARE
+    ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
+    if len(ratios) >= SEEN:
+        size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
+        target *= min(1.0, min(margins) / CALM / size) if size > 0 else 1.0
+    bench.setups[case.key] = _chosen(setup, found, costs, target, plan)
 
 
 def _costs(case: Case) -> Costs | None:

@@ -7,9 +7,10 @@ stands in the Report, and the quotient of two times that stand side by side.
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from perfci.model.base import ARMS, ArmName, DeviceKind
 from perfci.model.report import CLASSES, CaseFacts, Class, Measured, Report, Row, Stats
@@ -364,7 +365,7 @@ class View:
         groups: dict[str, int] = {}
         for facts in self.report.facts:
             if facts.contract:
-                text = ", ".join(f"{key} {value}" for key, value in sorted(facts.contract.items()))
+                text = _contract(facts.contract)
                 groups[text] = groups.get(text, 0) + 1
         return sorted(groups.items(), key=lambda item: (-item[1], item[0]))
 
@@ -386,7 +387,7 @@ class View:
             ("memory", plain(show(float(facts.memory), "B")) if facts.memory else ""),
             ("perfci", facts.perfci),
         ]
-        pairs += [(key, str(value)) for key, value in sorted(facts.extra.items())]
+        pairs += _device_facts(facts.extra)
         for arm in ARMS:
             if arm in report.arms:
                 code = report.arms[arm]
@@ -404,3 +405,59 @@ def by_class(rows: Iterable[Row]) -> str:
     for row in rows:
         numbers[row.class_] = numbers.get(row.class_, 0) + 1
     return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)
+
+
+_OF_ONE_CASE = ("launches_a_graph", "rotated_bytes", "sets")
+"""Parts of a contract that follow from the size and time of a case."""
+_AMOUNTS = {
+    "l2_bytes": ("L2", "B"),
+    "memory_bytes": ("device memory", "B"),
+    "empty_pair_seconds": ("empty event pair", "s"),
+}
+
+
+def _contract(contract: Mapping[str, str]) -> str:
+    """A contract in words, its name first."""
+    rest = {key: value for key, value in sorted(contract.items()) if key not in ("name", *_OF_ONE_CASE)}
+    words = [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
+    return f"{contract.get('name', 'unnamed')}: {', '.join(words)}"
+
+
+def _device_facts(extra: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the fingerprint knows of the device besides its name, as name and value."""
+    pairs = []
+    for key, value in sorted(extra.items()):
+        if key in _AMOUNTS:
+            name, unit = _AMOUNTS[key]
+            pairs.append((name, plain(show(float(value), unit))))
+        elif key == "ceilings":
+            pairs += [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(value.items())]
+        elif key == "nvml":
+            told = {name: fact for name, fact in sorted(value.items()) if fact is not None and name != "driver"}
+            pairs.append(
+                (
+                    "GPU set-up",
+                    ", ".join(f"{name.replace('_', ' ')} {_fact(name, fact)}" for name, fact in told.items()),
+                )
+            )
+        else:
+            pairs.append((key, str(value)))
+    return pairs
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text + {"max_sm_clock": " MHz", "power_limit": " W"}.get(name, "")
+
+
+def _ceilings(found: Mapping[str, Any]) -> str:
+    """Measured rates, those that were to be had."""
+    rates = [(name, found.get(name), "B/s", 1.0) for name in ("read", "copy", "to_device", "to_host")]
+    rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted((found.get("matmul") or {}).items())]
+    return ", ".join(
+        f"{name.replace('_', ' ')} {plain(show(rate['value'] * factor, unit))}"
+        for name, rate, unit, factor in rates
+        if rate and rate.get("value")
+    )

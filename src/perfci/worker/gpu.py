@@ -22,6 +22,9 @@ HOLD_LIMIT = 0.1
 EMPTY_PAIRS = 100
 """Event pairs with nothing between them whose median is reported: pygpubench's number."""
 
+EMPTY_HOLD = 10e-3
+"""Seconds that the GPU is held back meanwhile: queueing these events takes the CPU one or two."""
+
 Events = list[tuple[Any, Any]]
 
 
@@ -85,7 +88,7 @@ class Rig:
 
     def empty_pair(self) -> float:
         """Median seconds between the events of a pair with nothing between them: what every sample contains."""
-        self.hold(1e-3)
+        self.hold(EMPTY_HOLD)
         pairs = []
         for _ in range(EMPTY_PAIRS):
             begin, end = self.event(), self.event()
