@@ -26,7 +26,7 @@ CASES = [
     ("sdpa", "sdpa", {"seq": 1024}),
     ("matmul", "matmul", {"n": 4096, "dtype": "bf16"}),
     ("matmul", "matmul", {"n": 8192, "dtype": "bf16"}),
-    ("copy", "copy", {"mib": 512}),
+    ("copies", "copy", {"mib": 512}),
 ]
 GROUP = 4
 """Processes of one tool before the other's turn."""
@@ -129,9 +129,9 @@ def main(processes: int) -> int:
     theirs: list[list[tuple[float, float]]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file in {file for file, _, _ in CASES} - {"copy"}:
+        for file in {file for file, _, _ in CASES} - {"copies"}:
             (folder / f"{file}.py").write_bytes((HERE / "kernels" / f"{file}.py").read_bytes())
-        (folder / "copy.py").write_text(COPY)
+        (folder / "copies.py").write_text(COPY)
         (folder / "program.py").write_text(PROGRAM)
         suite = ", ".join(sorted({f"{file}.py" for file, _, _ in CASES}))
         limits = "\n".join(f"  - {{cases: '{i}', metric: time, max: 1s}}" for i in ids)

@@ -62,7 +62,7 @@ def check_case(
         return result
     for params in params_sets:
         first = prepare(kernel, params, device, seed, 0, True)
-        sizes = _sizes(first.fn())
+        sizes = _sizes(first.fn(), first)
         first.bench.release()
         del first
         prepared = prepare(kernel, params, device, seed, 0, True)
@@ -108,7 +108,7 @@ def verify(prepared: Prepared, rtol: Optional[float] = None, atol: Optional[floa
         return Outcome(False, "invalid", None, replaced)
     out = prepared.fn()
     _synchronize(prepared)
-    return _again(prepared, out, _sizes(out), rtol, atol)
+    return _again(prepared, out, _sizes(out, prepared), rtol, atol)
 
 
 def verify_replay(
@@ -186,10 +186,10 @@ def _rewritten(
     return _outcomes(checked, execute(), again, rtol, atol)
 
 
-def _sizes(out: Any) -> list[int]:
+def _sizes(out: Any, prepared: Prepared) -> list[int]:
     """Of what a result holds; nothing of a result that is not there, which the check itself will say."""
     try:
-        return leaf_sizes(plain(out))
+        return leaf_sizes(plain(out), prepared.bench.holds)
     except Unfinished:
         return []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .compare import is_array, is_tensor, leaves
@@ -22,10 +22,15 @@ FILL_WITH_ONES = 0x100
 """Value of M_PERTURB: not 0, which switches it off, and with a low byte whose complement, the filling, is 0xFF."""
 
 
-def leaf_sizes(out: Any) -> list[int]:
-    """Bytes of the memory behind each array, tensor and buffer in a result, each size once, ascending."""
+def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) -> list[int]:
+    """Bytes of the memory behind each array, tensor and buffer in a result, each size once, ascending.
+
+    Left out are tensors of which `drawn` says that they lie in memory that was there before the kernel ran.
+    """
     sizes = set()
     for _, leaf in leaves(out, ()):
+        if is_tensor(leaf) and drawn(leaf):
+            continue
         if is_tensor(leaf):
             sizes.add(leaf.untyped_storage().nbytes())
         elif is_array(leaf):
@@ -69,7 +74,15 @@ def _poison_cached(sizes: Sequence[int], device: str) -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     # All are held at once: the caching allocator would otherwise give out the same block again and again.
-    held = [torch.empty(s, dtype=torch.uint8, device=device) for s in sizes for _ in range(_blocks(s))]
+    held = []
+    for size in sizes:
+        for number in range(_blocks(size)):
+            try:
+                held.append(torch.empty(size, dtype=torch.uint8, device=device))
+            except torch.cuda.OutOfMemoryError:
+                if number == 0:
+                    raise  # nor is there room for the result
+                break
     for block in held:
         block.fill_(0xFF)
     torch.cuda.synchronize()
