@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.results import Case, Clock, Pair, Scatter
-from perfci.stats.components import Components, Costs, allot, components, scatter_of, sentence
+from perfci.stats.components import MOST, Components, Costs, allot, components, scatter_of, sentence
 
 ARMS = ("base", "head")
 LAUNCH, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
@@ -147,40 +147,45 @@ def test_the_sentence_names_what_dominates_and_what_helps():
     assert sentence(Components(0, 0, 0, 3, 4)) == "pairs do not differ at all"
 
 
-@pytest.mark.parametrize(("block", "cost"), [(0.03, 0.02), (0.01, 0.09), (0.04, 0.04)])
+@pytest.mark.parametrize(("block", "cost"), [(0.02, 0.02), (0.01, 0.09), (0.02, 0.04)])
 def test_blocks_are_allotted_as_cochran_says(block, cost):
     """In T seconds no less variance can be had than (P √cost of a placement + B √cost of a block)² / T; whole
     placements and even blocks come within a tenth of it."""
     found = Components(launch=0.0, placement=0.005, block=block, placements=3, blocks=4)
-    a, n = allot(found, Costs(launch=0.4, placement=cost, block=0.005), seconds=3.0)
-    best = (0.005 * math.sqrt(cost) + block * math.sqrt(0.005)) ** 2 / 3.0
+    a, n = allot(found, Costs(placement=cost, block=0.005), target=0.0, seconds=0.8, most=1.6)
+    best = (0.005 * math.sqrt(cost) + block * math.sqrt(0.005)) ** 2 / 0.8
     assert best <= found.noise(a, n) ** 2 <= 1.1 * best
-
-
-def test_no_more_is_spent_within_launches_than_their_own_noise_is_worth():
-    """a = √(cost of a launch / cost of a placement) · P/L where no time is given."""
-    costs = Costs(launch=0.9, placement=0.1, block=1e-6)
-    a, _ = allot(Components(launch=0.001, placement=0.002, block=0.0, placements=3, blocks=4), costs)
-    assert a == round(math.sqrt(0.9 / 0.1) * 2)
-    assert allot(Components(launch=0.01, placement=1e-5, block=1e-5, placements=3, blocks=4), costs) == (1, 2)
 
 
 positive = st.floats(1e-5, 0.1)
 
 
 @given(positive, positive, positive, positive, positive, st.floats(0.0, 2.0))
-def test_an_allotment_keeps_to_its_time_and_to_what_a_schedule_takes(launch, placement, block, opening, each, seconds):
+def test_an_allotment_keeps_to_its_time_or_meets_its_target(launch, placement, block, opening, each, seconds):
     found = Components(launch, placement, block, 3, 4)
-    a, n = allot(found, Costs(0.3, opening, each), seconds)
-    assert 1 <= a <= 64
-    assert 2 <= n <= 64
+    costs = Costs(opening, each)
+
+    def scatter(a, n):
+        return math.sqrt(placement**2 / a + block**2 / (a * n))
+
+    target = scatter(3, 4)
+    a, n = allot(found, costs, target, seconds, 2 * seconds)
+    assert 1 <= a <= MOST
+    assert 2 <= n <= MOST
     assert n % 2 == 0
-    assert a * (opening + n * each) <= seconds or (a, n) == (1, 2)
-    more = allot(found, Costs(0.3, opening, each), 2 * seconds)
-    assert found.noise(*more) <= found.noise(a, n)
+    spent = a * (opening + n * each)
+    if scatter(a, n) <= target and (a, n) != (1, 2):
+        assert spent <= 2 * seconds
+    else:
+        assert spent <= seconds or (a, n) == (1, 2)
 
 
-@pytest.mark.parametrize("costs", [Costs(0.1, 0.0, 0.1), Costs(0.1, 0.1, -1.0), Costs(math.nan, 0.1, 0.1)])
+def test_no_more_is_spent_than_the_target_asks():
+    calm = Components(launch=0.01, placement=1e-5, block=1e-5, placements=3, blocks=4)
+    assert allot(calm, Costs(0.1, 0.01), target=1e-3, seconds=1.0, most=2.0) == (1, 2)
+
+
+@pytest.mark.parametrize("costs", [Costs(0.0, 0.1), Costs(0.1, -1.0), Costs(math.nan, 0.1)])
 def test_costs_that_are_no_times_are_refused(costs):
     with pytest.raises(ValueError, match="positive"):
-        allot(Components(0.1, 0.1, 0.1, 3, 4), costs)
+        allot(Components(0.1, 0.1, 0.1, 3, 4), costs, 0.1, 1.0, 2.0)

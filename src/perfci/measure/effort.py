@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
-from perfci.measure.contracts import Setup
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
 from perfci.model.plan import Plan
 from perfci.model.results import Case
-from perfci.stats.components import Components, Costs, components
+from perfci.stats.components import Costs, allot, components
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
 
@@ -23,8 +22,6 @@ SHARE = 6
 between launches."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
-MOST = 16
-"""Placements of a launch, and blocks of a placement, at most."""
 DEAREST = 2.0
 """A pair may take this many times what the planned schedule takes."""
 
@@ -55,7 +52,10 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     if len(ratios) >= SEEN:
         size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
         target *= min(1.0, min(margins) / CALM / size) if size > 0 else 1.0
-    bench.setups[case.key] = _chosen(setup, found, costs, target, plan)
+    planned = plan.schedules[setup.contract]
+    spent = planned.placements * (costs.placement + planned.blocks * costs.block)
+    a, n = allot(found, costs, target, spent, DEAREST * spent)
+    bench.setups[case.key] = replace(setup, placements=a, blocks=n)
 
 
 def _costs(case: Case) -> Costs | None:
@@ -69,24 +69,4 @@ def _costs(case: Case) -> Costs | None:
             blocks.append(pair.seconds["block"] / pair.blocks)
     if not opens or not blocks or min(opens + blocks) <= 0:
         return None
-    return Costs(0.0, median(opens), median(blocks))
-
-
-def _chosen(setup: Setup, found: Components, costs: Costs, target: float, plan: Plan) -> Setup:
-    """The cheapest placements and blocks whose scatter is within `target`; else the calmest for the planned time."""
-
-    def cost(a: int, n: int) -> float:
-        return a * (costs.placement + n * costs.block)
-
-    def scatter(a: int, n: int) -> float:
-        return math.sqrt(found.placement**2 / a + found.block**2 / (a * n))
-
-    planned = plan.schedules[setup.contract]
-    spent = cost(planned.placements, planned.blocks)
-    choices = [(a, n) for a in range(1, MOST + 1) for n in range(2, MOST + 1, 2) if cost(a, n) <= DEAREST * spent]
-    within = [choice for choice in choices if scatter(*choice) <= target]
-    if within:
-        a, n = min(within, key=lambda choice: (cost(*choice), scatter(*choice)))
-    else:  # out of reach: as planned, in the best shape
-        a, n = min((c for c in choices if cost(*c) <= spent), key=lambda c: (scatter(*c), cost(*c)), default=(1, 2))
-    return replace(setup, placements=a, blocks=n)
+    return Costs(median(opens), median(blocks))

@@ -26,8 +26,8 @@ from perfci.stats.series import both
 
 Blocks = Mapping[ArmName, Sequence[Sequence[tuple[float, float | None]]]]
 """Arm → placement → block → (seconds, clock in hertz or None), in the order measured."""
-_MOST = 64
-"""Placements of a launch and blocks of a placement at most, as in `perfci.model.plan.Schedule`."""
+MOST = 16
+"""Placements of a launch, and blocks of a placement, at most."""
 
 
 class Components(NamedTuple):
@@ -60,8 +60,6 @@ class Components(NamedTuple):
 class Costs(NamedTuple):
     """Seconds, both arms together."""
 
-    launch: float
-    """Starting a pair of launches, as this case's share of it."""
     placement: float
     """Opening and closing one placement."""
     block: float
@@ -147,25 +145,29 @@ def sentence(found: Components) -> str:
     return f"{shares[worst] / total * 100:.0f} % of the variance from {name}: {helps}"
 
 
-def allot(found: Components, costs: Costs, seconds: float | None = None) -> tuple[int, int]:
-    """Placements in a launch and blocks in a placement (even), with which a pair scatters least.
+def allot(found: Components, costs: Costs, target: float, seconds: float, most: float) -> tuple[int, int]:
+    """Placements in a launch and blocks in a placement (even) for the next pairs.
 
-    Within `seconds` for a pair's placements and blocks; where None, with the least variance for any total time,
-    the cost of launches counted: variance × cost of a pair. What is tried is every even number of blocks; the
-    minimum lies at n = √(cost_placement/cost_block) · B/P and a = √(cost_launch/cost_placement) · P/L (Cochran,
-    Sampling Techniques, 3rd ed., 10.6 and 10.8). Where `seconds` allow nothing it is one placement of two blocks.
-    Raises ValueError for costs that are not positive and finite (`launch` may be 0).
+    The cheapest with which what differs within launches scatters by `target` at most, a standard deviation in log
+    units, for up to `most` seconds a pair; where that is out of reach, those that scatter least for `seconds`. What is
+    tried is every choice of up to 16 each; without bounds the least scatter lies at n = √(cost_placement/cost_block) ·
+    B/P (Cochran, Sampling Techniques, 3rd ed., 10.6). Where `seconds` allow nothing it is one placement of two blocks.
+    Raises ValueError for costs that are not positive and finite.
     """
-    if not (all(map(math.isfinite, costs)) and costs.launch >= 0 and costs.placement > 0 and costs.block > 0):
+    if not all(math.isfinite(cost) and cost > 0 for cost in costs):
         raise ValueError("costs are positive numbers of seconds")
 
-    def worth(choice: tuple[int, int]) -> tuple[float, float]:
+    def cost(choice: tuple[int, int]) -> float:
         a, n = choice
-        cost = a * (costs.placement + n * costs.block)
-        variance = found.noise(a, n) ** 2
-        return (variance if seconds is not None else variance * (costs.launch + cost), cost)
+        return a * (costs.placement + n * costs.block)
 
-    choices = [(a, n) for n in range(2, _MOST + 1, 2) for a in range(1, _MOST + 1)]
-    if seconds is not None:
-        choices = [(a, n) for a, n in choices if a * (costs.placement + n * costs.block) <= seconds]
-    return min(choices, key=worth, default=(1, 2))
+    def scatter(choice: tuple[int, int]) -> float:
+        a, n = choice
+        return math.sqrt(found.placement**2 / a + found.block**2 / (a * n))
+
+    choices = [(a, n) for a in range(1, MOST + 1) for n in range(2, MOST + 1, 2)]
+    within = [choice for choice in choices if cost(choice) <= most and scatter(choice) <= target]
+    if within:
+        return min(within, key=lambda choice: (cost(choice), scatter(choice)))
+    affordable = (choice for choice in choices if cost(choice) <= seconds)
+    return min(affordable, key=lambda choice: (scatter(choice), cost(choice)), default=(1, 2))
