@@ -110,7 +110,7 @@ def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe
     if found["refused"]:
         launch.close()  # torch still takes the memory of whatever comes next for that of the failed capture
         return replace(probe, refused=found["refused"])
-    return replace(probe, graph_seconds=found["seconds"], launches=found["launches"])
+    return replace(probe, graph_seconds=found["seconds"])
 
 
 def _finite(worst: float | None) -> float | None:

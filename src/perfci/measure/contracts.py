@@ -56,8 +56,6 @@ class Probe:
     """Of one execution in a CUDA graph; None where it was not captured."""
     refused: str = ""
     """Why it cannot be captured."""
-    launches: Mapping[str, int] | None = None
-    """Kernels, copies and memsets of one execution."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class Launch:
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
         replaced = guard.tampered()
-        return dict(found, ok=False, kind="wrong", text=replaced) if replaced else found
+        return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw and place a case's inputs anew and warm it up.
@@ -242,9 +242,9 @@ class Launch:
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Whether the open case can be captured into a CUDA graph: how long it then takes and what it launches."""
+        """Whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
         try:
-            return {"refused": "", **probe(self.prepared[0].fn)}
+            return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
             # Left for the conductor, which takes a new launch if the failed capture has broken this one.
             return {"refused": one_line(error)}
@@ -273,7 +273,7 @@ class Launch:
             _give_back()
         replaced = guard.tampered()
         if replaced:
-            return {"ok": False, "kind": "wrong", "text": replaced}
+            return {"ok": False, "kind": "invalid", "text": replaced}
         if outcome is None:
             return {"ok": True}
         return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text}
