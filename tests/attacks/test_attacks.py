@@ -54,6 +54,18 @@ def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> No
     found_out(run, name, f"{replaced}: what was timed and checked with it cannot be trusted")
 
 
+@pytest.mark.torch
+def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
+    """A time under the floor of the declared work is `invalid`, a warning, and its rates are not judged."""
+    run = attacked(repo, "cpu", "too_fast")
+    assert run.code == 0, run.out + run.err
+    assert run.classes().get("too_fast") == "invalid"
+    assert "head is faster than this CPU can do the declared operations" in run.reasons()["too_fast"]
+    assert "honest" not in run.classes()
+    ceilings = run.results["fingerprint"]["extra"]["ceilings"]["cpu"]
+    assert ceilings["matmul"]["fp32"]["value"] > 1e9
+
+
 @pytest.fixture(scope="module")
 def gpu() -> None:
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
