@@ -36,9 +36,10 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
     """Lock the SM clock until `stack` is closed. Raises UsageError, MachineError."""
     if asked is None:
         return None
+    frequency = parse(asked)
     if "cuda" not in place.benches or not place.facts.uuid:
         raise UsageError("--lock-clocks: no case is measured on a GPU here: leave it out")
-    return stack.enter_context(locked(place.facts.uuid, parse(asked)))
+    return stack.enter_context(locked(place.facts.uuid, frequency))
 
 
 def measure_ceilings(place: Place) -> None:

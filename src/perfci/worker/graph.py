@@ -31,7 +31,8 @@ class GraphSampler(GpuSampler):
     """One sample is one replay of a graph in which every one of `fns` runs equally often, in order.
 
     Each block captures its graph anew: on an H200 the medians of graphs captured from the same inputs scatter by
-    0.1 to 0.6 %, as much as those of inputs drawn anew, and a capture costs 1 to 3 ms where drawing costs up to 50.
+    0.03 to 0.6 %, much like those of inputs drawn anew, and a capture costs 1 to 3 ms where drawing many sets costs
+    tens.
     """
 
     def __init__(self, fns: Sequence[Callable[[], Any]]) -> None:
@@ -94,8 +95,8 @@ class GraphSampler(GpuSampler):
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """As of GpuSampler, over a graph of its own. `bracket`: with a replay before and behind those measured.
 
-        The first replay of a graph takes 0.3-2 % longer (H200), and the last ends early without work behind it: by
-        microseconds, so that where replays are long neither matters.
+        The first replay of a block of 0.3 ms takes up to 2 % longer (H200), and the last ends early without work
+        behind it: by microseconds, so that where replays are long neither matters.
         """
         self.bracket = bracket
         self.capture(batch)
