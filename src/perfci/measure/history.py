@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, Machine
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import floor_of
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.results import Case, CaseArm, Results
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
@@ -40,10 +41,14 @@ def noise_metric(metric: str) -> str:
     return "time" if metric in DERIVED else metric
 
 
-def limit_in_effect(judgement: Judgement, value: float | None) -> float:
-    """The relative limit, never under its floor. `value`: a typical launch value in the metric's unit, if known."""
-    if judgement.unit == "s" and judgement.floor > 0 and value is not None and value > 0:
-        return max(judgement.bound, judgement.floor / value)
+def limit_in_effect(judgement: Judgement, value: float | None, contract: Mapping[str, Any] | None) -> float:
+    """The relative limit, never under its floor. `value`: a typical launch value in the metric's unit, if known.
+
+    `contract`: None where it is not known yet; then what the timer resolves is left out.
+    """
+    floor = judgement.floor if contract is None else floor_of(judgement, contract)
+    if judgement.unit == "s" and floor > 0 and value is not None and value > 0:
+        return max(judgement.bound, floor / value)
     return judgement.bound
 
 
@@ -175,7 +180,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
         found = known[case.device].cases.get(entry) if case.device in known else None
         if found is None:
             unknown += 1
-        elif text := _under(judgement, found, plan.max_pairs):
+        elif text := _under(judgement, found, plan.max_pairs, case.arms["head"].contract):
             under.append((judgement.gating, text))
     refused = [text for gating, text in under if gating]
     if strict and refused:
@@ -192,10 +197,10 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
     return notes + lines
 
 
-def _under(judgement: Judgement, found: CaseCalibration, pairs: int) -> str:
+def _under(judgement: Judgement, found: CaseCalibration, pairs: int, contract: Mapping[str, Any]) -> str:
     """What is wrong with a limit; empty where the case can hold it."""
     smallest = found.smallest_within(pairs)
-    limit = limit_in_effect(judgement, found.value)
+    limit = limit_in_effect(judgement, found.value, contract)
     if smallest is None or margin(limit, judgement.better) >= smallest:
         return ""
     share = float(np.expm1(smallest))
@@ -286,7 +291,7 @@ def _case(
     worst: CasePlan | None = None
     for judgement in asked:
         one = facts[judgement.metric]
-        limit = limit_in_effect(judgement, one.value if one else None)
+        limit = limit_in_effect(judgement, one.value if one else None, None)
         if one is None:
             return CasePlan(case.id, case.device, limit, None, "", None, length, seconds is None, "unknown")
         r_log = margin(limit, judgement.better)

@@ -1,6 +1,6 @@
 """From a policy and the cases to the judgements of a plan."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,8 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
     Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),
 )
 """What a policy without limits asks for."""
-TIMER_FLOOR: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
-"""Seconds, of one execution. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
+TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
+"""Seconds, of one sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
 of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen short kernels' limits."""
 
 
@@ -84,9 +84,7 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
             for kind, bound in bounds.items():
                 if bound is None:
                     continue
-                floor = (
-                    (TIMER_FLOOR[subject.device] if limit.floor is None else limit.floor) if metric.unit == "s" else 0.0
-                )
+                timed = metric.unit == "s" and kind == "regression"
                 made[subject.id, subject.device, metric.name, kind] = Judgement(
                     case=subject.id,
                     device=subject.device,
@@ -95,12 +93,22 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
                     better=metric.better,
                     kind=kind,
                     bound=bound,
-                    floor=floor if kind == "regression" else 0.0,
+                    floor=(limit.floor or 0.0) if timed else 0.0,
+                    tick=TIMER_TICK[subject.device] if timed and limit.floor is None else 0.0,
                     severity=limit.severity,
                     on_missing=limit.on_missing,
                     source=source,
                 )
     return [made[key] for key in sorted(made)]
+
+
+def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
+    """Seconds under which a change of one execution is never a regression, for a case under this contract.
+
+    What the limit says, or what the timer resolves of an execution: a sample under `steady` holds hundreds of them.
+    """
+    executions = contract.get("launches_a_graph", 1)
+    return max(judgement.floor, judgement.tick / max(1, int(executions)))
 
 
 def idle_limits(policy: Policy, ids: Iterable[str]) -> list[str]:

@@ -70,7 +70,10 @@ class Judgement(Document):
     bound: float
     """Relative change for `regression`; a value in `unit` for `min` and `max`."""
     floor: float = 0.0
-    """Seconds under which a change is never a regression."""
+    """Seconds under which a change is never a regression, as the limit says."""
+    tick: float = 0.0
+    """Seconds that the timer resolves of one sample, where the limit names no floor: shared out over the executions
+    in a sample it is the floor."""
     severity: Severity = "fail"
     on_missing: Severity = "fail"
     source: str = ""

@@ -4,9 +4,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from perfci.model.limits import floor_of
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
-from perfci.model.results import Case
+from perfci.model.results import Case, CaseArm
 from perfci.stats.decide import Decision, ReasonCode, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
 from perfci.stats.series import arm_values
@@ -64,9 +65,10 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    if judgement.unit == "s" and judgement.floor > 0:
+    floor = floor_of(judgement, case.arms.get("head", CaseArm()).contract) if judgement.unit == "s" else 0.0
+    if floor > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
-        limit = max(limit, judgement.floor / float(np.median(base[: looks.pairs[0]])))
+        limit = max(limit, floor / float(np.median(base[: looks.pairs[0]])))
     r_log = margin(limit, judgement.better)
     sign = 1.0 if judgement.better == "lower" else -1.0
     if ratios.slope is None:
