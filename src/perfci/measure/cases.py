@@ -126,8 +126,16 @@ def _arm(
     return made
 
 
-def subjects(cases: Sequence[Case], found: Mapping[ArmName, Found], names: Mapping[str, str]) -> list[Subject]:
-    """The cases as limits see them; a kernel's own limits are base's where base declares the case."""
+def subjects(
+    cases: Sequence[Case],
+    found: Mapping[ArmName, Found],
+    names: Mapping[str, str],
+    reported: Mapping[str, frozenset[str]],
+) -> list[Subject]:
+    """The cases as limits see them; a kernel's own limits are base's where base declares the case.
+
+    `reported`: key of a command's case → the metrics that it reported.
+    """
     made = []
     for case in cases:
         if case.stopped == "skipped":
@@ -139,5 +147,6 @@ def subjects(cases: Sequence[Case], found: Mapping[ArmName, Found], names: Mappi
                 break
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
-        made.append(Subject(case.id, case.device, names.get(case.device, ""), own, where))
+        reports = frozenset({"time"}) if case.origin == "kernel" else reported.get(case.key)
+        made.append(Subject(case.id, case.device, names.get(case.device, ""), own, where, reports))
     return made

@@ -4,7 +4,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,8 @@ class Runner:
     scratch: Path
     metrics: Mapping[str, CustomMetric]
     """The metrics that commands may report besides the catalogue's."""
+    reported: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Case key → the metrics that its first execution reported; filled by `discover`."""
 
     def command(self, name: ArmName, command: str) -> Command | None:
         """The arm's own form of a command."""
@@ -102,9 +104,19 @@ class Runner:
                     except Died as died:
                         found[arm] = died.reason
             for case in self._cases(name, device, found):
+                self._note_reported(case, found)
                 if not globs or any(matches(glob, case.id) for glob in globs):
                     cases[case.key] = case
         return list(cases.values())
+
+    def _note_reported(self, case: Case, found: Mapping[ArmName, dict[str, Reported] | Reason]) -> None:
+        """Which metrics a case reports, as base says, or head where base does not have it."""
+        names: list[ArmName] = ["base", "head"]
+        for name in names:
+            one = found.get(name)
+            if isinstance(one, dict) and case.id in one and one[case.id].values:
+                self.reported[case.key] = frozenset(one[case.id].values)
+                return
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """The commands as cases, without running them: those that report sub-cases count as one."""

@@ -109,7 +109,7 @@ class Measurement:
             cases = merge(found, place.arms, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, place.arms, globs)
-            asked = judgements(place.limits, subjects(cases, found, place.facts.devices))
+            asked = judgements(place.limits, subjects(cases, found, place.facts.devices, {}))
             plan = make_plan(replace(self.options, mode="compare"), place, asked)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
             return Listing(cases, plan, place.facts, broken)
@@ -122,8 +122,9 @@ class Measurement:
         cases = merge(found, arms, devices, options.cases)
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
-        plan = make_plan(options, place, judgements(limits, subjects(cases, found, facts.devices)))
-        idle = [] if options.cases else idle_limits(limits, [case.id for case in cases])
+        seen = subjects(cases, found, facts.devices, runner.reported)
+        plan = make_plan(options, place, judgements(limits, seen))
+        idle = [] if options.cases else idle_limits(limits, [case.id for case in cases], seen)
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)
@@ -142,7 +143,7 @@ class Measurement:
             plan=plan,
             cases=cases,
             files=[failure for one in found.values() for failure in one.files],
-            notes=[*sources.notes, *(f"{text} matches no case" for text in idle), *self._notes(arms, options)],
+            notes=[*sources.notes, *idle, *self._notes(arms, options)],
         )
         if any(case.origin == "kernel" for case in cases):
             self.progress.stage("measuring what the machine can do")

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError, matches
-from perfci.model.metrics import CustomMetric, resolve
+from perfci.model.metrics import CustomMetric, Metric, resolve
 from perfci.model.plan import Judgement
 from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
 
@@ -32,6 +32,8 @@ class Subject:
     """Limits that the kernel declares itself; they come after the policy's."""
     where: str = ""
     """`file:line` of the declaration."""
+    reports: frozenset[str] | None = None
+    """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, str]]:
@@ -62,6 +64,16 @@ def applies(limit: Limit, subject: Subject) -> bool:
     )
 
 
+def asked_of(limit: Limit, metric: Metric, subject: Subject) -> bool:
+    """Whether a limit asks this case for a metric: one that names the case does, a glob where the case reports it.
+
+    A case that stops to report what it reported in base is still asked for it.
+    """
+    if subject.reports is None or subject.id in limit.cases:
+        return True
+    return ("time" if metric.tier == "timing" else metric.name) in subject.reports
+
+
 def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
     """One judgement per case, metric and kind of bound; of several limits the last counts.
 
@@ -76,6 +88,8 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
             if not applies(limit, subject):
                 continue
             metric = resolve(limit.metric, policy.metrics)
+            if not asked_of(limit, metric, subject):
+                continue
             bounds: dict[str, float | None] = {
                 "regression": limit.regression,
                 "min": None if limit.min is None else bound_in_unit(limit.min, metric),
@@ -111,14 +125,20 @@ def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
     return max(judgement.floor, judgement.tick / max(1, int(executions)))
 
 
-def idle_limits(policy: Policy, ids: Iterable[str]) -> list[str]:
-    """Limits of the policy whose globs match none of the case ids: `limits[2] (cases softmax/*)`.
+def idle_limits(policy: Policy, ids: Iterable[str], subjects: Iterable[Subject]) -> list[str]:
+    """Limits of the policy that judge nothing, and why: `limits[2] (cases softmax/*) matches no case`.
 
-    A limit for another device is not idle: it waits for that machine.
+    `ids`: of all cases. `subjects`: those that are measured here. A limit for another device is not idle: it waits for
+    that machine.
     """
-    known = set(ids)
-    return [
-        f"limits[{i}] (cases {', '.join(limit.cases)})"
-        for i, limit in enumerate(policy.limits)
-        if not any(matches(pattern, ident) for pattern in limit.cases for ident in known)
-    ]
+    known, here = set(ids), list(subjects)
+    found = []
+    for i, limit in enumerate(policy.limits):
+        metric = resolve(limit.metric, policy.metrics)
+        applied = [subject for subject in here if applies(limit, subject)]
+        where = f"limits[{i}] (cases {', '.join(limit.cases)})"
+        if not any(matches(pattern, ident) for pattern in limit.cases for ident in known):
+            found.append(f"{where} matches no case")
+        elif applied and not any(asked_of(limit, metric, subject) for subject in applied):
+            found.append(f"{where}: no case that it matches reports {metric.name}")
+    return found
