@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from perfci.model.report import Report, Row
 from perfci.model.units import show
-from perfci.render import escape, view
+from perfci.render import escape, view, words
 from perfci.render.escape import Safe
 from perfci.render.view import View
 
@@ -65,7 +65,7 @@ def _fitting(folds: Sequence[_Fold], room: int) -> list[_Fold]:
 def _page(
     shown: View, rows: Sequence[Row], remarks: Sequence[str], folds: Sequence[_Fold], dropped: Sequence[_Fold]
 ) -> str:
-    command = view.command_line(shown.report)
+    command = words.command_line(shown.report)
     page = (
         _environment()
         .get_template("report.md.j2")
@@ -110,21 +110,21 @@ def _folds(shown: View) -> list[_Fold]:
         body = _macro("measured", shown)
         if shown.other_measured:
             body += _macro("others", shown)
-        add("measured values", view.count(len(shown.measured), "measured case"), body)
+        add("measured values", words.count(len(shown.measured), "measured case"), body)
     if shown.device_pairs:
         add(
             "CPU against GPU",
-            f"CPU against GPU: {view.count(len(shown.device_pairs), 'case')}",
+            f"CPU against GPU: {words.count(len(shown.device_pairs), 'case')}",
             _macro("device_pairs", shown),
         )
     if shown.checked:
         add(
             "correctness",
-            f"Correctness: {view.count(len(shown.checked), 'case')} checked",
+            f"Correctness: {words.count(len(shown.checked), 'case')} checked",
             _macro("correctness", shown),
         )
     if shown.noisy:
-        add("noise", f"Where noise comes from: {view.count(len(shown.noisy), 'case')}", _macro("noise", shown))
+        add("noise", f"Where noise comes from: {words.count(len(shown.noisy), 'case')}", _macro("noise", shown))
     add("environment", "Environment", _macro("environment", shown))
     if shown.measured or shown.report.rows:
         add("method", "How it was measured and decided", _macro("method", shown))
@@ -155,7 +155,7 @@ def _environment() -> Environment:
         "fence": escape.fence, "safe": Safe,
     }  # fmt: skip
     environment.globals |= {
-        "class_count": view.class_count, "count": view.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
+        "class_count": words.class_count, "count": words.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "show": show, "mark": _mark, "change": _change, "why": _why, "tolerance": _tolerance,
     }  # fmt: skip
     return environment

@@ -13,7 +13,8 @@ from rich.text import Text
 from perfci.model.report import Effect, Report, Row, Verdict
 from perfci.model.units import show
 from perfci.render.escape import spans, visible
-from perfci.render.view import View, class_count
+from perfci.render.view import View
+from perfci.render.words import class_count
 
 MOST_ROWS = 40
 """With more rows than this, unchanged ones are only counted."""

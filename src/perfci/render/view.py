@@ -5,85 +5,19 @@ stands in the Report, and the quotient of two times that stand side by side.
 """
 
 import math
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from perfci.model.base import ARMS, ArmName, DeviceKind
 from perfci.model.report import CLASSES, CaseFacts, Class, Measured, Report, Row, Stats
 from perfci.model.units import show, show_change, significant
 from perfci.render.escape import visible
+from perfci.render.facts import contract, device_facts
+from perfci.render.words import class_count, count, direction, duration, half_width, percent, plain, relative
 
-_NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
-
-
-def count(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def class_count(name: Class, number: int) -> str:
-    """`2 regressions`, `46 unchanged`."""
-    return count(number, name) if name in _NOUNS else f"{number} {name}"
-
-
-def duration(seconds: float) -> str:
-    """`4.2 s`, `2 min 40 s`, `1 h 3 min`."""
-    if seconds < 59.5:
-        return f"{significant(seconds, 2)} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
-
-
-def plain(text: str) -> str:
-    """A shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
-    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
-
-
-def percent(share: float) -> str:
-    """A share as people write a limit: 0.02 → `2 %`."""
-    return f"{round(share * 100, 9):g} %"
-
-
-def half_width(row: Row) -> str:
-    """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
-    if row.kind != "regression" or row.interval is None:
-        return ""
-    points = (row.interval.high - row.interval.low) / 2 * 100
-    if not math.isfinite(points):
-        return ""
-    return f"±{_points(points)}"
-
-
-def _points(points: float) -> str:
-    return significant(points, 1 if points < 1 else 2)
-
-
-def _relative(low: float, high: float, centre: float) -> str:
-    """Half of an interval as a share of its centre; empty where that is no number."""
-    points = (high - low) / 2 / abs(centre) * 100
-    return f"{_points(points)} %" if math.isfinite(points) else ""
-
-
-def direction(row: Row) -> str:
-    """Which way a value moved, in a word; empty where it is not known or means nothing."""
-    if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
-        return ""
-    slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
-    return slower if row.change > 1 else faster
-
-
-def command_line(report: Report) -> str:
-    """The command that repeats the run, quoted for a shell."""
-    return shlex.join(report.command)
 
 
 @dataclass(frozen=True)
@@ -221,7 +155,7 @@ class View:
         text = self._of(row, row.head)
         if not interval or row.kind not in ("min", "max") or row.interval is None or not row.head:
             return text
-        width = _relative(row.interval.low, row.interval.high, row.head)
+        width = relative(row.interval.low, row.interval.high, row.head)
         return f"{text} (±{width})" if width else text
 
     def limit(self, row: Row) -> str:
@@ -253,7 +187,7 @@ class View:
         stats = entry.arms.get(arm) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
-        return _relative(stats.low, stats.high, stats.median) or "–"
+        return relative(stats.low, stats.high, stats.median) or "–"
 
     @staticmethod
     def launches(entry: Measured | None, arm: ArmName) -> str:
@@ -365,7 +299,7 @@ class View:
         groups: dict[str, int] = {}
         for facts in self.report.facts:
             if facts.contract:
-                text = _contract(facts.contract)
+                text = contract(facts.contract)
                 groups[text] = groups.get(text, 0) + 1
         return sorted(groups.items(), key=lambda item: (-item[1], item[0]))
 
@@ -387,7 +321,7 @@ class View:
             ("memory", plain(show(float(facts.memory), "B")) if facts.memory else ""),
             ("perfci", facts.perfci),
         ]
-        pairs += _device_facts(facts.extra)
+        pairs += device_facts(facts.extra)
         for arm in ARMS:
             if arm in report.arms:
                 code = report.arms[arm]
@@ -405,59 +339,3 @@ def by_class(rows: Iterable[Row]) -> str:
     for row in rows:
         numbers[row.class_] = numbers.get(row.class_, 0) + 1
     return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)
-
-
-_OF_ONE_CASE = ("launches_a_graph", "rotated_bytes", "sets")
-"""Parts of a contract that follow from the size and time of a case."""
-_AMOUNTS = {
-    "l2_bytes": ("L2", "B"),
-    "memory_bytes": ("device memory", "B"),
-    "empty_pair_seconds": ("empty event pair", "s"),
-}
-
-
-def _contract(contract: Mapping[str, str]) -> str:
-    """A contract in words, its name first."""
-    rest = {key: value for key, value in sorted(contract.items()) if key not in ("name", *_OF_ONE_CASE)}
-    words = [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
-    return f"{contract.get('name', 'unnamed')}: {', '.join(words)}"
-
-
-def _device_facts(extra: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the fingerprint knows of the device besides its name, as name and value."""
-    pairs = []
-    for key, value in sorted(extra.items()):
-        if key in _AMOUNTS:
-            name, unit = _AMOUNTS[key]
-            pairs.append((name, plain(show(float(value), unit))))
-        elif key == "ceilings":
-            pairs += [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(value.items())]
-        elif key == "nvml":
-            told = {name: fact for name, fact in sorted(value.items()) if fact is not None and name != "driver"}
-            pairs.append(
-                (
-                    "GPU set-up",
-                    ", ".join(f"{name.replace('_', ' ')} {_fact(name, fact)}" for name, fact in told.items()),
-                )
-            )
-        else:
-            pairs.append((key, str(value)))
-    return pairs
-
-
-def _fact(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text + {"max_sm_clock": " MHz", "power_limit": " W"}.get(name, "")
-
-
-def _ceilings(found: Mapping[str, Any]) -> str:
-    """Measured rates, those that were to be had."""
-    rates = [(name, found.get(name), "B/s", 1.0) for name in ("read", "copy", "to_device", "to_host")]
-    rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted((found.get("matmul") or {}).items())]
-    return ", ".join(
-        f"{name.replace('_', ' ')} {plain(show(rate['value'] * factor, unit))}"
-        for name, rate, unit, factor in rates
-        if rate and rate.get("value")
-    )

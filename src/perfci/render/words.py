@@ -1,0 +1,74 @@
+"""Amounts, changes and commands in words. Plain text: each renderer escapes it for where it lands."""
+
+import math
+import re
+import shlex
+
+from perfci.model.report import Class, Report, Row
+from perfci.model.units import significant
+
+_NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def class_count(name: Class, number: int) -> str:
+    """`2 regressions`, `46 unchanged`."""
+    return count(number, name) if name in _NOUNS else f"{number} {name}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `2 min 40 s`, `1 h 3 min`."""
+    if seconds < 59.5:
+        return f"{significant(seconds, 2)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
+
+
+def plain(text: str) -> str:
+    """A shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
+
+
+def percent(share: float) -> str:
+    """A share as people write a limit: 0.02 → `2 %`."""
+    return f"{round(share * 100, 9):g} %"
+
+
+def half_width(row: Row) -> str:
+    """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
+    if row.kind != "regression" or row.interval is None:
+        return ""
+    points = (row.interval.high - row.interval.low) / 2 * 100
+    if not math.isfinite(points):
+        return ""
+    return f"±{_points(points)}"
+
+
+def _points(points: float) -> str:
+    return significant(points, 1 if points < 1 else 2)
+
+
+def relative(low: float, high: float, centre: float) -> str:
+    """Half of an interval as a share of its centre; empty where that is no number."""
+    points = (high - low) / 2 / abs(centre) * 100
+    return f"{_points(points)} %" if math.isfinite(points) else ""
+
+
+def direction(row: Row) -> str:
+    """Which way a value moved, in a word; empty where it is not known or means nothing."""
+    if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
+        return ""
+    slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
+    return slower if row.change > 1 else faster
+
+
+def command_line(report: Report) -> str:
+    """The command that repeats the run, quoted for a shell."""
+    return shlex.join(report.command)
