@@ -95,7 +95,8 @@ def test_reset_when_the_owner_is_killed(record, number):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(then="time.sleep(60)")],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-    )  # fmt: skip
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None,
+    )  # fmt: skip  # a test that runs in the background of a shell inherits SIGINT ignored
     guardian = int(owner.stdout.readline())
     assert noted(record) == [["lock", "GPU-1", 1500]]
     os.killpg(owner.pid, number)
