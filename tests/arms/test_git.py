@@ -98,7 +98,7 @@ def test_a_caller_bound_to_another_repository_does_not_mislead(tmp_path: Path, m
 def test_a_repository_of_another_user_is_read(tmp_path: Path):
     """The container runs as root on a folder of the caller's."""
     if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("only root can give files away")  # as CI does: no other way makes a file of another user
     root = init(tmp_path / "work", FILES)
     for path in (root, *root.rglob("*")):
         os.chown(path, 12345, 12345)

@@ -250,7 +250,7 @@ def test_a_read_only_repository_can_be_measured(tmp_path: Path):
         capture_output=True,
     )
     if mounted.returncode:
-        pytest.skip("bind mounts are not allowed here")
+        pytest.skip("bind mounts are not allowed here")  # to root, as in CI, chmod alone would forbid nothing
     try:
         with pytest.raises(OSError):
             (root / "x").touch()
@@ -488,7 +488,7 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
+        pytest.skip("mounting is not allowed here")  # only a small file system of its own can be filled
     try:
         with pytest.raises(MachineError) as error:
             if kind == "commit":

@@ -4,7 +4,6 @@ Where a suite repeats what somebody once met, it names the report.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -64,13 +63,6 @@ def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
     assert "honest" not in run.classes()
     ceilings = run.results["fingerprint"]["extra"]["ceilings"]["cpu"]
     assert ceilings["matmul"]["fp32"]["value"] > 1e9
-
-
-@pytest.fixture(scope="module")
-def gpu() -> None:
-    probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
-        pytest.skip("needs a GPU that torch can use")
 
 
 @pytest.mark.gpu

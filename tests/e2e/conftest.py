@@ -106,6 +106,14 @@ def repo(tmp_path: Path, env: dict[str, str]) -> Repo:
     return Repo(tmp_path / "repo with space", env)
 
 
+@pytest.fixture(scope="module")
+def gpu() -> None:
+    """Skips, visibly, what needs a GPU: no stand-in behaves like one, and those who have one run these tests."""
+    probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
+        pytest.skip("needs a GPU that torch can use")
+
+
 WORK = """
     import perfci
 

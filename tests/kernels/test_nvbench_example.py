@@ -30,7 +30,7 @@ def test_policy_and_readme_fit_the_program():
 def program(tmp_path):
     probe = "import sys, torch, cuda.bench; sys.exit(not torch.cuda.is_available())"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
-        pytest.skip("needs cuda-bench and an NVIDIA GPU")
+        pytest.skip("needs cuda-bench and an NVIDIA GPU")  # NVBench starts on no other device
     return shutil.copytree(EXAMPLE, tmp_path / "example")
 
 

@@ -7,13 +7,9 @@ import pytest
 
 from benchmarks.sensitivity import collect, probe
 from benchmarks.sensitivity.recording import KERNELS
-
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed", allow_module_level=True)
-
-import torch
-
 from perfci.worker.compare import compare
+
+torch = pytest.importorskip("torch")
 
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.torch),

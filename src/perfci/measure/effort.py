@@ -9,8 +9,8 @@ from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
 from perfci.model.plan import Plan
 from perfci.model.results import Case
+from perfci.stats.answer import tightest_margin
 from perfci.stats.components import Costs, allot, components
-from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
 
 LEAST_PAIRS = 2
@@ -36,22 +36,15 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
         return
     setup = bench.setups[case.key]
-    margins = [
-        margin(judgement.bound, judgement.better)
-        for judgement in plan.judgements
-        if (judgement.case, judgement.device, judgement.kind) == (case.id, case.device, "regression")
-    ]
-    found = components(case, plan.looks.pairs[0])
-    if found is None or not margins:
+    asked = tightest_margin(case, plan.judgements)
+    found, costs = components(case, plan.looks.pairs[0]), _costs(case)
+    if asked is None or found is None or costs is None:
         return
-    costs = _costs(case)
-    if costs is None:
-        return
-    target = min(margins) / SHARE
+    target = asked / SHARE
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
     if len(ratios) >= SEEN:
         size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
-        target *= min(1.0, min(margins) / CALM / size) if size > 0 else 1.0
+        target *= min(1.0, asked / CALM / size) if size > 0 else 1.0
     planned = plan.schedules[setup.contract]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)

@@ -7,8 +7,8 @@ import numpy as np
 
 from perfci.model.plan import Plan
 from perfci.model.results import Case
+from perfci.stats.answer import tightest_margin
 from perfci.stats.calibration import factors
-from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
 
 
@@ -40,15 +40,11 @@ def _seconds_needed(case: Case, plan: Plan) -> float:
     """Until the look at which pairs that scatter like these are decided; infinite where there is none."""
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
     spread = float(np.std(ratios, ddof=1)) if len(ratios) > 1 else math.nan
-    margins = [
-        margin(judgement.bound, judgement.better)
-        for judgement in plan.judgements
-        if (judgement.case, judgement.device, judgement.kind) == (case.id, case.device, "regression")
-    ]
+    asked = tightest_margin(case, plan.judgements)
     each = sum(sum(pair.seconds.values()) for pair in case.pairs) / len(case.pairs)
-    if not margins or not math.isfinite(spread):
+    if asked is None or not math.isfinite(spread):
         return each  # an absolute limit, or a metric of its own: one pair at a time
     for pairs, factor in sorted(factors(plan.looks, plan.m).items()):
-        if pairs > len(case.pairs) and factor * spread <= min(margins):
+        if pairs > len(case.pairs) and factor * spread <= asked:
             return (pairs - len(case.pairs)) * each
     return math.inf

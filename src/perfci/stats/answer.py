@@ -1,5 +1,6 @@
 """One judgement answered from one case: what the conductor asks at each look, and the judge in the end."""
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -79,6 +80,16 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
         hidden = decision.status in ("regression", "clock") and decide(measured, r_log, looks, m).status != "regression"
     n = decision.n
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
+
+
+def tightest_margin(case: Case, judgements: Iterable[Judgement]) -> float | None:
+    """The smallest log ratio that a relative limit of `case` asks to be found; None where there is no such limit."""
+    margins = [
+        margin(judgement.bound, judgement.better)
+        for judgement in judgements
+        if (judgement.case, judgement.device, judgement.kind) == (case.id, case.device, "regression")
+    ]
+    return min((one for one in margins if one > 0), default=None)
 
 
 def _why_none(case: Case, metric: str) -> ReasonCode:

@@ -50,10 +50,10 @@ class CpuSampler:
             calls += 1
         return max(best, 1e-9)
 
-    def block(self, batch: int, samples: int) -> list[float]:
+    def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """`samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
 
-        One untimed batch goes before them: the other arm has just used the caches.
+        One untimed batch goes before them, whatever `bracket` says: the other arm has just used the caches.
         """
         fn, clock = self.fn, time.perf_counter_ns
         times = []

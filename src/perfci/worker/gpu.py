@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import gc
 import time
@@ -21,7 +22,6 @@ HOLD_LIMIT = 0.1
 """Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
 EMPTY_PAIRS = 100
 """Event pairs with nothing between them whose median is reported: pygpubench's number."""
-
 EMPTY_HOLD = 10e-3
 """Seconds that the GPU is held back meanwhile: queueing these events takes the CPU one or two."""
 
@@ -127,7 +127,7 @@ class Learned:
         """Whether the longest hold was outlasted: then holding is in vain."""
 
 
-class GpuSampler:
+class GpuSampler(abc.ABC):
     """Times blocks of samples on the current device and stream. What a sample is, a subclass says in `_queue`."""
 
     def __init__(self) -> None:
@@ -140,20 +140,22 @@ class GpuSampler:
         self.doubts: list[Optional[str]] = []
         """Of each block: what the GPU's own timer says against its events, if it does."""
 
+    @abc.abstractmethod
     def _queue(self, samples: int) -> Events:
         """Queue `samples` samples with an event before and behind each, and equal work behind the last."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _besides(self, times: list[float]) -> float:
         """Seconds of GPU time in a block besides the `times` of its samples."""
-        raise NotImplementedError
 
     def elsewhere(self, seconds: float) -> Optional[str]:
         """What is wrong where the case works on after the current stream is done with it."""
         return None
 
-    def block(self, batch: int, samples: int) -> list[float]:
+    def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """`samples` GPU times of one execution, in seconds; each sample is `batch` executions.
+
+        `bracket`: of graphs, whether a replay goes before and one behind the samples.
 
         The GPU is held by a spinning kernel while the block is queued, so that no gap of the CPU's making enters a
         sample. A block whose queueing outlasted the hold is taken again with a longer one. A case that synchronises

@@ -101,7 +101,7 @@ class GraphSampler(GpuSampler):
         self.bracket = bracket
         self.capture(batch)
         self.learned.queue_seconds = self.learned.queue_seconds or FIRST_REPLAY
-        return super().block(batch, samples)
+        return super().block(batch, samples, bracket)
 
     def _besides(self, times: list[float]) -> float:
         return times[0] + times[-1] if self.bracket else 0.0

@@ -251,8 +251,7 @@ class Launch:
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        fields = {"bracket": message["bracket"]} if isinstance(self.sampler, GraphSampler) else {}
-        times = self.sampler.block(message["batch"], message["samples"], **fields)
+        times = self.sampler.block(message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:

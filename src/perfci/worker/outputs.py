@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import array
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def _plain_tensor(value: Any, path: Path) -> Any:
 # ---------------------------------------------------------------- overwriting what was returned
 
 
-class Spoiled:
+class Spoiled(abc.ABC):
     """Memory that a kernel returned, overwritten with wrong values.
 
     Floating-point and bool elements have all their bits (bool: the one) flipped: zeros become NaN, everything
@@ -91,13 +92,13 @@ class Spoiled:
     where = (0, 0)
     """Addresses of the memory: first, and one past the last."""
 
+    @abc.abstractmethod
     def left(self) -> bool:
         """Whether wrong values are still there: of integers all, otherwise one."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def restore(self) -> None:
         """Put back what the kernel had returned."""
-        raise NotImplementedError
 
 
 class _List(Spoiled):
