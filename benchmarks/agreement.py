@@ -2,9 +2,12 @@
 
     python benchmarks/agreement.py [PROCESSES]
 
-Both time the cases of kernels/ named below, drawn by the same code. Groups of processes of both take turns. Prints for
-each case the ratio of the medians over processes, in time and in cycles (time × the SM clock that the tool measured
-itself), and ends with 1 where one in cycles is off by more than 2 %.
+Both time the cases of kernels/ named below, drawn by the same code. Groups of processes take turns. NVBench runs
+in two ways: `brief`, with about as many samples as perfci takes, and `default`, until its own criterion stops it; that
+heats the GPU, and a kernel near the power limit then runs at a lower clock. Prints the medians over processes, the SM
+clock that each tool measured itself, and perfci's ratio to NVBench in time and in cycles (time × clock). Ends with 1
+where one to `brief` is off by more than 2 %: in cycles, and in time where the kernel waits for memory, whose clock is
+another than the SMs'.
 """
 
 import json
@@ -21,15 +24,23 @@ from perfci.measure.options import Options
 from perfci.model.results import Results
 
 HERE = Path(__file__).resolve().parent.parent
-CASES = [
+CASES: list[tuple[str, str, dict[str, object]]] = [
     ("layernorm", "layernorm", {"shape": "8192x4096", "dtype": "bf16"}),
     ("sdpa", "sdpa", {"seq": 1024}),
     ("matmul", "matmul", {"n": 4096, "dtype": "bf16"}),
     ("matmul", "matmul", {"n": 8192, "dtype": "bf16"}),
     ("copies", "copy", {"mib": 512}),
 ]
+MEMORY_BOUND = ("layernorm", "copy")
+"""Kernels whose time does not follow the SM clock."""
 GROUP = 4
 """Processes of one tool before the other's turn."""
+WAYS = {
+    "brief": ["--stopping-criterion", "sample-count", "--target-samples", "40"],
+    # The largest matmul runs at the power limit, far under the boost clock: by default NVBench would discard all of it.
+    "default": ["--timeout", "3", "--throttle-threshold", "30"],
+}
+"""Options of NVBench."""
 COPY = """
 import perfci
 
@@ -99,12 +110,10 @@ def of_perfci(folder: Path, seed: int) -> dict[str, list[tuple[float, float]]]:
     return {ident: [(one["time"], one["cycles"]) for one in found] for ident, found in values.items()}
 
 
-def of_nvbench(folder: Path, seed: int) -> list[tuple[float, float]]:
+def of_nvbench(folder: Path, seed: int, way: str) -> list[tuple[float, float]]:
     """One process: (seconds, cycles) of each case, from the means that NVBench reports."""
     out = folder / "nvbench.json"
-    # The largest matmul runs at the power limit, far under the boost clock: by default NVBench would discard all of it.
-    options = ["--json", str(out), "--timeout", "3", "--throttle-threshold", "30"]
-    command = [sys.executable, "program.py", json.dumps(CASES), str(seed), *options]
+    command = [sys.executable, "program.py", json.dumps(CASES), str(seed), "--json", str(out), *WAYS[way]]
     path = os.pathsep.join([str(HERE / "src"), os.environ.get("PYTHONPATH", "")])
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     found = []
@@ -126,7 +135,7 @@ def main(processes: int) -> int:
     """Measure, print, and say whether all agree."""
     ids = ["/".join([name, *(f"{k}={v}" for k, v in params.items())]) for _, name, params in CASES]
     ours: dict[str, list[tuple[float, float]]] = {ident: [] for ident in ids}
-    theirs: list[list[tuple[float, float]]] = []
+    theirs: dict[str, list[list[tuple[float, float]]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file in {file for file, _, _ in CASES} - {"copies"}:
@@ -140,18 +149,27 @@ def main(processes: int) -> int:
             found = of_perfci(folder, seed)
             for ident in ids:
                 ours[ident] += found[ident]
-            theirs += [of_nvbench(folder, seed + number) for number in range(GROUP)]
+            for way, processes_of in theirs.items():
+                processes_of += [of_nvbench(folder, seed + number, way) for number in range(GROUP)]
     worst = 0.0
-    print(f"{processes} processes of each\n{'case':44}{'perfci':>11}{'NVBench':>11}{'time':>9}{'cycles':>9}")
+    print(f"{processes} processes of each\n{'case':38}{'':10}{'time':>12}{'clock':>11}{'time':>9}{'cycles':>9}")
     for number, ident in enumerate(ids):
-        mine = [statistics.median(one[k] for one in ours[ident]) for k in (0, 1)]
-        other = [statistics.median(one[number][k] for one in theirs) for k in (0, 1)]
-        ratios = [a / b - 1 for a, b in zip(mine, other, strict=True)]
-        worst = max(worst, abs(ratios[1]))
-        times = f"{mine[0] * 1e6:8.2f} µs{other[0] * 1e6:8.2f} µs"
-        print(f"{ident:44}{times}{ratios[0] * 100:+8.2f}%{ratios[1] * 100:+8.2f}%")
-    print(f"largest difference in cycles: {worst * 100:.2f} %")
+        mine = _middle(ours[ident])
+        print(f"{ident:38}{'perfci':10}{mine[0] * 1e6:9.2f} µs{mine[1] / mine[0] * 1e-6:7.0f} MHz")
+        for way, processes_of in theirs.items():
+            other = _middle([one[number] for one in processes_of])
+            ratios = [a / b - 1 for a, b in zip(mine, other, strict=True)]
+            if way == "brief":
+                worst = max(worst, abs(ratios[0 if CASES[number][1] in MEMORY_BOUND else 1]))
+            line = f"{'':38}{way:10}{other[0] * 1e6:9.2f} µs{other[1] / other[0] * 1e-6:7.0f} MHz"
+            print(f"{line}{ratios[0] * 100:+8.2f}%{ratios[1] * 100:+8.2f}%")
+    print(f"largest difference to brief: {worst * 100:.2f} %")
     return int(not worst <= 0.02)
+
+
+def _middle(found: list[tuple[float, float]]) -> tuple[float, float]:
+    """Medians over processes of seconds and of cycles."""
+    return statistics.median(one[0] for one in found), statistics.median(one[1] for one in found)
 
 
 if __name__ == "__main__":

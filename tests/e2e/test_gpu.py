@@ -111,7 +111,8 @@ def test_contracts_and_their_reasons(repo: Repo) -> None:
     assert "base cannot be captured into a CUDA graph" in contract["synchronises"]["because"]
     assert contract["in_the_cache"]["name"] == "hot"
     assert "contract steady" in cases["cannot_be_steady"]["arms"]["head"]["reason"]["text"]
-    assert "together they need" in contract["more_than_half_of_the_memory"]["arms"]
+    large = cases["more_than_half_of_the_memory"]
+    assert "together they need" in contract["more_than_half_of_the_memory"].get("arms", ""), large["arms"]
     for name in ("captured", "in_the_cache", "more_than_half_of_the_memory", "synchronises"):
         assert len(cases[name]["pairs"]) >= 8, (name, run.out, run.err)
         assert all(pair["clock"]["base"]["hertz"] > 5e8 for pair in cases[name]["pairs"])

@@ -50,3 +50,17 @@ def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hop
 def test_calibration_takes_pairs_of_all() -> None:
     cases = [case("hopeless", 8, 0.2), case("calm", 8, 0.001)]
     assert ids(next_batch(cases, plan("hopeless", "calm", exact=32), left=1)) == ["hopeless", "calm"]
+
+
+def test_the_hopeless_share_what_is_left_by_the_time_they_have_had() -> None:
+    cases = [case("a dear one", 8, 0.2, seconds=2.5), case("cheap", 40, 0.2, seconds=0.1)]
+    asked = plan("a dear one", "cheap")
+    assert ids(next_batch(cases, asked, left=100)) == ["cheap"]
+    assert ids(next_batch([cases[0], case("cheap", 220, 0.2, seconds=0.1)], asked, left=100)) == ["a dear one"]
+
+
+def test_one_pair_far_off_makes_no_case_hopeless() -> None:
+    calm = case("calm", 8, 0.001)
+    calm.pairs[6].values["head"]["time"] = 1.042
+    cases = [case("a hopeless one", 8, 0.2), calm]
+    assert ids(next_batch(cases, plan("a hopeless one", "calm"), left=100)) == ["calm"]

@@ -31,6 +31,7 @@ def test_the_clock_is_that_of_the_gpu():
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")
     measured = clock.SmClock(torch)
+    measured.forget(1)
     measured.stamp(0)
     torch.cuda._sleep(20_000_000)
     measured.stamp(1)
@@ -43,7 +44,45 @@ def test_the_clock_is_that_of_the_gpu():
     end.record()
     torch.cuda.synchronize()
     assert hertz == pytest.approx(20_000_000 / (begin.elapsed_time(end) * 1e-3), rel=0.05)
+    measured.forget(1)
     measured.stamp(0)
     measured.stamp(1)
     torch.cuda.synchronize()
     assert measured.hertz() is None, "too close together to tell"
+
+
+class Stamped:
+    """What four SMs would have stored: a clock of 1 GHz outside, and 2 GHz within the windows around samples."""
+
+    def __init__(self, torch, tick, windows, length):
+        block = 20 * windows * length
+        rows = [[(tick, tick), (tick + block, 0)]]
+        for number in range(windows):
+            start = tick + block * (number + 1) // (windows + 1) // tick * tick
+            rows.append([(start, start), (start + length, start + 2 * length)])
+        rows[0][1] = (tick + block, tick + block + windows * length)
+        self.clock = object.__new__(clock.SmClock)
+        self.clock._windows = windows + 1
+        self.clock._stamps = torch.zeros(windows + 9, 2, 1024, 2, dtype=torch.int64)
+        self.clock._stamps[: windows + 1, :, 3:7] = torch.tensor(rows)[:, :, None]
+        self.block = (block + windows * length) / block * 1e9
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("tick", "expected"), [(32, "samples"), (1024, "block")])
+def test_the_clock_is_that_within_the_samples_where_the_tick_allows(tick, expected):
+    torch = pytest.importorskip("torch")
+    stamped = Stamped(torch, tick, windows=10, length=10 * 1024)
+    hertz = stamped.clock.hertz()
+    assert hertz == pytest.approx(2e9 if expected == "samples" else stamped.block)
+    assert stamped.clock.span == 2_048_000
+
+
+@pytest.mark.torch
+def test_an_sm_without_all_its_stamps_is_left_out():
+    torch = pytest.importorskip("torch")
+    stamped = Stamped(torch, 32, windows=10, length=10 * 1024)
+    stamped.clock._stamps[4, 1, 3] = 0
+    assert stamped.clock.hertz() == pytest.approx(2e9)
+    stamped.clock._stamps[4, 1] = 0
+    assert stamped.clock.hertz() is None

@@ -30,6 +30,8 @@ GRAIN = 512
 """Bytes: the caching allocator of torch rounds to it."""
 SAMPLED = 65536
 """Elements of a tensor that enter the digest one by one."""
+SUMMED = 2**26
+"""Elements of a tensor that are added at once."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +396,10 @@ def _fingerprint(tensor: Tensor) -> bytes:
     flat = tensor.detach().contiguous().reshape(-1)
     raw = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
     whole = raw.view(torch.int32) if raw.numel() % 4 == 0 and raw.storage_offset() % 4 == 0 else raw
-    total = int(whole.sum(dtype=torch.int64)) if whole.numel() else 0
+    total = 0
+    for part in whole.split(SUMMED):  # torch widens all that it sums before it adds
+        total += int(part.sum(dtype=torch.int64))
+    total = (total + 2**63) % 2**64 - 2**63
     stride = -(-flat.numel() // SAMPLED) or 1
     sample = raw.view(flat.numel(), -1)[::stride].cpu().contiguous() if flat.numel() else raw.cpu()
     values = ctypes.string_at(sample.data_ptr(), sample.numel()) if sample.numel() else b""

@@ -1,4 +1,4 @@
-"""The SM clock, measured: the SMs' cycle counters against the GPU's timer, before and after a block of samples.
+"""The SM clock, measured: the SMs' cycle counters against the GPU's timer, before and after what is timed.
 
 The method is NVBench's (nvbench/detail/timestamps_kernel.cu), a kernel of one thread on every SM that stores
 `%globaltimer` and `%clock64`, but over all SMs instead of SM 0 alone: a kernel runs on all of them, and they need not
@@ -8,6 +8,8 @@ run alike. What nvidia-smi tells is a request and an average; this is what ran.
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 from typing import Any, Optional
 
 STAMP = b"""
@@ -36,20 +38,28 @@ done:
 MOST_SMS = 1024
 """Rows of a stamp: SMs are numbered below %nsmid, which may exceed how many there are."""
 SHORTEST = 100_000
-"""Nanoseconds between two stamps at least: the GPU's timer ticks in 32 ns to 1 µs, which is then under 1 %."""
+"""Nanoseconds of a block at least: the GPU's timer ticks in 32 ns to 1 µs, which is then under 1 %."""
+TICKS = 100
+"""Ticks of the GPU's timer in a window within a block at least, on average, for the same reason."""
 
 
 class SmClock:
-    """Stamps time and cycles on the current device and stream."""
+    """Stamps time and cycles on the current device and stream.
+
+    A window lies between two stamps. Window 0 is the whole block; the others, where a contract has them, lie around
+    one sample each: within a flush the SMs run faster than within a kernel at the power limit (H200, cold matmul 4096:
+    by 4 % on average over the block), and the clock is to be that of the kernel.
+    """
 
     def __init__(self, torch: Any) -> None:
         """Raises OSError or RuntimeError where the driver cannot be used directly."""
         self._torch = torch
         self.span = 0.0
-        """Nanoseconds between the last two stamps."""
+        """Nanoseconds of the last block."""
         self._driver = ctypes.CDLL("libcuda.so.1")
         # First of all: the driver needs the context that torch makes with its first tensor.
-        self._stamps = torch.zeros(2, MOST_SMS, 2, dtype=torch.int64, device="cuda")
+        self._stamps = torch.zeros(1, 2, MOST_SMS, 2, dtype=torch.int64, device="cuda")
+        self._windows = 1
         self._blocks = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._module = ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(self._module), ctypes.c_char_p(STAMP))
@@ -61,11 +71,16 @@ class SmClock:
         if status != 0:
             raise RuntimeError("{} failed with CUDA error {}".format(name, status))
 
-    def stamp(self, index: int) -> None:
-        """Queue stamp 0 (before) or 1 (after) on the current stream."""
-        if index == 0:
-            self._stamps.zero_()
-        address = ctypes.c_uint64(self._stamps[index].data_ptr())
+    def forget(self, windows: int) -> None:
+        """Before a block of up to `windows` windows, the block itself included."""
+        if windows > len(self._stamps):
+            self._stamps = self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
+        self._stamps.zero_()
+        self._windows = windows
+
+    def stamp(self, end: int, window: int = 0) -> None:
+        """Queue the stamp before (`end` 0) or after (1) a window on the current stream."""
+        address = ctypes.c_uint64(self._stamps[window, end].data_ptr())
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(address), ctypes.c_void_p))
         stream = ctypes.c_void_p(self._torch.cuda.current_stream().cuda_stream)
         one = ctypes.c_uint(1)
@@ -74,17 +89,25 @@ class SmClock:
         self._call("cuLaunchKernel", self._function, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def hertz(self) -> Optional[float]:
-        """Cycles per second between the stamps, once the device is idle: the mean over the SMs that have both.
+        """Cycles per second, once the device is idle: the mean over the SMs that have every stamp.
 
-        None where the stamps lie too close together. `span` is then how far they lie apart.
+        Within the windows around samples where there are any and the timer's tick allows, else over the block. None
+        where the block is too short. `span` is then how long it was.
         """
-        stamps = self._stamps.cpu()
-        both = (stamps[:, :, 0] > 0).all(0)
-        nanoseconds, cycles = (stamps[1] - stamps[0])[both].double().unbind(1)
-        self.span = float(nanoseconds.median()) if len(nanoseconds) else 0.0
-        if not len(nanoseconds) or float(nanoseconds.min()) < SHORTEST or float(cycles.min()) <= 0:
+        stamps = self._stamps[: self._windows].cpu()
+        stamps = stamps[:, :, (stamps[..., 0] > 0).all(1).all(0)]
+        if not stamps.shape[2]:
+            self.span = 0.0
             return None
-        return float((cycles / nanoseconds).mean()) * 1e9
+        nanoseconds, cycles = (stamps[:, 1] - stamps[:, 0]).unbind(2)
+        self.span = float(nanoseconds[0].double().median())
+        if float(nanoseconds[0].min()) < SHORTEST or float(cycles.min()) <= 0:
+            return None
+        tick = functools.reduce(math.gcd, stamps[0, :, :, 0].flatten().tolist())
+        samples = self._windows > 1 and float(nanoseconds[1:].double().mean()) >= TICKS * tick
+        measured = slice(1, None) if samples else slice(0, 1)
+        nanoseconds, cycles = nanoseconds[measured], cycles[measured]
+        return float((cycles.sum(0).double() / nanoseconds.sum(0).double()).mean()) * 1e9
 
 
 def sm_clock(torch: Any) -> Optional[SmClock]:

@@ -130,6 +130,9 @@ class Learned:
 class GpuSampler(abc.ABC):
     """Times blocks of samples on the current device and stream. What a sample is, a subclass says in `_queue`."""
 
+    windows = False
+    """Whether `_queue` stamps the clock around every sample: needed where something else lies between them."""
+
     def __init__(self) -> None:
         self.rig = rig()
         self.learned = Learned()
@@ -180,9 +183,15 @@ class GpuSampler(abc.ABC):
             raise RuntimeError(aside)
         return [begin.elapsed_time(end) * 1e-3 / batch for begin, end in events]
 
+    def _forget(self, samples: int) -> None:
+        """Make room for the stamps of a block."""
+        if self.rig.clock is not None:
+            self.rig.clock.forget(1 + samples * self.windows)
+
     def _held(self, hold: float, samples: int) -> Events:
         """Queue one block behind a kernel that spins for `hold` seconds, and wait for it."""
         held, clock = self.rig.event(), self.rig.clock
+        self._forget(samples)
         self.rig.hold(hold)
         held.record()
         if clock is not None:
@@ -222,18 +231,24 @@ class GpuSampler(abc.ABC):
 class ColdSampler(GpuSampler):
     """Contract `cold`: one execution a sample, the L2 flushed before it."""
 
+    windows = True
+
     def __init__(self, fn: Callable[[], Any]) -> None:
         super().__init__()
         self.fn = fn
 
     def _queue(self, samples: int) -> Events:
-        events = []
-        for _ in range(samples):
+        events, clock = [], self.rig.clock
+        for number in range(samples):
             begin, end = self.rig.event(), self.rig.event()
             self.rig.flush.zero_()
+            if clock is not None:
+                clock.stamp(0, 1 + number)
             begin.record()
             self.fn()
             end.record()
+            if clock is not None:
+                clock.stamp(1, 1 + number)
             events.append((begin, end))
         # The last sample would end 0.4-1.3 µs early without equal work behind it.
         self.rig.flush.zero_()
@@ -249,6 +264,7 @@ class ColdSampler(GpuSampler):
 
     def settle(self) -> None:
         """Before a further placement in a process that is warm already."""
+        self._forget(1)
         start = time.perf_counter()
         self._queue(1)
         self.learned.queue_seconds = (time.perf_counter() - start) / 2
@@ -262,6 +278,7 @@ class ColdSampler(GpuSampler):
         """Warm up, then the median of five samples, in seconds; learns how long queueing takes."""
         for _ in range(WARM_CALLS):
             self.fn()
+        self._forget(5)
         self.rig.synchronize()
         start = time.perf_counter()
         events = self._queue(5)

@@ -265,9 +265,9 @@ class Launch:
                 if outcome.ok:
                     outcome = self.sampler.verify(self.prepared, *tolerances) or outcome
         finally:
-            for one in self.prepared:
-                one.bench.release()
-            self.prepared, self.sampler = [], None
+            while self.prepared:
+                self.prepared.pop().bench.release()
+            self.sampler = None
             gc.collect()
             _give_back()
         replaced = guard.tampered()
