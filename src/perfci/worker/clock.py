@@ -65,6 +65,7 @@ class SmClock:
         self._call("cuModuleLoadData", ctypes.byref(self._module), ctypes.c_char_p(STAMP))
         self._function = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, ctypes.c_char_p(b"perfci_stamp"))
+        self.stamp(0)  # the driver loads a kernel when it is first launched
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._driver, name)(*arguments)

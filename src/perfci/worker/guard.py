@@ -195,7 +195,7 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
     """One line where `fn` works on after the current stream is done with it, as on a stream that nothing waits for.
 
     `event_seconds`: one execution as event pairs on the current stream tell; `queue_seconds`: the CPU's time to
-    queue one. Batches of executions are timed from the first call to the end of all work on the device, and with
+    queue one, roughly. Batches of executions are timed from the first call to the end of all work on the device, and with
     events: a kernel that works where it is timed is done within the sum of events and queueing, whichever of
     both it waits for. The best batch counts. Warm up before. Raises what `fn` and the device raise.
     """
@@ -215,13 +215,13 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
         synchronize()
         wall = time.perf_counter() - start
         found.append((wall, max(begin.elapsed_time(end) * 1e-3, count * event_seconds), queued))
-    return outlasts(found, queue_seconds * count, count)
+    return outlasts(found, count)
 
 
-def outlasts(batches: list[tuple[float, float, float]], queue_seconds: float, count: int) -> Optional[str]:
+def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[str]:
     """The rule of work_elsewhere: `batches` holds (wall, events, queueing) in seconds of `count` executions each."""
     wall, explained = min(
-        ((wall, events + max(queued, queue_seconds)) for wall, events, queued in batches),
+        ((wall, events + queued) for wall, events, queued in batches),
         key=lambda both: both[0] - both[1],
     )
     if wall <= LONGER * explained or wall <= explained + LATER:
