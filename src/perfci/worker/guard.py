@@ -195,9 +195,9 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
     """One line where `fn` works on after the current stream is done with it, as on a stream that nothing waits for.
 
     `event_seconds`: one execution as event pairs on the current stream tell; `queue_seconds`: the CPU's time to
-    queue one, roughly. Batches of executions are timed from the first call to the end of all work on the device, and with
-    events: a kernel that works where it is timed is done within the sum of events and queueing, whichever of
-    both it waits for. The best batch counts. Warm up before. Raises what `fn` and the device raise.
+    queue one, roughly. Batches of executions are timed from the first call to the end of all work on the device, and
+    with events: a kernel that works where it is timed is done within the sum of events and queueing, whichever of both
+    it waits for. The best batch counts. Warm up before. Raises what `fn` and the device raise.
     """
     torch = sys.modules["torch"]
     event, synchronize = torch.cuda.Event, torch.cuda.synchronize
