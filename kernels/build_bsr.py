@@ -21,7 +21,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("sparse_bsr_gemm.cu")
 LIBRARY, FACTS = "libbsr_gemm.so", "bsr_gemm.json"
-UNITS = {"registers": "", "spills": "B", "shared_memory": "B"}
+UNITS = {"ptxas_registers": "", "ptxas_spills": "B", "ptxas_shared": "B"}
 
 
 def site():
@@ -56,9 +56,9 @@ def parse(log):
         raise SystemExit(f"build_bsr.py: ptxas describes {len(registers)} kernels, not one:\n{log}")
     static = re.search(r"(\d+) bytes smem", log)
     return {
-        "registers": int(registers[0]),
-        "spills": sum(map(int, spills[0])),
-        "shared_memory": int(static[1]) if static else 0,
+        "ptxas_registers": int(registers[0]),
+        "ptxas_spills": sum(map(int, spills[0])),
+        "ptxas_shared": int(static[1]) if static else 0,
     }
 
 
@@ -80,7 +80,7 @@ def build(arch):
         raise SystemExit(f"build_bsr.py: nvcc ended with {done.returncode}")
     facts = parse(done.stdout + done.stderr)
     # ptxas knows nothing of dynamic shared memory.
-    facts["shared_memory"] += ctypes.CDLL(str(folder / LIBRARY)).bsr_gemm_shared_memory()
+    facts["ptxas_shared"] += ctypes.CDLL(str(folder / LIBRARY)).bsr_gemm_shared_memory()
     (folder / FACTS).write_text(json.dumps({"arch": f"sm_{arch}", **facts}) + "\n")
     sys.stdout.write(lines(facts))
 

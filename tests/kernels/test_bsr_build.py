@@ -52,10 +52,10 @@ def test_registers_spills_and_shared_memory_reach_the_gate(tmp_path):
     done = run(tmp_path, "--arch", "90")
     assert done.returncode == 0, done.stdout + done.stderr
     values = reported(tmp_path)
-    assert values.keys() == {"registers", "spills", "shared_memory"}
-    assert values["spills"] == [0.0]
-    assert 128 < values["registers"][0] <= 255  # the sums alone are 128
-    assert values["shared_memory"] == [3 * 2 * 128 * 64 * 2]
+    assert values.keys() == {"ptxas_registers", "ptxas_spills", "ptxas_shared"}
+    assert values["ptxas_spills"] == [0.0]
+    assert 128 < values["ptxas_registers"][0] <= 255  # the sums alone are 128
+    assert values["ptxas_shared"] == [3 * 2 * 128 * 64 * 2]
 
 
 @needs_nvcc
@@ -68,7 +68,7 @@ def test_too_few_registers_show_as_spills(tmp_path):
     (tmp_path / SOURCE.name).write_text(changed)
     assert run(tmp_path, "--arch", "90", script=script).returncode == 0
     values = reported(tmp_path)
-    assert values["registers"][0] <= 168 and values["spills"][0] > 0
+    assert values["ptxas_registers"][0] <= 168 and values["ptxas_spills"][0] > 0
 
 
 @needs_nvcc
@@ -109,8 +109,8 @@ ptxas info    : Used 168 registers, used 1 barriers, 64 bytes smem, 400 bytes cm
 
 
 def test_what_ptxas_says_is_read():
-    assert build_bsr.parse(LOG) == {"registers": 168, "spills": 32, "shared_memory": 64}
-    assert build_bsr.parse(LOG.replace("64 bytes smem, ", ""))["shared_memory"] == 0
+    assert build_bsr.parse(LOG) == {"ptxas_registers": 168, "ptxas_spills": 32, "ptxas_shared": 64}
+    assert build_bsr.parse(LOG.replace("64 bytes smem, ", ""))["ptxas_shared"] == 0
 
 
 @pytest.mark.parametrize("log", ["", LOG + LOG], ids=["nothing", "two kernels"])
@@ -126,13 +126,13 @@ def test_the_policy_holds_kernels_to_their_time_and_the_build_to_its_own_metrics
         Subject(case.id, device) for kernel in kernels for device in kernel.devices for case in kernel.cases(device)
     ]
     subjects = [replace(subject, reports=frozenset({"time"})) for subject in subjects]
-    build = Subject("bsr_build", "cuda", reports=frozenset({"registers", "spills", "shared_memory"}))
+    build = Subject("bsr_build", "cuda", reports=frozenset({"ptxas_registers", "ptxas_spills", "ptxas_shared"}))
     asked = judgements(POLICY, [*subjects, build])
     times = {(j.case, j.device): j.bound for j in asked if j.metric == "time"}
     assert times == {(s.id, s.device): 0.02 if s.device == "cuda" else 0.10 for s in subjects}
     own = {(j.metric, j.kind): j.bound for j in asked if j.case == "bsr_build"}
     assert own == {
-        ("registers", "regression"): 0.01,
-        ("shared_memory", "regression"): 0.01,
-        ("spills", "max"): 0.0,
+        ("ptxas_registers", "regression"): 0.01,
+        ("ptxas_shared", "regression"): 0.01,
+        ("ptxas_spills", "max"): 0.0,
     }

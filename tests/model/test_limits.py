@@ -5,14 +5,14 @@ from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 
 KERNEL = Subject("matmul/n=64", "cpu", reports=frozenset({"time"}))
-COMMAND = Subject("build", "cpu", reports=frozenset({"registers"}))
+COMMAND = Subject("build", "cpu", reports=frozenset({"compile_memory"}))
 SERVER = Subject("serve", "cpu", reports=frozenset({"time", "p99"}))
 UNKNOWN = Subject("later", "cpu")
 
 
 def policy(*limits: str) -> Policy:
     lines = "".join(f"  - {limit}\n" for limit in limits)
-    metrics = "metrics: {registers: {better: lower}, p99: {unit: s, better: lower}}\n"
+    metrics = "metrics: {compile_memory: {better: lower}, p99: {unit: s, better: lower}}\n"
     return parse_policy(f"version: 1\nsuite: [k.py]\n{metrics}limits:\n{lines}")
 
 

@@ -14,7 +14,7 @@ from perfci.cli.progress import Teller
 from perfci.measure.conductor import Measurement
 from perfci.measure.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
 from perfci.measure.options import OUT, Options
-from perfci.model.plan import Judgement
+from perfci.model.plan import Gate, Judgement
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
 from perfci.model.units import show
@@ -51,10 +51,11 @@ def list_cases(
         listing = Measurement(options, teller).listing()
     finally:
         teller.stop()
-    cases, judgements, broken = listing.cases, listing.plan.judgements, listing.broken
+    cases, broken = listing.cases, listing.broken
+    asked: list[Judgement | Gate] = [*listing.plan.judgements, *listing.plan.gates]
     expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
     if json:
-        entries: dict[str, object] = {"cases": [_entry(case, judgements) for case in cases], "broken": broken}
+        entries: dict[str, object] = {"cases": [_entry(case, asked) for case in cases], "broken": broken}
         if expected:
             entries["plan"] = {**expected._asdict(), "cases": [case._asdict() for case in expected.cases]}
         typer.echo(jsonlib.dumps(entries, indent=1))
@@ -64,21 +65,22 @@ def list_cases(
             for line in _totals(expected):
                 typer.echo(line)
         else:
-            _print(_CASES, [_line(case, judgements) for case in cases])
+            _print(_CASES, [_line(case, asked) for case in cases])
         for line in broken:
             typer.echo(f"perfci: does not import: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
 
 
-def _limits(case: Case, judgements: Sequence[Judgement]) -> list[str]:
-    own = [judgement for judgement in judgements if (judgement.case, judgement.device) == (case.id, case.device)]
-    return [_words(judgement) for judgement in own]
+def _limits(case: Case, asked: Sequence[Judgement | Gate]) -> list[str]:
+    return [_words(one) for one in asked if (one.case, one.device) == (case.id, case.device)]
 
 
-def _words(judgement: Judgement) -> str:
-    if judgement.kind == "regression":
-        return f"{judgement.metric} within {judgement.bound * 100:g} %"
-    return f"{judgement.metric} {judgement.kind} {show(judgement.bound, judgement.unit)}"
+def _words(asked: Judgement | Gate) -> str:
+    if isinstance(asked, Gate) and asked.kind == "kernels":
+        return f"a kernel matches {asked.pattern}"
+    if asked.kind == "regression":
+        return f"{asked.metric} within {asked.bound * 100:g} %"
+    return f"{asked.metric} {asked.kind} {show(asked.bound, asked.unit)}"
 
 
 def _where(case: Case) -> str:
@@ -86,15 +88,15 @@ def _where(case: Case) -> str:
     return f"{head.file}:{head.line}" if head.file else FILE
 
 
-def _entry(case: Case, judgements: Sequence[Judgement]) -> dict[str, object]:
+def _entry(case: Case, asked: Sequence[Judgement | Gate]) -> dict[str, object]:
     status = case.arms["head"].status
-    limits = _limits(case, judgements)
+    limits = _limits(case, asked)
     return {"case": case.id, "device": case.device, "status": status, "limits": limits, "declared": _where(case)}
 
 
-def _line(case: Case, judgements: Sequence[Judgement]) -> list[str]:
+def _line(case: Case, asked: Sequence[Judgement | Gate]) -> list[str]:
     reason = case.arms["head"].reason
-    limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, judgements)) or "no limit"
+    limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, asked)) or "no limit"
     return [case.id, case.device, limits, _where(case)]
 
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
-from perfci.model.limits import Subject, judgements
-from perfci.model.plan import Judgement
+from perfci.model.limits import Subject, gates, judgements
+from perfci.model.plan import Gate, Judgement
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
 
@@ -18,8 +18,8 @@ def judge_files(results: Path, *, policy: Path | None, strict: bool, out: Path |
     """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code."""
     path = results / "results.json" if results.is_dir() else results
     measured = read_results(path)
-    asked = None if policy is None else _judgements(policy, measured)
-    report = judge(measured, strict=strict, judgements=asked)
+    asked, gating = (None, None) if policy is None else _limits(policy, measured)
+    report = judge(measured, strict=strict, judgements=asked, gates=gating)
     folder = out or path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,11 +46,16 @@ def read_results(path: Path) -> Results:
         ) from None
 
 
-def _judgements(policy: Path, results: Results) -> list[Judgement]:
+def _limits(policy: Path, results: Results) -> tuple[list[Judgement], list[Gate]]:
     try:
         text = policy.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {policy}: cannot be read ({error})") from None
     names = results.fingerprint.devices
-    cases = [Subject(c.id, c.device, names.get(c.device, "")) for c in results.cases if c.stopped != "skipped"]
-    return judgements(parse_policy(text, str(policy)), cases)
+    cases = [
+        Subject(c.id, c.device, names.get(c.device, ""), command=c.origin == "command")
+        for c in results.cases
+        if c.stopped != "skipped"
+    ]
+    parsed = parse_policy(text, str(policy))
+    return judgements(parsed, cases), gates(parsed, cases)

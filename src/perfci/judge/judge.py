@@ -6,24 +6,31 @@ from typing import Any, Literal
 
 from perfci.judge.compare import state
 from perfci.judge.floors import TIMED, impossible
+from perfci.judge.gates import gate_row
 from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
 from perfci.judge.presence import fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
 from perfci.judge.words import advice, failing, headline, one_line, passing
-from perfci.model.plan import Judgement
+from perfci.model.plan import Gate, Judgement
 from perfci.model.report import CLASSES, Report, Row, Verdict
 from perfci.model.results import Case, Results
 
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "error": 3}
 
 
-def judge(results: Results, *, strict: bool = False, judgements: list[Judgement] | None = None) -> Report:
+def judge(
+    results: Results,
+    *,
+    strict: bool = False,
+    judgements: list[Judgement] | None = None,
+    gates: list[Gate] | None = None,
+) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what is changed, invalid, inconclusive or a matter of clocks fail the run. `judgements`
-    replaces the planned ones; where they differ the report is marked exploratory, since the error rates
-    were planned for others. The same results give the same report, in whatever order cases and pairs stand
+    `strict` lets what is changed, invalid, inconclusive or a matter of clocks fail the run. `judgements` and `gates`
+    replace the planned ones; where judgements differ the report is marked exploratory, since the error rates were
+    planned for others. The same results give the same report, in whatever order cases and pairs stand
     in the document. Raises ValueError where the plan's looks do not fit together.
     """
     planned = results.plan.judgements
@@ -35,6 +42,7 @@ def judge(results: Results, *, strict: bool = False, judgements: list[Judgement]
         strict=strict,
         compared=results.mode == "compare",
         asked=_by_case(asked),
+        gates=_gates_by_case(results.plan.gates if gates is None else gates),
         custom=results.custom_metrics,
     )
     cases = sorted(results.cases, key=lambda case: case.key)
@@ -101,6 +109,13 @@ def _by_case(judgements: list[Judgement]) -> dict[str, list[Judgement]]:
     return asked
 
 
+def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
+    asked: dict[str, list[Gate]] = {}
+    for gate in gates:
+        asked.setdefault(f"{gate.case}@{gate.device}", []).append(gate)
+    return asked
+
+
 def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
     rows = []
     known = {case.key for case in cases}
@@ -118,6 +133,9 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
             # What is no longer the same question is not compared; a bound holds for head's values alone.
             if judgement.kind != "regression" or (context.compared and not found):
                 rows.append(limit_row(context, case, judgement))
+        for gate in context.gates.get(case.key, []):
+            if gate.kind != "regression" or (context.compared and not found):
+                rows.append(gate_row(context, case, gate))
     for key, judgements in context.asked.items():
         if key not in known:
             rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]

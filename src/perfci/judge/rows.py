@@ -10,7 +10,7 @@ from perfci.judge.compare import state
 from perfci.judge.words import one_line
 from perfci.model.base import DeviceKind
 from perfci.model.metrics import CATALOGUE, CustomMetric
-from perfci.model.plan import Judgement, Looks
+from perfci.model.plan import Gate, Judgement, Looks
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, Class, Effect, Row
 from perfci.model.results import Case, CaseArm
@@ -32,6 +32,8 @@ class Context:
     """Whether there is a base."""
     asked: dict[str, list[Judgement]]
     """Case key → its judgements."""
+    gates: dict[str, list[Gate]]
+    """Case key → its gates."""
     custom: dict[str, CustomMetric]
 
     def unit(self, metric: str) -> str:

@@ -148,5 +148,7 @@ def subjects(
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
         reports = frozenset({"time"}) if case.origin == "kernel" else reported.get(case.key)
-        made.append(Subject(case.id, case.device, names.get(case.device, ""), own, where, reports))
+        made.append(
+            Subject(case.id, case.device, names.get(case.device, ""), own, where, reports, case.origin == "command")
+        )
     return made

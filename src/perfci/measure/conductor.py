@@ -26,9 +26,10 @@ from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError
 from perfci.model.comparison import differences
+from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import idle_limits, judgements
-from perfci.model.plan import Judgement, Looks, Plan
+from perfci.model.limits import gates, idle_limits, judgements
+from perfci.model.plan import Gate, Judgement, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.results import Case, Reason, Results
 from perfci.stats.answer import answer
@@ -42,10 +43,11 @@ MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
 """Of a fingerprint, what differs from one look at a machine to the next."""
 
 
-def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
+def make_plan(options: Options, place: Place, asked: list[Judgement], gating: list[Gate]) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
     if options.mode == "run":
         asked = [judgement for judgement in asked if judgement.kind != "regression"]
+        gating = [gate for gate in gating if gate.kind != "regression"]
     looks = Looks()
     if options.quick:
         looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
@@ -56,6 +58,7 @@ def make_plan(options: Options, place: Place, asked: list[Judgement]) -> Plan:
         devices=list(place.benches),
         schedules={name: SCHEDULES[name] for device in place.benches for name in CONTRACTS[device]},
         judgements=asked,
+        gates=gating,
         m=max(1, sum(judgement.gating for judgement in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
@@ -109,8 +112,9 @@ class Measurement:
             cases = merge(found, place.arms, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, place.arms, globs)
-            asked = judgements(place.limits, subjects(cases, found, place.facts.devices, {}))
-            plan = make_plan(replace(self.options, mode="compare"), place, asked)
+            seen = subjects(cases, found, place.facts.devices, {})
+            asked, gating = judgements(place.limits, seen), gates(place.limits, seen)
+            plan = make_plan(replace(self.options, mode="compare"), place, asked, gating)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
             return Listing(cases, plan, place.facts, broken)
 
@@ -123,7 +127,7 @@ class Measurement:
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
         seen = subjects(cases, found, facts.devices, runner.reported)
-        plan = make_plan(options, place, judgements(limits, seen))
+        plan = make_plan(options, place, judgements(limits, seen), gates(limits, seen))
         idle = [] if options.cases else idle_limits(limits, [case.id for case in cases], seen)
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
@@ -241,6 +245,8 @@ class Measurement:
             bench.setups[case.key] = setup
             for name, probe in working.items():
                 case.arms[name].contract = {**setup.says, **probe.settings}
+                if case.device == "cuda":
+                    case.arms[name].evidence = Evidence(metrics={"peak_memory": float(probe.peak)})
                 if self.lock is not None and case.device == "cuda":
                     case.arms[name].contract["clocks"] = self.lock.words()
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError, matches
-from perfci.model.metrics import CustomMetric, Metric, resolve
-from perfci.model.plan import Judgement
+from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.plan import Gate, Judgement
 from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
@@ -34,6 +34,8 @@ class Subject:
     """`file:line` of the declaration."""
     reports: frozenset[str] | None = None
     """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
+    command: bool = False
+    """Whether it is a process of its own: a profiler looks at it only where a limit names it."""
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, str]]:
@@ -88,7 +90,7 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
             if not applies(limit, subject):
                 continue
             metric = resolve(limit.metric, policy.metrics)
-            if not asked_of(limit, metric, subject):
+            if metric.tier in OBSERVED or not asked_of(limit, metric, subject):
                 continue
             bounds: dict[str, float | None] = {
                 "regression": limit.regression,
@@ -116,6 +118,44 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
     return [made[key] for key in sorted(made)]
 
 
+def gates(policy: Policy, subjects: Iterable[Subject]) -> list[Gate]:
+    """One gate per case on a GPU, observed metric and kind of bound; of several limits the last counts.
+
+    Sorted as judgements are. Raises UsageError for a kernel's own limit that is wrong.
+    """
+    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
+    made: dict[tuple[str, str, str, str], Gate] = {}
+    for subject in subjects:
+        for limit, source in [*written, *declared(subject, policy.metrics)]:
+            metric = resolve(limit.metric, policy.metrics)
+            named = not subject.command or subject.id in limit.cases
+            if subject.device != "cuda" or not named or not applies(limit, subject):
+                continue
+            common: dict[str, Any] = {
+                "case": subject.id,
+                "device": subject.device,
+                "better": metric.better,
+                "severity": limit.severity,
+                "on_missing": limit.on_missing,
+                "source": source,
+            }
+            bounds: dict[str, float | None] = {
+                "regression": limit.regression,
+                "min": None if limit.min is None else bound_in_unit(limit.min, metric),
+                "max": None if limit.max is None else bound_in_unit(limit.max, metric),
+            }
+            for kind, bound in bounds.items():
+                if bound is not None and metric.tier in OBSERVED:
+                    made[subject.id, subject.device, metric.name, kind] = Gate(
+                        metric=metric.name, unit=metric.unit, tier=metric.tier, kind=kind, bound=bound, **common
+                    )
+            if limit.expect_kernels is not None:
+                made[subject.id, subject.device, "kernels", "kernels"] = Gate(
+                    metric="kernels", unit="", tier="trace", kind="kernels", pattern=limit.expect_kernels, **common
+                )
+    return [made[key] for key in sorted(made)]
+
+
 def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
     """Seconds under which a change of one execution is never a regression, for a case under this contract.
 
@@ -136,6 +176,8 @@ def idle_limits(policy: Policy, ids: Iterable[str], subjects: Iterable[Subject])
     for i, limit in enumerate(policy.limits):
         metric = resolve(limit.metric, policy.metrics)
         applied = [subject for subject in here if applies(limit, subject)]
+        if metric.tier in OBSERVED:
+            applied = []  # what a profiler sees is no case's to report; on the CPU the limit waits for a GPU
         where = f"limits[{i}] (cases {', '.join(limit.cases)})"
         if not any(matches(pattern, ident) for pattern in limit.cases for ident in known):
             found.append(f"{where} matches no case")

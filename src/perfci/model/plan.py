@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.metrics import Tier
 from perfci.model.policy import Severity
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -85,6 +86,26 @@ class Judgement(Document):
         return self.severity == "fail"
 
 
+class Gate(Document):
+    """A limit on what is observed once, in a pass of its own: no statistics, no share in α."""
+
+    case: str
+    device: DeviceKind
+    metric: str
+    unit: str
+    better: Literal["lower", "higher"]
+    tier: Tier
+    kind: Literal["regression", "min", "max", "kernels"]
+    bound: float = 0.0
+    """Relative change for `regression`; a value in `unit` for `min` and `max`."""
+    pattern: str = ""
+    """Of `kernels`: what the name of some kernel must match."""
+    severity: Severity = "fail"
+    on_missing: Severity = "fail"
+    source: str = ""
+    """Where the limit stands."""
+
+
 class Plan(Document):
     """What is measured, in which order, and how it will be decided."""
 
@@ -97,6 +118,8 @@ class Plan(Document):
     schedules: dict[str, Schedule] = Field(default_factory=dict)
     """Contract → how a pair of a case under it is measured at first."""
     judgements: list[Judgement] = Field(default_factory=list)
+    gates: list[Gate] = Field(default_factory=list)
+    """What profilers must be asked, and what must hold of it."""
     m: int = Field(1, ge=1)
     """Number of gating judgements: each gets α/m."""
     budget: Positive = 900.0

@@ -1,11 +1,12 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from perfci.model.base import DeviceKind, Document
-from perfci.model.metrics import CATALOGUE, CustomMetric, Metric, resolve
+from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.units import (
     FLOP_UNITS,
     RATE_UNITS,
@@ -28,6 +29,14 @@ def _inside(path: str) -> str:
     return path
 
 
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError("write a number, or a number with its unit such as '5ms', '80%' or '2TB/s'")
@@ -38,7 +47,9 @@ Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(
 InsidePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
 Quantity = Annotated[float | str, BeforeValidator(_quantity)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=80)]
+Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
 Severity = Literal["fail", "warn"]
+When = Literal["on_change", "always", "never"]
 
 _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (TIME_UNITS, "5ms"),
@@ -46,6 +57,7 @@ _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "/s": (RATE_UNITS, "5000/s"),
     "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
     "B": (SIZE_UNITS, "2GB"),
+    "%": ({"%": 1.0}, "80%"),
 }
 
 
@@ -74,6 +86,8 @@ class Limit(Document):
     """An absolute lower bound."""
     max: Quantity | None = None
     """An absolute upper bound."""
+    expect_kernels: Regex | None = None
+    """A regular expression: some kernel that the case launches must match it (the attention must still be flash)."""
     devices: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
     severity: Severity = "fail"
@@ -83,10 +97,8 @@ class Limit(Document):
 
     @model_validator(mode="after")
     def _one_purpose(self) -> "Limit":
-        if self.regression is None and self.min is None and self.max is None:
-            raise ValueError("a limit needs one of: regression, min, max")
-        if self.regression == 0:
-            raise ValueError("regression: 0% can never be excluded by timing: write the change that must be found")
+        if self.regression is None and self.min is None and self.max is None and self.expect_kernels is None:
+            raise ValueError("a limit needs one of: regression, min, max, expect_kernels")
         if self.floor is not None and (self.metric != "time" or self.regression is None):
             raise ValueError("floor belongs to a limit with metric: time and regression")
         return self
@@ -140,6 +152,10 @@ class Policy(Document):
     contract: Literal["auto", "steady", "cold", "hot"] = "auto"
     """How cases are timed on a GPU, where a kernel does not say: `steady`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is steady where a case can be captured into a CUDA graph, else cold."""
+    evidence: When = "on_change"
+    """When profilers look at a case: where it changed, always or never; always where a limit needs what they see."""
+    counters: Literal["default", "deep"] = "default"
+    """Hardware counters of the evidence: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads that a case may use; the same cores for both arms."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
@@ -184,6 +200,14 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Me
             f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
         )
         raise ValueError(f"{where}.metric: {limit.metric!r} is no metric: {hint}") from None
+    if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
+        raise ValueError(
+            f"{where}.regression: {metric.name} is observed once and scatters from run to run: write min or max"
+        )
+    if limit.regression == 0 and metric.tier not in OBSERVED:
+        raise ValueError(
+            f"{where}: regression: 0% can never be excluded by timing: write the change that must be found"
+        )
     for name in ("min", "max"):
         value = getattr(limit, name)
         if value is not None:

@@ -54,7 +54,7 @@ class Row(Document):
     device: DeviceKind
     metric: str
     unit: str
-    kind: Literal["regression", "min", "max", "presence"]
+    kind: Literal["regression", "min", "max", "presence", "kernels"]
     """`presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
     class_: Class = Field(alias="class")
     effect: Effect

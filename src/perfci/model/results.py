@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
@@ -80,6 +81,8 @@ class CaseArm(Document):
     contract: dict[str, Any] = Field(default_factory=dict)
     """How the numbers were measured: timer, cache state, threads, batching."""
     check: Check = Field(default_factory=Check)
+    evidence: Evidence | None = None
+    """None where no profiler looked."""
 
 
 class Clock(Document):

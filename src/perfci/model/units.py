@@ -133,8 +133,8 @@ def show(value: float | None, unit: str) -> str:
             if abs(value) >= SIZE_UNITS[name] * 0.9995:
                 return f"{significant(value / SIZE_UNITS[name])} {name}{unit[1:]}"
         return f"{significant(value)} {unit}"
-    if unit == "%":
-        return f"{significant(value * 100)} %"
+    if not unit and value == int(value) and abs(value) < 1e5:
+        return f"{int(value)}"  # a count
     if unit == "TFLOP/s":
         name = "TFLOP/s" if abs(value) >= 0.9995 else "GFLOP/s"
         return f"{significant(value / FLOP_UNITS[name])} {name}"

@@ -157,6 +157,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "class_count": words.class_count, "count": words.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "show": show, "mark": _mark, "change": _change, "why": _why, "tolerance": _tolerance,
+        "percent": _percent,
     }  # fmt: skip
     return environment
 
@@ -197,6 +198,10 @@ def _why(shown: View, row: Row) -> Safe:
     if log:
         parts.append(f"log {escape.code(log)}")
     return Safe(" · ".join(parts) or "–")
+
+
+def _percent(share: float | None) -> str:
+    return show(None if share is None else share * 100, "%")
 
 
 def _tolerance(value: float | None) -> str:

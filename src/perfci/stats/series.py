@@ -28,6 +28,8 @@ def value(case: Case, pair: Pair, arm: ArmName, metric: str) -> float | None:
     values = pair.values.get(arm, {})
     if metric in values:
         return values[metric]
+    if metric == "cv":  # a launch of a single sample has none
+        return 100 * pair.spread[arm] if pair.spread.get(arm, 0.0) > 0 else None
     if metric not in DERIVED or "time" not in values:
         return None
     work = DERIVED[metric][0](case.arms.get(arm, CaseArm()).work)

@@ -1,0 +1,120 @@
+"""Rows that hold what a profiler saw once against a limit. No statistics: base and head are single observations."""
+
+import re
+from typing import Any
+
+from perfci.judge.rows import Context, about
+from perfci.judge.words import beyond, change_words, limit_percent
+from perfci.model.base import ArmName
+from perfci.model.evidence import Evidence
+from perfci.model.metrics import Tier
+from perfci.model.plan import Gate
+from perfci.model.report import Class, Effect, Row
+from perfci.model.results import Case
+from perfci.model.units import show
+
+TOOLS: dict[Tier, tuple[str, ...]] = {
+    "trace": ("nsys", "torch.profiler"),
+    "static": ("nsys", "torch.profiler", "ncu"),
+    "counters": ("ncu",),
+}
+"""Whose faults explain that a metric of a tier is not there."""
+
+
+def gate_row(context: Context, case: Case, gate: Gate) -> Row:
+    """The row of one gate of a case that works in head, and for a relative limit is compared with base."""
+    fields = _kernels(context, case, gate) if gate.kind == "kernels" else _value(context, case, gate)
+    said: dict[str, Any] = {"metric": gate.metric, "unit": gate.unit, "kind": gate.kind, "limit_source": gate.source}
+    if gate.kind != "kernels":
+        said["limit"] = gate.bound
+    return Row(**about(case), **said, **fields)
+
+
+def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) -> dict[str, Any]:
+    return {"class": class_, "effect": effect, "reason": reason, **values}
+
+
+def _evidence(case: Case, arm: ArmName) -> Evidence:
+    found = case.arms[arm].evidence if arm in case.arms else None
+    return found or Evidence()
+
+
+def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
+    base = _evidence(case, "base").metrics.get(gate.metric)
+    head = _evidence(case, "head").metrics.get(gate.metric)
+    if head is None:
+        return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'head', gate)}", base=base)
+    shown = show(head, gate.unit)
+    if gate.kind == "regression":
+        if base is None:
+            if context.compared and _evidence(case, "base").faults:
+                return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'base', gate)}", head=head)
+            reason = f"head has {gate.metric}, base has not: nothing to compare with"
+            return _judged("added", "pass", reason, head=head)
+        return _relative(context, gate, base, head)
+    sign = 1 if gate.kind == "max" else -1
+    bound = show(gate.bound, gate.unit)
+    if sign * (head - gate.bound) <= 0:
+        return _judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
+    broken = f"{shown} is {beyond(gate.kind)} the limit of {bound}"
+    effect = context.effect("violation", gate.severity)
+    if base is not None and sign * (base - gate.bound) > 0:
+        effect, broken = "warn", f"{broken}, as it already was in base ({show(base, gate.unit)})"
+    return _judged("violation", effect, broken, base=base, head=head)
+
+
+def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[str, Any]:
+    """Exact: the same code gives the same value."""
+    worse = head > base if gate.better == "lower" else head < base
+    change = head / base if base > 0 else None
+    values = f"{show(base, gate.unit)} → {show(head, gate.unit)}"
+    fields: dict[str, Any] = {"change": change, "worse": None if head == base else worse}
+    if base == head:
+        return {**_judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
+    words = values if change is None else f"{values}: {change_words(change, gate.metric)}"
+    if not worse:
+        return {**_judged("improvement", "pass", words, base=base, head=head), **fields}
+    allowed = base * (1 + gate.bound) if gate.better == "lower" else base * (1 - gate.bound)
+    if head <= allowed if gate.better == "lower" else head >= allowed:
+        reason = f"{words}, within the limit of {limit_percent(gate.bound)}"
+        return {**_judged("unchanged", "pass", reason, base=base, head=head), **fields}
+    reason = f"{words}; the limit is {limit_percent(gate.bound)}"
+    row = _judged("regression", context.effect("regression", gate.severity), reason, base=base, head=head)
+    return {**row, **fields}
+
+
+def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
+    """Whether some kernel has the name that the limit expects."""
+    names = _names(_evidence(case, "head"))
+    if not names:
+        return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
+    if any(re.search(gate.pattern, name) for name in names):
+        return _judged("unchanged", "pass", f"a kernel matches {gate.pattern}")
+    listed = ", ".join(name[:60] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    broken = f"no kernel matches {gate.pattern}: {listed}"
+    effect = context.effect("violation", gate.severity)
+    in_base = _names(_evidence(case, "base"))
+    if in_base and not any(re.search(gate.pattern, name) for name in in_base):
+        effect, broken = "warn", f"{broken}, as it already was in base"
+    return _judged("violation", effect, broken)
+
+
+def _names(evidence: Evidence) -> list[str]:
+    """Names of the kernels, longest first: of the timeline, else of the counters."""
+    seen = evidence.trace or evidence.counters
+    return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
+
+
+def _why(case: Case, arm: ArmName, gate: Gate) -> str:
+    """Why an arm has no value of a gate's metric."""
+    evidence = _evidence(case, arm)
+    tools = TOOLS.get(gate.tier, ())
+    for fault in evidence.faults:
+        if fault.tool in tools:
+            remedy = f": {fault.remedy}" if fault.remedy else ""
+            return f"{fault.tool}: {fault.text}{remedy}"
+    if gate.metric.startswith("range:"):
+        return f"{arm} has no NVTX range {gate.metric.removeprefix('range:')!r} with device work"
+    if evidence.trace is None and evidence.counters is None:
+        return "no profiler looked at it"
+    return f"{arm} has no {gate.metric}"

@@ -1,0 +1,166 @@
+"""Evidence: what profilers saw of one case in one arm. Taken in passes of their own; no time in it is a measurement."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfci.model.base import Document
+
+Tool = Literal["nsys", "ncu", "torch.profiler"]
+FaultKind = Literal[
+    "absent",  # the tool is not installed
+    "forbidden",  # counters or tracing are not permitted
+    "incompatible",  # tool and driver, chip or report do not fit
+    "busy",  # another profiler holds the counters
+    "timeout",
+    "crash",  # the tool or the case under it died
+    "empty",  # nothing of the case in what was captured: no range, no kernel
+    "unreadable",  # truncated, foreign, no file of this kind
+    "incomplete",  # events or values were dropped, or a value asked for is no finite number
+]
+CopyKind = Literal["host to device", "device to host", "device to device", "host to host", "peer to peer", "other"]
+Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
+CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
+Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Fault(Document):
+    """Why a tool has nothing, or not all, to say."""
+
+    tool: Tool
+    kind: FaultKind
+    text: str = Field(max_length=1000)
+    """One line: what happened."""
+    remedy: str = Field("", max_length=1000)
+    """One line: what mends it."""
+
+
+class KernelUse(Document):
+    """A kernel with one launch configuration, in one execution of the case."""
+
+    name: str = Field(max_length=2000)
+    """Demangled."""
+    count: Count
+    """Launches."""
+    seconds: Seconds
+    """Device time of all of them."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int | None = None
+    """A thread."""
+    static_shared: Bytes | None = None
+    """A block."""
+    dynamic_shared: Bytes | None = None
+    """A block."""
+    shared: Bytes | None = None
+    """A block, static and dynamic together, where the tool does not tell them apart."""
+    local: Bytes | None = None
+    """A thread: arrays and spilled registers."""
+
+
+class Copy(Document):
+    """Copies of one kind in one execution, memory sets not among them."""
+
+    kind: CopyKind
+    source: Memory
+    target: Memory
+    count: Count
+    bytes: Bytes
+    seconds: Seconds
+    """Device time."""
+
+
+class Call(Document):
+    """A function of the CUDA API, in one execution: time of the host."""
+
+    name: str
+    """Without a version suffix such as `_v2`."""
+    kind: CallKind
+    count: Count
+    seconds: Seconds
+
+
+class RangeUse(Document):
+    """An NVTX range of the user's own within the case, in one execution."""
+
+    name: str = Field(max_length=500)
+    """`outer/inner` where ranges nest."""
+    count: Count
+    host: Seconds
+    """From push to pop."""
+    device: Seconds
+    """From the first start to the last end of what was launched within, as `nvtx_gpu_proj_sum` projects it."""
+
+
+class Trace(Document):
+    """A timeline, from nsys or torch.profiler. Quantities are of one execution: totals over `executions`."""
+
+    source: Tool
+    version: str = ""
+    executions: int = Field(ge=1)
+    wall: Seconds
+    """Host time of an execution, from its range's begin to its end or to the end of its last device work."""
+    busy: Seconds
+    """Time in which at least one kernel, copy or set ran."""
+    span: Seconds
+    """From the first start to the last end of device work."""
+    kernels: list[KernelUse] = Field(default_factory=list)
+    """Longest first."""
+    copies: list[Copy] = Field(default_factory=list)
+    sets: Count = 0.0
+    """Memory sets."""
+    calls: list[Call] = Field(default_factory=list)
+    """Longest first."""
+    ranges: list[RangeUse] = Field(default_factory=list)
+
+
+class Rule(Document):
+    """A finding of ncu's own rules."""
+
+    name: str
+    message: str = Field(max_length=2000)
+    speedup: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Estimated by ncu, percent of the kernel's time; None where it estimates none."""
+
+
+class KernelCounters(Document):
+    """Counters of one kernel launch configuration. `values` hold names of perfci's catalogue, in its units."""
+
+    name: str = Field(max_length=2000)
+    count: int = Field(ge=1)
+    """Launches that were profiled; sums are over them, rates and percentages their mean weighted by time."""
+    seconds: Seconds
+    """Device time under ncu, of all of them: a weight, no measurement."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    values: dict[str, Finite] = Field(default_factory=dict)
+    rules: list[Rule] = Field(default_factory=list)
+    """Largest estimated speed-up first."""
+
+
+class Counters(Document):
+    """Hardware counters of one execution, from ncu."""
+
+    version: str = ""
+    """Of ncu."""
+    chip: str = ""
+    """Such as `gh100`."""
+    passes: int | None = None
+    """Replays of each kernel."""
+    kernels: list[KernelCounters] = Field(default_factory=list)
+    """Longest first."""
+
+
+class Evidence(Document):
+    """Everything that profilers saw of one case in one arm."""
+
+    trace: Trace | None = None
+    counters: Counters | None = None
+    metrics: dict[str, Finite] = Field(default_factory=dict)
+    """Values of the catalogue's trace, counters and static tiers, of one execution."""
+    faults: list[Fault] = Field(default_factory=list)
+    files: list[str] = Field(default_factory=list)
+    """Logs and artifacts, relative to the output folder."""
