@@ -239,6 +239,23 @@ def list_(
 
 
 @app.command()
+def doctor(
+    python: Python = None,
+    out: Out = OUT_DEFAULT,
+    where: Where = HERE,
+    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say what this machine can give and what stands in the way, with the command that mends it.
+
+    Ends with 3 where something fails: nothing can be measured, or wrongly, or a secret lies open.
+    """
+    from perfci.cli.doctor import examine_machine
+
+    examine_machine(where, out, python, json)
+
+
+@app.command()
 def init(
     where: Annotated[Path, typer.Argument(metavar="FOLDER", help="The repository.")] = HERE,
     debug: Debug = False,

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from perfci.model.evidence import CopyKind, Counters, KernelCounters, Trace
+from perfci.evidence.occupancy import occupancy
+from perfci.model.evidence import CopyKind, Counters, KernelCounters, KernelUse, Trace
 from perfci.model.metrics import CATALOGUE
 
 SUMMED = frozenset({"dram_bytes", "dram_read", "dram_written", "instructions", "spills", "bank_conflicts"})
@@ -14,10 +15,11 @@ UPLOAD: CopyKind = "host to device"
 DOWNLOAD: CopyKind = "device to host"
 
 
-def of_trace(trace: Trace) -> dict[str, float]:
+def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[str, float]:
     """Metrics of the trace and static tiers, in the catalogue's units. What the trace cannot tell is left out.
 
-    `device_busy` is busy / wall, `launch_overhead` (span - busy) / span, both in percent.
+    `device_busy` is busy / wall, `launch_overhead` (span - busy) / span, both in percent. `capability`: of the GPU, for
+    the occupancy that the launch configurations allow; None leaves it out.
     """
     found = {
         "kernel_launches": math.fsum(kernel.count for kernel in trace.kernels),
@@ -47,7 +49,23 @@ def of_trace(trace: Trace) -> dict[str, float]:
     _most(found, "registers", (kernel.registers for kernel in kernels))
     _most(found, "local_memory", (kernel.local for kernel in kernels))
     _most(found, "shared_memory", shared)
+    allowed = [_occupancy(kernel, capability) for kernel in kernels]
+    if found["device_time"] > 0 and None not in allowed:
+        parts = (value * k.seconds for value, k in zip(allowed, kernels, strict=True) if value is not None)
+        found["occupancy_theoretical"] = math.fsum(parts) / found["device_time"]
     return found | {f"range:{one.name}": one.device for one in trace.ranges}
+
+
+def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
+    """Percent of an SM's warps that a kernel's launch configuration allows; None where that is not known."""
+    if kernel.static_shared is not None and kernel.dynamic_shared is not None:
+        shared: float | None = kernel.static_shared + kernel.dynamic_shared
+    else:
+        shared = kernel.shared
+    if capability is None or kernel.registers is None or shared is None:
+        return None
+    found = occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
+    return found.percent if found else None
 
 
 def _most(found: dict[str, float], name: str, values: Iterable[float | None]) -> None:

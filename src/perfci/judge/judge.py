@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from perfci.judge.compare import state
+from perfci.judge.evidence import case_evidence, seen
 from perfci.judge.floors import TIMED, impossible
 from perfci.judge.gates import gate_row
 from perfci.judge.limits import limit_row, unknown
@@ -13,9 +14,11 @@ from perfci.judge.presence import fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
 from perfci.judge.words import advice, failing, headline, one_line, passing
 from perfci.model.plan import Gate, Judgement
-from perfci.model.report import CLASSES, Report, Row, Verdict
+from perfci.model.report import CLASSES, CaseEvidence, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 
+CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
+"""Classes beside whose change its cause stands."""
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "error": 3}
 
 
@@ -49,6 +52,7 @@ def judge(
     of_files, files_in_both = file_rows(context, results)
     rows = sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order)
     worst = _worst(rows)
+    evidence = _evidence(results, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
 
@@ -83,6 +87,7 @@ def judge(
         rows=rows,
         measured=statistics,
         facts=[facts(case, context.looks.pairs[0]) for case in cases],
+        evidence=evidence,
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.arm}): {one_line(f.reason.text, 400)}" for f in results.files],
         started=results.started,
@@ -140,6 +145,21 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
         if key not in known:
             rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]
     return rows
+
+
+def _evidence(results: Results, cases: list[Case], rows: list[Row]) -> list[CaseEvidence]:
+    """Of every case that profilers looked at, in the order of its worst row. Writes the cause into rows of timing."""
+    ceilings = results.fingerprint.extra.get("ceilings") or {}
+    places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
+    found = []
+    for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
+        own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
+        told = case_evidence(case, own, ceilings.get(case.device) or {})
+        found.append(told)
+        for row in own:
+            if row.kind == "regression" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:
+                row.cause = told.sentences[0]
+    return found
 
 
 def _worst(rows: list[Row]) -> list[Row]:

@@ -63,6 +63,8 @@ def headline(row: Row) -> str:
             return f"{where} is {change_words(row.change, what)}"
         case "regression" if row.change is not None:
             return f"{where}: {what} is {change_words(row.change, what)}"
+        case "violation" if row.kind == "kernels":
+            return f"{where}: {one_line(row.reason)}"
         case "violation":
             return f"{where}: {what} of {one_line(row.reason)}"
         case "missing":

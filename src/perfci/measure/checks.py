@@ -10,6 +10,7 @@ from perfci.measure.contracts import Asked, Probe
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import ArmName
+from perfci.model.evidence import Evidence
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
@@ -86,6 +87,9 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
         return None
     arm.inputs = opened["digest"]
     arm.work = Work.model_validate(opened["work"])
+    arm.dtype = opened["dtype"]
+    if case.device == "cuda":
+        arm.evidence = Evidence(metrics={"peak_memory": opened["memory"]})
     return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
 
 

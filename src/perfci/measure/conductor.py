@@ -19,6 +19,7 @@ from perfci.measure.contracts import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, 
 from perfci.measure.effort import adapt
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
+from perfci.measure.observe import find_tools, observe
 from perfci.measure.options import Options, Progress
 from perfci.measure.order import next_batch
 from perfci.measure.place import Place, discover, open_place
@@ -26,7 +27,6 @@ from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError
 from perfci.model.comparison import differences
-from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import gates, idle_limits, judgements
 from perfci.model.plan import Gate, Judgement, Looks, Plan
@@ -149,6 +149,9 @@ class Measurement:
             files=[failure for one in found.values() for failure in one.files],
             notes=[*sources.notes, *idle, *self._notes(arms, options)],
         )
+        tools = find_tools(place) if "cuda" in benches else None
+        for line in tools.unanswerable(plan) if tools is not None else []:
+            self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):
             self.progress.stage("measuring what the machine can do")
             measure_ceilings(place)
@@ -162,6 +165,9 @@ class Measurement:
         self._settle(cases, place, found, probes)
         self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
+        if tools is not None:
+            scratch = place.parent.scratch / "evidence"
+            self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage)
         self.results.notes += starved(cases, plan)
         if self.watch is not None:
             self.results.notes += self.watch.notes()
@@ -245,8 +251,6 @@ class Measurement:
             bench.setups[case.key] = setup
             for name, probe in working.items():
                 case.arms[name].contract = {**setup.says, **probe.settings}
-                if case.device == "cuda":
-                    case.arms[name].evidence = Evidence(metrics={"peak_memory": float(probe.peak)})
                 if self.lock is not None and case.device == "cuda":
                     case.arms[name].contract["clocks"] = self.lock.words()
 

@@ -15,7 +15,7 @@ from perfci.model.base import ArmName
 from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
-from perfci.system.process import Died, Launch, Parent
+from perfci.system.process import Died, Launch, Parent, Under
 
 Samples = dict[ArmName, list[list[float]]]
 VERIFIED = 0.25
@@ -38,10 +38,11 @@ class Bench:
     setups: dict[str, Setup] = field(default_factory=dict)
     """Case key → how it is measured, the same in both arms."""
 
-    def launch(self, name: ArmName) -> Launch:
-        """A fresh launch of one arm with its suite imported. Raises Died."""
+    def launch(self, name: ArmName, under: Under | None = None, log: Path | None = None) -> Launch:
+        """A fresh launch of one arm with its suite imported, `under` a profiler. Raises Died."""
         arm = self.arms[name]
-        launch = self.parent.launch(arm.arena(self.threads, self.cores), self.logs / f"{name}.log")
+        arena = arm.arena(self.threads, self.cores)
+        launch = self.parent.launch(arena, log or self.logs / f"{name}.log", under)
         try:
             launch.ask("load", max(self.timeout, 60.0), suite=arm.suite, forbidden=self.forbidden)
         except Died:

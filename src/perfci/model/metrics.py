@@ -61,7 +61,12 @@ CATALOGUE: dict[str, Metric] = {
         _timing("bandwidth", "B/s", "higher", "declared bytes read and written over time"),
         _timing("throughput", "/s", "higher", "declared items (tokens, samples) over time"),
         _seen(
-            "static", "peak_memory", "B", "lower", "device memory that tensors held at most while it was opened", True
+            "static",
+            "peak_memory",
+            "B",
+            "lower",
+            "device memory of the inputs, and what an execution needs besides",
+            True,
         ),
         _seen("static", "registers", "", "lower", "a thread, of the kernel that needs most", True),
         _seen("static", "shared_memory", "B", "lower", "static and dynamic, a block, of the kernel with most", True),

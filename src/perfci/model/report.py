@@ -79,6 +79,8 @@ class Row(Document):
     """Index of the look that decided."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
+    cause: str = ""
+    """What a profiler saw that explains the change, in one sentence; empty where none looked or nothing was found."""
     file: str = ""
     line: int = 0
 
@@ -127,6 +129,45 @@ class CaseFacts(Document):
     """None where the pairs do not tell its parts."""
 
 
+class Observed(Document):
+    """One metric that a profiler saw once in each arm."""
+
+    metric: str
+    unit: str
+    base: float | None = None
+    head: float | None = None
+
+
+class KernelRow(Document):
+    """A kernel of a case in both arms: launches and device seconds of one execution; None where an arm lacks it."""
+
+    name: str
+    base_count: float | None = None
+    head_count: float | None = None
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+
+
+class CaseEvidence(Document):
+    """What profilers saw of a case."""
+
+    case: str
+    device: DeviceKind
+    sentences: list[str] = Field(default_factory=list)
+    """What explains the change, or stands out: most telling first."""
+    next_steps: list[str] = Field(default_factory=list)
+    """What to try."""
+    roofline: str = ""
+    """Where the case stands between memory and arithmetic; empty where it declares no work."""
+    sources: list[str] = Field(default_factory=list)
+    """Such as `nsys 2023.4.4`."""
+    kernels: list[KernelRow] = Field(default_factory=list)
+    """Longest first, of whichever arm takes longer."""
+    observed: list[Observed] = Field(default_factory=list)
+    faults: list[str] = Field(default_factory=list)
+    """Why something was not seen, one line each."""
+
+
 class Report(Document):
     """`report.json`."""
 
@@ -149,6 +190,8 @@ class Report(Document):
     """Worst first."""
     measured: list[Measured]
     facts: list[CaseFacts]
+    evidence: list[CaseEvidence] = Field(default_factory=list)
+    """Of the cases that profilers looked at, in the order of `rows`."""
     notes: list[str]
     files: list[str] = Field(default_factory=list)
     """Suite files that did not import, one line each."""

@@ -78,6 +78,8 @@ class CaseArm(Document):
     work: Work = Field(default_factory=Work)
     inputs: str = ""
     """Digest of shapes, types and values of the inputs of the first placement."""
+    dtype: str = ""
+    """Type of most of their bytes."""
     contract: dict[str, Any] = Field(default_factory=dict)
     """How the numbers were measured: timer, cache state, threads, batching."""
     check: Check = Field(default_factory=Check)

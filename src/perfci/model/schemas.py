@@ -13,6 +13,7 @@ from pydantic_core import core_schema
 
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
+from perfci.model.doctor import Diagnosis
 from perfci.model.plan import Plan
 from perfci.model.policy import Policy, _as_list
 from perfci.model.report import Report
@@ -25,6 +26,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
     "results": (Results, "serialization"),
     "report": (Report, "serialization"),
     "calibration": (Calibration, "serialization"),
+    "doctor": (Diagnosis, "serialization"),
 }
 
 
@@ -47,7 +49,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Name of the document → its JSON schema (draft 2020-12): policy, plan, results, report, calibration."""
+    """Name of the document → its JSON schema (draft 2020-12): policy, plan, results, report, calibration, doctor."""
     return {
         name: {"$schema": GenerateJsonSchema.schema_dialect}
         | document.model_json_schema(mode=mode, schema_generator=_Generator)

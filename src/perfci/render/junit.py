@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from perfci.model.base import ARMS
 from perfci.model.report import Report, Row
+from perfci.render import words
 from perfci.render.escape import xml
 from perfci.render.view import View
 
@@ -58,7 +59,7 @@ def _case(view: View, row: Row) -> ET.Element:
     case = ET.Element("testcase", classname=xml(row.kernel), name=xml(name))
     if row.file:
         case.set("file", xml(row.file))
-    message = f"{row.class_}: {row.reason}" if row.reason else row.class_
+    message = f"{row.class_}: {words.because(row)}" if row.reason else row.class_
     compared = f"base {view.base(row)}, head {view.head(row)}, change {view.change(row)}, limit {view.limit(row)}"
     text = f"{message}\n{compared}" if row.metric else message
     if row.class_ == "skipped":

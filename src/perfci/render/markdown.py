@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from perfci.model.report import Report, Row
-from perfci.model.units import show
+from perfci.model.units import show, significant
 from perfci.render import escape, view, words
 from perfci.render.escape import Safe
 from perfci.render.view import View
@@ -106,6 +106,9 @@ def _folds(shown: View) -> list[_Fold]:
                 body = f"{body}\n… and {len(rows) - _MOST_FOLDED} more: `report.json` has them all.\n"
             one = name[:-1] if len(rows) == 1 else name
             add(name, f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name == "warnings" else ""), body)
+    if shown.report.evidence:
+        many = words.count(len(shown.report.evidence), "case")
+        add("evidence", f"Evidence from profilers: {many}", _macro("evidence", shown))
     if shown.measured:
         body = _macro("measured", shown)
         if shown.other_measured:
@@ -157,7 +160,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "class_count": words.class_count, "count": words.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "show": show, "mark": _mark, "change": _change, "why": _why, "tolerance": _tolerance,
-        "percent": _percent,
+        "percent": _percent, "times": _times,
     }  # fmt: skip
     return environment
 
@@ -191,13 +194,17 @@ def _change(shown: View, row: Row, failing: bool) -> Safe:
 
 def _why(shown: View, row: Row) -> Safe:
     """The reason, with where the case stands and its log."""
-    parts: list[str] = [escape.prose(row.reason)] if row.reason else []
+    parts: list[str] = [escape.prose(words.because(row))] if row.reason else []
     if row.file and row.effect != "pass":
         parts.append(escape.code(f"{row.file}:{row.line}" if row.line else row.file))
     log = shown.log(row)
     if log:
         parts.append(f"log {escape.code(log)}")
     return Safe(" · ".join(parts) or "–")
+
+
+def _times(count: float | None) -> str:
+    return "–" if count is None else f"{significant(count)} ×" if count != int(count) else f"{int(count)} ×"
 
 
 def _percent(share: float | None) -> str:

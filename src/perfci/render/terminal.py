@@ -12,6 +12,7 @@ from rich.text import Text
 
 from perfci.model.report import Effect, Report, Row, Verdict
 from perfci.model.units import show
+from perfci.render import words
 from perfci.render.escape import spans, visible
 from perfci.render.view import View
 from perfci.render.words import class_count
@@ -160,7 +161,7 @@ class _Printer:
     def why(self, row: Row) -> str:
         log = self.view.log(row)
         place = f"{row.file}:{row.line}" if row.file and row.line else row.file
-        parts = [row.reason, place if row.effect != "pass" else "", f"log {log}" if log else ""]
+        parts = [words.because(row), place if row.effect != "pass" else "", f"log {log}" if log else ""]
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row) -> Text:

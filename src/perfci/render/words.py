@@ -41,6 +41,11 @@ def percent(share: float) -> str:
     return f"{round(share * 100, 9):g} %"
 
 
+def because(row: Row) -> str:
+    """Why a row has its class: what profilers saw first, where they did."""
+    return f"{row.cause} · {row.reason}" if row.cause else row.reason
+
+
 def half_width(row: Row) -> str:
     """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
     if row.kind != "regression" or row.interval is None:

@@ -175,6 +175,14 @@ class Gpu:
             "max_sm_clock": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
         }
 
+    def cuda(self) -> str:
+        """The CUDA version that the driver speaks, such as `13.0`; empty where it does not tell."""
+        try:
+            number = self._library.nvmlSystemGetCudaDriverVersion_v2()
+        except (self._library.NVMLError, AttributeError):  # no such function: an old library
+            return ""
+        return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+
     def _reasons(self) -> tuple[str, ...] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535

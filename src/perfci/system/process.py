@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,16 @@ class Arena:
     python: str
     threads: int
     cores: Sequence[int] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Under:
+    """How a launch is started by a profiler."""
+
+    command: Callable[[list[str]], list[str]]
+    """The profiler's command line out of the launch's."""
+    environment: Callable[[Mapping[str, str]], dict[str, str]]
+    """What of the launch's environment is let through: reports keep it."""
 
 
 def memory_of(pid: int) -> int:
@@ -195,29 +205,39 @@ class Parent:
         self._next += 1
         return self._next
 
-    def launch(self, arena: Arena, log: Path) -> "Launch":
+    def launch(self, arena: Arena, log: Path, under: "Under | None" = None) -> "Launch":
         """Start a launch: forked from the parent, or spawned where the arms' interpreters differ. Raises Died.
 
-        Never one arm so and the other so: that would be a difference between the arms.
+        Never one arm so and the other so: that would be a difference between the arms. A launch under a profiler is
+        spawned, for the profiler to start it.
         """
         ident = self._ident()
+        env = dict(arena.env) if under is None else under.environment(arena.env)
         setup = {
             "id": ident,
             "address": self.address,
-            "env": dict(arena.env),
+            "env": env,
             "tree": str(arena.tree),
             "site": str(arena.site),
             "path": list(arena.path),
             "threads": arena.threads,
             "cores": list(arena.cores),
             "log": str(log),
+            "profiled": under is not None,
         }
-        if self.forks:
+        if self.forks and under is None:
             started = self._ask({"op": "fork", **setup}, "started")
         else:
             argv = [arena.python, str(BOOT), "launch", json.dumps(setup)]
-            started = self._spawn(ident, argv, arena.env, arena.tree, log, arena.cores)
-        return Launch(self, ident, started["pid"], self._accept(ident, START_TIMEOUT, log), log)
+            argv = argv if under is None else under.command(argv)
+            started = self._spawn(ident, argv, env, arena.tree, log, arena.cores)
+        try:
+            return Launch(self, ident, started["pid"], self._accept(ident, START_TIMEOUT, log), log)
+        except MachineError as error:
+            if under is None:
+                raise
+            self.kill(ident)  # not the machine's fault, but the profiler's
+            raise Died(Reason(kind="timeout", text=str(error)[:1000])) from None
 
     def _spawn(
         self,
@@ -367,6 +387,15 @@ class Launch:
             with contextlib.suppress(OSError):  # it is gone; its exit is collected by close()
                 self.channel.send({"op": "bye"})
             self.channel.close()
+
+    def finish(self, timeout: float) -> Exit | None:
+        """Let the launch end by itself, and with it the profiler around it. None, and killed, if that takes longer."""
+        self.dismiss()
+        self.leaving = False
+        ended = self.parent.wait_exit(self.ident, timeout)
+        if ended is None:
+            self.parent.kill(self.ident)
+        return ended
 
     def close(self) -> None:
         """Let the launch end by itself; kill it if it does not."""

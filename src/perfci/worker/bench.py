@@ -234,6 +234,14 @@ class Bench:
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
+    def main_dtype(self) -> str:
+        """Type of most of the bytes drawn, such as `bfloat16`; empty where nothing was."""
+        sizes: dict[str, int] = {}
+        for one in self._drawn:
+            name = str(one.tensor.dtype).rpartition(".")[2]
+            sizes[name] = sizes.get(name, 0) + one.tensor.numel() * one.tensor.element_size()
+        return max(sizes, key=lambda name: sizes[name]) if sizes else ""
+
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` lies in memory that was drawn."""
         memory = tensor.untyped_storage().data_ptr()

@@ -12,7 +12,7 @@ import traceback
 import types
 from typing import Any, Optional
 
-from . import bench, ceilings, check, declare, discover, guard
+from . import bench, ceilings, check, declare, discover, guard, kineto, profile
 from .channel import Channel, connect
 from .cpu import CpuSampler
 from .gpu import ColdSampler, rig
@@ -55,8 +55,9 @@ def enter(message: dict[str, Any]) -> None:
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.environ.clear()
-        os.environ.update(message["env"])
+        if not message.get("profiled"):  # a profiler finds its way into this process by variables of its own
+            os.environ.clear()
+            os.environ.update(message["env"])
         channel = connect(message["address"])
         channel.send({"hello": message["id"], "pid": os.getpid()})
         Launch(channel, message).run()
@@ -67,7 +68,9 @@ def enter(message: dict[str, Any]) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # the user's code closed it
                 stream.flush()
-        os._exit(code)
+        if not message.get("profiled"):
+            os._exit(code)
+        sys.exit(code)  # a profiler in this process writes what it has as the process ends
 
 
 def main(setup: str) -> None:
@@ -87,6 +90,7 @@ class Launch:
         self.fuzzed: set[str] = set()
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
+        self.capture = contextlib.ExitStack()
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
@@ -227,12 +231,14 @@ class Launch:
             said["digest"], said["work"] = made.inputs_digest(), made.declared_work()
             said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
             said["peak"] = _peak(device)
+            said["dtype"] = made.main_dtype()
         self.sampler = _sampler(message["contract"], [one.fn for one in self.prepared])
         name = json.dumps([message["kernel"], message["params"], device, message["contract"]], sort_keys=True)
         self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
         if message.get("describe"):
             said["seconds"] = self.sampler.estimate()
             said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
+            said["memory"] = made.device_bytes() + _transient(device, self.prepared[0].fn)
             said["settings"] = self.sampler.settings()
         elif name in self.warm:
             self.sampler.settle()
@@ -253,6 +259,40 @@ class Launch:
         """Time one block of samples."""
         times = self.sampler.block(message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
+
+    def do_capture(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Let a profiler that waits for it record from here on, or stop."""
+        if message["on"]:
+            self.capture.enter_context(profile.capture(message["device"] == "cuda"))
+        else:
+            time.sleep(profile.FLUSHED)
+            self.capture.close()
+        return {}
+
+    def do_profile(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Execute a case for a profiler: warm, then `executions` times in NVTX ranges called `name`.
+
+        With `window` the profiler records these executions alone. With `path` there is no profiler but torch's own,
+        which writes its trace there.
+        """
+        kernel, device = self.kernels[message["kernel"]], message["device"]
+        cuda = device == "cuda"
+        one = bench.prepare(kernel, message["params"], device, message["seed"], 0, False)
+        try:
+            profile.warm(one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
+            name, executions = message["name"], message["executions"]
+            if message.get("path"):
+                return {"marked": "torch.profiler", **kineto.profile(one.fn, executions, message["path"], device)}
+            with profile.capture(cuda) if message["window"] else contextlib.nullcontext():
+                marked = profile.execute(one.fn, name, executions)
+            if cuda:
+                sys.modules["torch"].cuda.synchronize()
+            return {"marked": marked}
+        finally:
+            one.bench.release()
+            del one
+            gc.collect()
+            _give_back()
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case."""
@@ -295,6 +335,20 @@ def _peak(device: str) -> int:
     """Bytes of device memory that tensors of this process have held at most since the case was checked."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.max_memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+
+
+def _transient(device: str, fn: Any) -> int:
+    """Bytes of device memory that tensors hold at most during one execution, besides what they held before."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = fn()
+    torch.cuda.synchronize()
+    del out
+    return max(0, int(torch.cuda.max_memory_allocated()) - int(before))
 
 
 def _give_back() -> None:

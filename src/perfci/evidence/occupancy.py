@@ -1,0 +1,103 @@
+"""Theoretical occupancy, from a launch configuration and a compute capability: no counter and no device is needed.
+
+The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h`, version 12.1, of CUDA 13); the sizes of an SM
+are the CUDA C++ Programming Guide's "Technical Specifications per Compute Capability", as `cuda/__device/arch_traits.h`
+of CCCL 3.3 has them. Clusters and named barriers, which no launch configuration tells, can lower it further.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Limit = Literal["registers", "shared memory", "blocks", "warps"]
+
+WARP = 32
+REGISTERS = 65536
+"""32-bit registers of an SM, and the most of a block, from 7.0 on."""
+MOST_REGISTERS = 255
+"""Of a thread."""
+MOST_THREADS = 1024
+"""Of a block."""
+REGISTER_UNIT = 256
+"""Registers are allocated to a warp in this many."""
+PARTITIONS = 4
+"""Register files of an SM; a warp lives in one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    warps: int
+    """An SM."""
+    blocks: int
+    """An SM."""
+    shared: int
+    """Bytes of an SM."""
+    reserved: int = 1024
+    """Bytes of shared memory that the driver takes of each block: from 8.0 on."""
+    unit: int = 128
+    """Bytes in which shared memory is allocated to a block: 256 before 8.0."""
+
+
+_KIB = 1024
+CHIPS = {
+    (7, 0): _Chip(64, 32, 96 * _KIB, 0, 256),
+    (7, 5): _Chip(32, 16, 64 * _KIB, 0, 256),
+    (8, 0): _Chip(64, 32, 164 * _KIB),
+    (8, 6): _Chip(48, 16, 100 * _KIB),
+    (8, 7): _Chip(48, 16, 164 * _KIB),
+    (8, 9): _Chip(48, 24, 100 * _KIB),
+    (9, 0): _Chip(64, 32, 228 * _KIB),
+    (10, 0): _Chip(64, 32, 228 * _KIB),
+    (10, 3): _Chip(64, 32, 228 * _KIB),
+    (11, 0): _Chip(48, 24, 228 * _KIB),
+    (12, 0): _Chip(48, 24, 100 * _KIB),
+    (12, 1): _Chip(48, 24, 100 * _KIB),
+}
+"""By compute capability. 10.7 is left out: the two sources contradict each other about its shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How much of an SM a launch configuration can fill."""
+
+    percent: float
+    """Resident warps, of those that the SM can hold: ncu's `sm__maximum_warps_per_active_cycle_pct`."""
+    limiter: Limit
+    """What holds it there. `warps`: the SM is full, or the block's size does not divide it. Where several are as low,
+    the first of warps, blocks, registers, shared memory: what a kernel uses is no limit where the chip's own is."""
+    blocks: int
+    """Resident blocks of an SM."""
+    limits: dict[Limit, int]
+    """Blocks that each would allow: ncu's `launch__occupancy_limit_*`, save that its limit of shared memory is that of
+    the carve-out which the driver chose for the launch, and this one that of the whole SM."""
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
+    """What blocks of `threads` threads, with `registers` a thread and `shared_bytes` of shared memory a block, static
+    and dynamic together, fill of an SM of this compute capability.
+
+    None where the capability is not known, and where a chip of that kind cannot launch the configuration.
+    """
+    chip = CHIPS.get(capability)
+    if chip is None or not 0 < threads <= MOST_THREADS or not 0 <= registers <= MOST_REGISTERS or shared_bytes < 0:
+        return None
+    warps = -(-threads // WARP)
+    a_warp = _up(registers * WARP, REGISTER_UNIT)
+    shared = _up(shared_bytes + chip.reserved, chip.unit)
+    # The hardware's check of a block rounds its warps up to the partitions.
+    if a_warp * _up(warps, PARTITIONS) > REGISTERS or shared > chip.shared:
+        return None
+    blocks = chip.blocks
+    limits: dict[Limit, int] = {
+        "warps": chip.warps // warps,
+        "blocks": blocks,
+        # No register or no shared memory at all limits nothing, which ncu writes as the limit of blocks.
+        "registers": REGISTERS // PARTITIONS // a_warp * PARTITIONS // warps if a_warp else blocks,
+        "shared memory": chip.shared // shared if shared else blocks,
+    }
+    least = min(limits.values())
+    limiter = next(name for name, limit in limits.items() if limit == least)
+    return Occupancy(100.0 * least * warps / chip.warps, limiter, least, limits)

@@ -1,0 +1,103 @@
+"""What profilers saw of a case, made ready for the report: causes, next steps, kernels side by side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfci.judge.explain import Explanation, explain, explain_one
+from perfci.judge.roofline import links, roofline
+from perfci.model.base import ARMS
+from perfci.model.evidence import Evidence, KernelUse
+from perfci.model.metrics import CATALOGUE, resolve
+from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
+from perfci.model.results import Case
+from perfci.stats.series import arm_values
+
+MOST_KERNELS = 20
+"""Kernels of a case that a report lists."""
+
+
+def seen(case: Case) -> bool:
+    """Whether a profiler looked at the case in some arm."""
+    return any(_looked(arm.evidence) for arm in case.arms.values())
+
+
+def _looked(evidence: Evidence | None) -> bool:
+    return evidence is not None and bool(evidence.trace or evidence.counters or evidence.faults)
+
+
+def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseEvidence:
+    """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
+    found = {name: case.arms[name].evidence for name in ARMS if name in case.arms}
+    base, head = found.get("base"), found.get("head")
+    change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
+    told = _explained(base, head, change)
+    remedies = {fault.remedy for evidence in found.values() if evidence for fault in evidence.faults}
+    return CaseEvidence(
+        case=case.id,
+        device=case.device,
+        sentences=told.sentences,
+        next_steps=[step for step in told.next_steps if step not in remedies],  # they stand beside their faults
+        roofline=_roofline(case, head, ceilings),
+        sources=_sources(base, head),
+        kernels=_kernels(base, head),
+        observed=_observed(base, head),
+        faults=[
+            f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
+            for name, evidence in found.items()
+            for fault in (evidence.faults if evidence else [])
+        ],
+    )
+
+
+def _explained(base: Evidence | None, head: Evidence | None, change: float | None) -> Explanation:
+    if head is None or not _looked(head):
+        return Explanation()
+    if base is None or not _looked(base):
+        return explain_one(head)
+    return explain(base, head, change)
+
+
+def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:
+    if head and head.trace and not head.trace.kernels:
+        return "; ".join(link.sentence for link in links(head.trace, ceilings))
+    times = arm_values(case, "head", "time")
+    if not times.size:
+        return ""
+    arm, counters = case.arms["head"], head.counters if head else None
+    found = roofline(arm.work, float(sorted(times)[len(times) // 2]), ceilings, counters, arm.dtype)
+    return found.sentence if found else ""
+
+
+def _sources(*arms: Evidence | None) -> list[str]:
+    found = []
+    for evidence in arms:
+        if evidence and evidence.trace:
+            found.append(f"{evidence.trace.source} {evidence.trace.version}".strip())
+        if evidence and evidence.counters:
+            found.append(f"ncu {evidence.counters.version}".strip())
+    return sorted(set(found))
+
+
+def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
+    rows: dict[str, KernelRow] = {}
+    for arm, evidence in (("base", base), ("head", head)):
+        for kernel in _used(evidence):
+            row = rows.setdefault(kernel.name, KernelRow(name=kernel.name))
+            setattr(row, f"{arm}_count", (getattr(row, f"{arm}_count") or 0.0) + kernel.count)
+            setattr(row, f"{arm}_seconds", (getattr(row, f"{arm}_seconds") or 0.0) + kernel.seconds)
+    longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
+    return longest[:MOST_KERNELS]
+
+
+def _used(evidence: Evidence | None) -> list[KernelUse]:
+    return evidence.trace.kernels if evidence and evidence.trace else []
+
+
+def _observed(base: Evidence | None, head: Evidence | None) -> list[Observed]:
+    values = [evidence.metrics if evidence else {} for evidence in (base, head)]
+    names = [name for name in CATALOGUE if any(name in one for one in values)]
+    names += sorted({name for one in values for name in one} - set(CATALOGUE))
+    return [
+        Observed(metric=name, unit=resolve(name, {}).unit, base=values[0].get(name), head=values[1].get(name))
+        for name in names
+    ]

@@ -1,0 +1,211 @@
+"""The evidence pass: after timing, profilers look at the cases that need it, arm by arm, one tool at a time."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from perfci.measure.rounds import Bench, case_fields
+from perfci.model.base import ArmName
+from perfci.model.evidence import Counters, Fault, FaultKind, Tool, Trace
+from perfci.model.metrics import OBSERVED
+from perfci.model.plan import Plan
+from perfci.model.policy import When
+from perfci.model.results import Case
+from perfci.stats.answer import answer
+from perfci.stats.walsh import hodges_lehmann
+from perfci.system.process import Died, Exit, Under
+
+SLOWER, FASTER = 1.03, 0.90
+"""Changes of time from which on evidence is worth its seconds, whatever the limit."""
+CHECKED = frozenset({"peak_memory"})
+"""Observed metrics that the checks before timing tell: no profiler is needed."""
+SESSIONS = 3
+"""Times that a tool is started for one arm at most: a case that brings it down costs a session."""
+FINISH = 180.0
+"""Seconds that a tool may take to write its report once the launch is done."""
+WRITING = 0.2
+"""Seconds between looks at whether a tool has written its report."""
+
+Seen = TypeVar("Seen", Trace, Counters)
+
+
+@dataclass
+class Read(Generic[Seen]):
+    """What a tool's report holds, by name of range."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    """By name of range. What was seen beside a fault is whole but for what the fault says."""
+    general: list[Fault] = field(default_factory=list)
+    """What concerns all ranges."""
+
+
+class Look(NamedTuple, Generic[Seen]):
+    """What became of one case in one arm."""
+
+    seen: Seen | None
+    faults: list[Fault]
+
+
+class Profiler(Protocol[Seen]):
+    """A tool around a launch."""
+
+    tool: Tool
+    executions: int
+    """Of each case."""
+    window: bool | None
+    """Whether each case opens the tool's window itself (True), or it is open from the first case to the last (False);
+    None where there is none to open."""
+    seconds: float
+    """That one case may take."""
+
+    def under(self, report: Path) -> Under | None:
+        """How a launch is started under the tool, which writes to `report`; None for one inside the launch."""
+
+    def path(self, report: Path, name: str) -> str | None:
+        """Where a profiler inside the launch writes what it sees of one case."""
+
+    def written(self, report: Path) -> bool:
+        """Whether all is written that must be before the launch ends: some tools lose what they still hold then."""
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
+        """What the report holds once the tool has ended; `ended` None where it was killed."""
+
+
+def range_name(number: int, case: Case) -> str:
+    """A name that no tool takes for an operator of its filters: letters, digits, `_` and `-`."""
+    return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
+
+
+def changed(case: Case, plan: Plan) -> bool:
+    """Whether a case's timing asks for evidence: any answer but `unchanged`, or a large change within its limit."""
+    asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
+    for judgement in asked:
+        found = answer(case, judgement, plan.looks, plan.m)
+        if found.decision.status != "unchanged":
+            return True
+        if judgement.metric == "time" and found.ratios is not None:
+            ratio = float(np.exp(hodges_lehmann(found.ratios.x)))
+            if ratio >= SLOWER or ratio <= FASTER:
+                return True
+    return False
+
+
+def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
+    """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says."""
+    traced, counted = [], []
+    for case in cases:
+        if case.device != "cuda" or case.arms["head"].status != "ok" or case.origin != "kernel":
+            continue
+        look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
+        own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
+        tiers = {gate.tier for gate in own} & OBSERVED
+        if look or tiers & {"trace", "static"}:
+            traced.append(case)
+        if look or "counters" in tiers:
+            counted.append(case)
+    return traced, counted
+
+
+def look(
+    bench: Bench,
+    name: ArmName,
+    cases: Sequence[Case],
+    profiler: Profiler[Seen],
+    scratch: Path,
+    note: Callable[[str], None],
+) -> dict[str, Look[Seen]]:
+    """What `profiler` sees of the cases of one arm, by case key.
+
+    All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
+    looked at again without it, up to SESSIONS times.
+    """
+    found: dict[str, Look[Seen]] = {}
+    tool = profiler.tool
+    todo = {range_name(number, case): case for number, case in enumerate(cases) if case.arms[name].status == "ok"}
+    for session in range(SESSIONS):
+        if not todo:
+            break
+        read: Read[Seen]
+        died, read, whole = _session(bench, name, todo, profiler, scratch / f"{tool}-{name}-{session}", note)
+        for dead, fault in died.items():
+            found[todo.pop(dead).key] = Look(None, [fault])
+        done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}
+        found |= {case.key: _told(tool, read, ident) for ident, case in done.items()}
+        todo = {ident: case for ident, case in todo.items() if ident not in done}
+    for case in todo.values():
+        text = f"cases before it ended {tool} {SESSIONS} times"
+        found[case.key] = Look(None, [Fault(tool=tool, kind="crash", text=text, remedy=_see(tool, name))])
+    return found
+
+
+def _told(tool: Tool, read: Read[Seen], ident: str) -> Look[Seen]:
+    faults = [*read.faults.get(ident, []), *read.general]
+    if ident not in read.seen and not faults:
+        faults = [Fault(tool=tool, kind="empty", text="the report says nothing of this case")]
+    return Look(read.seen.get(ident), faults)
+
+
+def _see(tool: Tool, name: ArmName) -> str:
+    return f"see logs/{tool}-{name}.log"
+
+
+def _session(
+    bench: Bench,
+    name: ArmName,
+    todo: Mapping[str, Case],
+    profiler: Profiler[Seen],
+    report: Path,
+    note: Callable[[str], None],
+) -> tuple[dict[str, Fault], Read[Seen], bool]:
+    """One start of the tool. Returns what went wrong in single cases, what the report says, and whether all had their
+    turn."""
+    tool = profiler.tool
+    log = bench.logs / f"{tool}-{name}.log"
+    faults: dict[str, Fault] = {}
+    begun: list[str] = []
+    ended: Exit | None = None
+    try:
+        launch = bench.launch(name, profiler.under(report), log)
+    except Died as died:
+        return {}, Read(general=profiler.read(report, [], None, log).general or [_died(tool, name, died)]), True
+    for ident, case in todo.items():
+        note(f"{tool}: {name} · {case.id}")
+        fields = {
+            "seed": bench.seed,
+            "name": ident,
+            "executions": profiler.executions,
+            "window": profiler.window,
+            "path": profiler.path(report, ident),
+        }
+        try:
+            if profiler.window is False and not begun:
+                launch.ask("capture", profiler.seconds, on=True, device=case.device)
+            begun.append(ident)
+            launch.ask("profile", profiler.seconds, **case_fields(case, name), **fields)
+        except Died as died:
+            faults[ident] = _died(tool, name, died)
+            if not launch.alive:
+                break
+    if launch.alive:
+        try:
+            if profiler.window is False:
+                launch.ask("capture", profiler.seconds, on=False)
+            deadline = time.monotonic() + FINISH
+            while not profiler.written(report) and time.monotonic() < deadline:
+                time.sleep(WRITING)
+            ended = launch.finish(FINISH)
+        except Died as died:
+            return faults, Read(general=[_died(tool, name, died)]), True
+    read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
+    return faults, read, len(begun) == len(todo) and ended is not None
+
+
+def _died(tool: Tool, name: ArmName, died: Died) -> Fault:
+    kind: FaultKind = "timeout" if died.reason.kind == "timeout" else "crash"
+    return Fault(tool=tool, kind=kind, text=died.reason.text[:1000], remedy=_see(tool, name))

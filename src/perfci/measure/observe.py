@@ -1,0 +1,139 @@
+"""What profilers are asked of a run, and what is said beforehand where they cannot answer."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfci.evidence.chips import chip_of
+from perfci.evidence.metrics import of_counters, of_trace
+from perfci.evidence.ncu_command import find as find_ncu
+from perfci.evidence.ncu_command import may_count
+from perfci.evidence.nsys_command import find as find_nsys
+from perfci.measure.looking import Look, look, wanted
+from perfci.measure.place import Place
+from perfci.measure.profilers import SLOWER, Kineto, Ncu, Nsys
+from perfci.measure.rounds import Bench
+from perfci.model.base import ArmName
+from perfci.model.evidence import Counters, Evidence, Fault, Tool, Trace
+from perfci.model.plan import Plan
+from perfci.model.results import Case
+from perfci.system.gpu import Gpu
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The profilers of this machine."""
+
+    trace: Nsys | None
+    fallback: Kineto
+    """For cases of which nsys sees nothing."""
+    counters: Ncu | None
+    faults: Mapping[Tool, Fault]
+    """Why a tool cannot be used here."""
+    capability: tuple[int, int] | None = None
+    """Compute capability of the GPU."""
+
+    def unanswerable(self, plan: Plan) -> list[str]:
+        """Limits that no tool here can judge, each once, with the reason and the remedy."""
+        fault = self.faults.get("ncu")
+        if fault is None:
+            return []
+        remedy = f": {fault.remedy}" if fault.remedy else ""
+        words = {
+            gate.source: f"{gate.source}: {gate.metric} cannot be judged here: {fault.text}{remedy}"
+            for gate in plan.gates
+            if gate.tier == "counters"
+        }
+        return list(words.values())
+
+
+def find_tools(place: Place, keep: Path | None = None) -> Tools:
+    """Which profilers this machine has, and why the others cannot be used. `keep`: where their reports stay."""
+    faults: dict[Tool, Fault] = {}
+    timeout = place.limits.timeout
+    trace = counters = None
+    nsys = find_nsys()
+    if isinstance(nsys, Fault):
+        faults["nsys"] = nsys
+    else:
+        trace = Nsys(nsys, 3 * timeout, cuda="cuda" in place.benches, keep=keep)
+    gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
+    ncu = may_count() or find_ncu(gpu.cuda() if gpu else "")
+    major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
+    capability = (int(major), int(minor)) if int(major) else None
+    chip = chip_of(*capability) if capability else None
+    if isinstance(ncu, Fault):
+        faults["ncu"] = ncu
+    elif "cuda" not in place.benches:
+        faults["ncu"] = Fault(tool="ncu", kind="absent", text="there is no GPU to count on")
+    else:
+        counters = Ncu(ncu, chip or "", place.limits.counters, SLOWER * timeout, keep=keep)
+    return Tools(trace, Kineto(3 * timeout), counters, faults, capability)
+
+
+def observe(
+    place: Place, tools: Tools, cases: Sequence[Case], plan: Plan, scratch: Path, note: Callable[[str], None]
+) -> list[str]:
+    """Take evidence of the cases that need it, arm by arm, into `case.arms[…].evidence`. Returns notes."""
+    start = time.monotonic()
+    traced, counted = wanted(cases, plan, place.limits.evidence)
+    if not traced and not counted:
+        return []
+    scratch.mkdir(parents=True, exist_ok=True)
+    for device, bench in place.benches.items():
+        timelines = [case for case in traced if case.device == device]
+        counting = [case for case in counted if case.device == device]
+        _trace(tools, bench, list(place.arms), timelines, scratch, note)
+        for name in place.arms:
+            if tools.counters is not None:
+                _keep(tools, counting, name, look(bench, name, counting, tools.counters, scratch, note))
+            else:
+                _keep(
+                    tools, counting, name, {case.key: Look[Counters](None, [tools.faults["ncu"]]) for case in counting}
+                )
+    many = len({case.key for case in [*traced, *counted]})
+    seconds = time.monotonic() - start
+    return [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
+
+
+def _trace(
+    tools: Tools, bench: Bench, names: list[ArmName], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
+) -> None:
+    """Timelines by nsys; by torch's own profiler of a case that nsys does not see in every arm: arms are compared by
+    what one tool says of both."""
+    for name in names:
+        if tools.trace is None:
+            _keep(tools, cases, name, {case.key: Look[Trace](None, [tools.faults["nsys"]]) for case in cases})
+        else:
+            _keep(tools, cases, name, look(bench, name, cases, tools.trace, scratch, note))
+    unseen = [case for case in cases if not all(_seen(case, name) for name in names)]
+    for name in names if unseen else []:
+        _keep(tools, unseen, name, look(bench, name, unseen, tools.fallback, scratch, note))
+
+
+def _seen(case: Case, name: ArmName) -> bool:
+    arm = case.arms[name]
+    return arm.status != "ok" or (arm.evidence is not None and arm.evidence.trace is not None)
+
+
+def _keep(
+    tools: Tools, cases: Sequence[Case], name: ArmName, looks: Mapping[str, Look[Trace]] | Mapping[str, Look[Counters]]
+) -> None:
+    """What was seen goes into the results, with the metrics that follow from it."""
+    for case in cases:
+        found = looks.get(case.key)
+        if found is None:
+            continue  # the case does not work in this arm
+        arm = case.arms[name]
+        evidence = arm.evidence = arm.evidence or Evidence()
+        evidence.faults += found.faults
+        if isinstance(found.seen, Trace):
+            if evidence.trace is not None:
+                for stale in of_trace(evidence.trace, tools.capability):
+                    evidence.metrics.pop(stale, None)
+            evidence.trace = found.seen
+            evidence.metrics |= of_trace(found.seen, tools.capability)
+        elif isinstance(found.seen, Counters):
+            evidence.counters = found.seen
+            evidence.metrics |= of_counters(found.seen)

@@ -1,0 +1,209 @@
+"""nsys, ncu and torch's own profiler, as the evidence pass uses them."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command
+from perfci.evidence.ncu_command import Ncu as InstalledNcu
+from perfci.evidence.nsys_command import Nsys as InstalledNsys
+from perfci.measure.looking import Profiler, Read
+from perfci.model.base import DeviceKind
+from perfci.model.evidence import Counters, Fault, Tool, Trace
+from perfci.system.process import Exit, Under
+
+EXECUTIONS = 10
+"""Of a case under a timeline."""
+LAUNCHES = 5000
+"""Kernel launches that ncu profiles at most in one start."""
+SLOWER = 10
+"""Under ncu a case may take this many times the policy's time-out: each kernel is replayed, its memory saved."""
+EXPORT_TIMEOUT = 300.0
+LOG_END = 200_000
+"""Bytes of a log that are searched for what went wrong."""
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as handle:
+        handle.seek(0, os.SEEK_END)
+        handle.seek(max(0, handle.tell() - LOG_END))
+        return handle.read().decode(errors="replace")
+
+
+def isolated(env: Mapping[str, str]) -> dict[str, str]:
+    """What of a launch's environment a profiled launch gets."""
+    return nsys_command.environment(env)
+
+
+@dataclass(frozen=True)
+class Nsys(Profiler[Trace]):
+    """Nsight Systems around a launch; one start for all cases of an arm."""
+
+    installed: InstalledNsys
+    seconds: float
+    cuda: bool = True
+    keep: Path | None = None
+    """Where exports stay, scrubbed; None removes them."""
+    tool: Tool = "nsys"
+    executions: int = EXECUTIONS
+    window: bool | None = False
+
+    def under(self, report: Path) -> Under:
+        """How a launch is started under nsys."""
+        output = report.with_suffix(".nsys-rep")
+
+        def command(argv: list[str]) -> list[str]:
+            return nsys_command.isolate(
+                nsys_command.profile_command(self.installed, output, argv, cuda=self.cuda, capture_range=True)
+            )
+
+        return Under(command, isolated)
+
+    def path(self, report: Path, name: str) -> str | None:
+        """Nsys writes one report for all."""
+        return None
+
+    def written(self, report: Path) -> bool:
+        """Whether the report is there: it is written as the capture ends. Without CUDA, as the launch does."""
+        return not self.cuda or report.with_suffix(".nsys-rep").is_file()
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
+        """Export the report and read it; what goes wrong on the way is a fault of all ranges."""
+        raw, export = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
+        code, killer = (ended.code, ended.signal) if ended else (None, None)
+        fault = nsys_command.classify(code, _end_of(log), raw, signal=killer, timed_out=ended is None)
+        if not raw.is_file():
+            return Read(general=[fault] if fault else [])
+        try:
+            with log.open("ab") as handle:
+                subprocess.run(
+                    nsys_command.export_command(self.installed, raw, export), env=isolated(os.environ),
+                    stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT, timeout=EXPORT_TIMEOUT,
+                    check=False,
+                )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
+            return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
+        finally:
+            if self.keep is None:
+                raw.unlink(missing_ok=True)
+        found = nsys.read(export, names)
+        if self.keep is not None and export.is_file():
+            nsys_command.scrub(export)
+            export.replace(self.keep / export.name)
+        export.unlink(missing_ok=True)
+        for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
+            del found.traces[name]
+            found.faults[name] = _BLIND
+        general = [*([fault] if fault else []), *(one for one in found.general if one not in found.faults.values())]
+        return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
+
+
+_BLIND = Fault(
+    tool="nsys",
+    kind="empty",
+    text="nsys recorded the executions, and no call of the CUDA API in them",
+    remedy="another nsys version may help; torch.profiler is asked instead",
+)
+
+
+def _blind(trace: Trace) -> bool:
+    """Whether nothing of CUDA was recorded: a case on a GPU calls its API at least."""
+    return not (trace.kernels or trace.copies or trace.sets or trace.calls)
+
+
+@dataclass(frozen=True)
+class Ncu(Profiler[Counters]):
+    """Nsight Compute around a launch; one start for all cases of an arm, one execution of each."""
+
+    installed: InstalledNcu
+    chip: str
+    counters: str
+    """Name of a set of `chips.SETS`."""
+    seconds: float
+    keep: Path | None = None
+    """Where reports stay; None removes them."""
+    tool: Tool = "ncu"
+    executions: int = 1
+    window: bool | None = True
+
+    def under(self, report: Path) -> Under:
+        """How a launch is started under ncu."""
+
+        def command(argv: list[str]) -> list[str]:
+            return ncu_command.command(
+                self.installed.path,
+                argv,
+                report=report.with_suffix(".ncu-rep"),
+                log=report.with_suffix(".log"),
+                metrics=chips.metrics_for(self.counters, self.chip),
+                sections=chips.SECTIONS[self.counters],
+                launches=LAUNCHES,
+            )
+
+        return Under(command, isolated)
+
+    def path(self, report: Path, name: str) -> str | None:
+        """Ncu writes one report for all."""
+        return None
+
+    def written(self, report: Path) -> bool:
+        """Ncu writes as the launch ends."""
+        return True
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
+        """Read the report; what ncu said goes to the log of the launch."""
+        own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
+        if own.is_file():
+            with log.open("ab") as handle:
+                handle.write(own.read_bytes())
+        fault = ncu_command.classify(ended.code if ended else None, _end_of(log), ended is None)
+        if not raw.is_file():
+            nothing = Fault(tool="ncu", kind="empty", text="ncu wrote no report", remedy=f"see logs/{log.name}")
+            return Read(general=[fault or nothing])
+        found = ncu.read(raw, ranges=names, names=self.counters, most=LAUNCHES, ncu=self.installed.path)
+        if self.keep is not None:
+            raw.replace(self.keep / raw.name)
+        raw.unlink(missing_ok=True)
+        return Read(found.counters, found.faults, [*([fault] if fault else []), *found.general])
+
+
+@dataclass(frozen=True)
+class Kineto(Profiler[Trace]):
+    """torch.profiler inside the launch, where nsys cannot be used."""
+
+    seconds: float
+    device: DeviceKind = "cuda"
+    tool: Tool = "torch.profiler"
+    executions: int = EXECUTIONS
+    window: bool | None = None
+
+    def under(self, report: Path) -> None:
+        """A launch like any other."""
+
+    def path(self, report: Path, name: str) -> str | None:
+        """A trace of its own for each case."""
+        return f"{report}-{name}.json.gz"
+
+    def written(self, report: Path) -> bool:
+        """Each case's trace is there when its launch has answered."""
+        return True
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
+        """Read the trace of each case."""
+        read: Read[Trace] = Read()
+        for name in names:
+            path = Path(f"{report}-{name}.json.gz")
+            found = kineto.read(path, NAME, self.device)
+            if isinstance(found, Trace):
+                read.seen[name] = found
+            else:
+                read.faults[name] = [found]
+            path.unlink(missing_ok=True)
+        return read
+
+
+NAME = "perfci-execution"
+"""What perfci.worker.kineto calls the range of an execution."""

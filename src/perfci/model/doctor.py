@@ -1,0 +1,60 @@
+"""What `perfci doctor` found: what this machine can give, and what stands in the way."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from perfci.model.base import Document
+from perfci.model.metrics import Tier
+
+Status = Literal["ok", "warn", "fail"]
+STATUSES: tuple[Status, ...] = ("fail", "warn", "ok")
+"""Worst first."""
+
+
+class Finding(Document):
+    """One line: something that was looked at, and how it was found."""
+
+    name: str = Field(pattern=r"[a-z0-9]+([ _-][a-z0-9]+)*")
+    """Stable, such as `gpu 0 clocks`."""
+    status: Status
+    """`fail`: nothing can be measured, or wrongly, or a secret lies open; `warn`: something is out of reach."""
+    found: str = Field(min_length=1, max_length=1000)
+    """What was seen, in one line."""
+    remedy: str = Field("", max_length=1000)
+    """The command or step that mends it; always there where the status is not `ok`."""
+    values: dict[str, Any] = Field(default_factory=dict)
+    """The facts behind it, for programs. Sizes in bytes, clocks in MHz, power in watts, temperatures in °C."""
+
+    @model_validator(mode="after")
+    def _mendable(self) -> Self:
+        if self.status != "ok" and not self.remedy:
+            raise ValueError(f"{self.name}: a line that is not ok needs a remedy")
+        return self
+
+
+class TierState(Document):
+    """Whether this machine can give the metrics of one tier."""
+
+    tier: Tier
+    given: bool
+    source: str = ""
+    """What gives them, such as `nsys 2023.4.4`."""
+    why: str = ""
+    """Why they are out, or in part."""
+    metrics: list[str] = Field(default_factory=list)
+    """Their names in the catalogue."""
+
+
+class Diagnosis(Document):
+    """`perfci doctor --json`."""
+
+    version: Literal[1] = 1
+    perfci: str
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """What looking took."""
+    findings: list[Finding]
+    """Worst first; among equals, what matters more."""
+    tiers: list[TierState]
+    exit_code: Literal[0, 3]
+    """3 where a line fails."""

@@ -1,0 +1,94 @@
+"""What `perfci doctor` found, for people: on a terminal and in a log."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfci.model.doctor import STATUSES, Diagnosis, Finding, Status, TierState
+from perfci.render.escape import visible
+from perfci.render.words import count
+
+_STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_TIERS = ("tier", "here", "metrics")
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the sentence, a line for everything that was looked at with what mends it, and the tiers of metrics.
+
+    On a terminal within its width, in colour; elsewhere padded lines, whole, a remedy on the line below.
+    """
+    rich = console.is_terminal
+
+    def put(text: str, style: str = "") -> None:
+        console.print(Text(text, style if rich else ""), soft_wrap=not rich, highlight=False)
+
+    put(sentence(diagnosis), "bold")
+    put("")
+    if rich:
+        console.print(_lines(diagnosis.findings))
+    else:
+        width = max((cell_len(one.name) for one in diagnosis.findings), default=0)
+        for one in diagnosis.findings:
+            put(f"{one.status:4}  {_padded(visible(one.name), width)}  {visible(one.found)}")
+            if one.remedy:
+                put(f"{'':4}  {'':{width}}  → {visible(one.remedy)}")
+    put("")
+    if rich:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in _TIERS:
+            table.add_column(name, overflow="fold")
+        for state in diagnosis.tiers:
+            row = (_source(state), metric_names(state.metrics) or "–")
+            table.add_row(Text(state.tier, "" if state.given else "dim"), *map(Text, row))
+        console.print(table)
+    else:
+        for state in diagnosis.tiers:
+            put(f"{state.tier:8}  {_source(state)}")
+            if state.metrics:
+                put(f"{'':8}  {metric_names(state.metrics)}")
+
+
+def sentence(diagnosis: Diagnosis) -> str:
+    """What it comes to: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
+    counts = {status: sum(one.status == status for one in diagnosis.findings) for status in STATUSES}
+    given = [state.tier for state in diagnosis.tiers if state.given]
+    can = f"this machine can give {', '.join(given)}" if given else "this machine can give no metrics"
+    failures = count(counts["fail"], "failure") if counts["fail"] else "no failure"
+    warnings = count(counts["warn"], "warning") if counts["warn"] else "no warning"
+    return f"perfci {visible(diagnosis.perfci)}: {failures}, {warnings}, {counts['ok']} ok; {can}"
+
+
+def _lines(findings: Sequence[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for overflow in (None, None, "fold"):
+        table.add_column(overflow=overflow or "ellipsis", no_wrap=overflow is None)
+    for one in findings:
+        text = Text(visible(one.found))
+        if one.remedy:
+            text.append(f"\n→ {visible(one.remedy)}", "bold")
+        table.add_row(Text(one.status, _STYLES[one.status]), Text(visible(one.name)), text)
+    return table
+
+
+def _source(state: TierState) -> str:
+    if not state.given:
+        return f"out: {visible(state.why)}"
+    return f"given by {visible(state.source)}" + (f" ({visible(state.why)})" if state.why else "")
+
+
+def metric_names(names: Sequence[str]) -> str:
+    """Names with those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
+    parts = []
+    for family, members in groupby(names, key=lambda name: "stall_" if name.startswith("stall_") else ""):
+        found = list(members)
+        rest = [name.removeprefix(family) for name in found]
+        parts += [f"{family}{{{','.join(rest)}}}"] if family and len(found) > 1 else found
+    return " ".join(parts)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))

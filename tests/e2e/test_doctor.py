@@ -1,0 +1,73 @@
+"""`perfci doctor` on the machine that the tests run on: real tools, whatever there is of them."""
+
+import json
+import time
+from pathlib import Path
+
+import jsonschema
+
+from perfci.model.doctor import Diagnosis
+from perfci.model.schemas import schemas
+
+from .conftest import PLAIN_PYTHON, Repo, adding
+
+NAMES = {
+    "policy", "python", "torch", "nsys", "ncu", "ncu_report", "perfci", "system", "container", "processor", "memory",
+    "disk", "temporary folder", "git", "token", "nvcc", "cutlass", "triton", "flash-attn",
+}  # fmt: skip
+
+
+def suite(repo: Repo) -> Repo:
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    return repo
+
+
+def test_it_tells_everything_in_time_and_leaves_nothing(repo: Repo) -> None:
+    suite(repo)
+    start = time.monotonic()
+    run = repo.perfci("doctor", "--json")
+    took = time.monotonic() - start
+    found = json.loads(run.out)
+    jsonschema.validate(found, schemas()["doctor"])
+    diagnosis = Diagnosis.model_validate(found)
+    names = {one.name for one in diagnosis.findings}
+    assert names >= NAMES and any(name == "gpu" or name.startswith("gpu 0") for name in names)
+    assert run.code == diagnosis.exit_code == (3 if any(one.status == "fail" for one in diagnosis.findings) else 0)
+    if "gpu" in names:
+        assert took < 10
+    assert PLAIN_PYTHON in next(one for one in diagnosis.findings if one.name == "python").found
+    assert run.err == ""
+    assert list(Path(repo.env["TMPDIR"]).iterdir()) == []
+    assert repo.git("status", "--porcelain") == ""
+
+
+def test_a_token_ends_in_3_and_is_not_shown(repo: Repo) -> None:
+    suite(repo)
+    repo.git("config", "http.https://github.com/.extraheader", "AUTHORIZATION: basic c2VjcmV0LXRva2Vu")
+    run = repo.perfci("doctor")
+    assert run.code == 3
+    assert "http.https://github.com/.extraheader in .git/config" in run.out
+    assert "c2Vjcm" not in run.out + run.err
+
+
+def test_without_policy_and_with_a_wrong_one(repo: Repo) -> None:
+    run = repo.perfci("doctor")
+    assert "perfci init" in run.out
+    repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\nlimitz: []\n")
+    run = repo.perfci("doctor", "--json")
+    assert run.code == 3
+    line = next(one for one in json.loads(run.out)["findings"] if one["name"] == "policy")
+    assert line["status"] == "fail" and "limitz" in line["found"]
+
+
+def test_an_interpreter_that_is_none_is_a_line(repo: Repo) -> None:
+    suite(repo)
+    run = repo.perfci("doctor", "--python", "no-such-python")
+    assert run.code == 3 and "'no-such-python' is no interpreter" in run.out
+
+
+def test_a_folder_that_is_none_is_a_mistake(repo: Repo) -> None:
+    run = repo.perfci("doctor", "--repo", "nowhere")
+    assert (run.code, run.out) == (2, "") and "--repo nowhere: is no folder" in run.err

@@ -1,0 +1,179 @@
+"""The roofline against numbers worked out by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.judge.roofline import links, roofline
+from perfci.model.evidence import Copy, Counters, Evidence, KernelCounters, Trace
+from perfci.model.results import Work
+
+EVIDENCE = Path(__file__).parent.parent / "data/evidence"
+CEILINGS = {
+    "device": "cuda",
+    "read": {"value": 4e12, "how": "sum"},
+    "copy": {"value": 3e12, "how": "copy"},
+    "matmul": {
+        "bf16": {"value": 800e12, "how": "8192³"},
+        "fp32": {"value": 50e12, "how": "8192³"},
+        "tf32": {"value": 400e12, "how": "8192³"},
+        "fp8": {"value": 1600e12, "how": "8192³"},
+        "fp4": {"value": 6400e12, "how": "at most 4 times fp8"},
+        "int8": {"value": None, "reason": "this torch has no _int_mm"},
+    },
+    "to_device": {"value": 55e9, "how": "pinned memory"},
+    "to_host": {"value": None, "reason": "no room"},
+    "seconds": 0.4,
+}
+
+
+def counters(*values):
+    kernels = [
+        KernelCounters(name="k", count=1, seconds=1e-4, grid=(1, 1, 1), block=(1, 1, 1), values=one) for one in values
+    ]
+    return Counters(kernels=kernels)
+
+
+def test_bound_by_memory():
+    """1 GB of each: at the copy's 3 TB/s 2/3 ms; of 1 ms measured that is 66.7 %, 1.5× to go."""
+    found = roofline(Work(flops=1e9, read=1e9, written=1e9), 1e-3, CEILINGS, None, "bf16")
+    assert found.bound == "memory"
+    assert found.attainable == pytest.approx(2e9 / 3e12)
+    assert found.memory == pytest.approx(3e12)
+    assert found.share == pytest.approx(2 / 3)
+    assert found.headroom == pytest.approx(1.5)
+    assert found.intensity == 0.5
+    assert found.ridge == pytest.approx(800 / 3)
+    assert found.measured_intensity is None
+    assert found.assumptions == []
+    assert found.sentence == (
+        "memory-bound (0.500 FLOP/B, ridge at 267): 66.7 % of the measured 3.00 TB/s, up to 1.5× faster"
+    )
+
+
+def test_reads_and_writes_have_ceilings_of_their_own():
+    """3 GB read, 1 GB written: 2 GB at 4 TB/s and 2 GB at 3 TB/s are 0.5 + 0.667 ms, 3.43 TB/s."""
+    found = roofline(Work(read=3e9, written=1e9), 2e-3, CEILINGS)
+    assert found.attainable == pytest.approx(0.5e-3 + 2e9 / 3e12)
+    assert found.memory == pytest.approx(4e9 / (0.5e-3 + 2e9 / 3e12))
+    only_read = roofline(Work(read=4e9), 2e-3, CEILINGS)
+    assert (only_read.memory, only_read.share) == (pytest.approx(4e12), pytest.approx(0.5))
+    assert roofline(Work(written=3e9), 2e-3, CEILINGS).attainable == pytest.approx(1e-3)
+
+
+def test_bound_by_compute():
+    """4096³ in bf16: 137.4 GFLOP take 171.8 µs at 800 TFLOP/s; of 200 µs that is 85.9 %."""
+    n = 4096
+    found = roofline(Work(flops=2 * n**3, read=4 * n * n, written=2 * n * n), 200e-6, CEILINGS, None, "torch.bfloat16")
+    assert (found.bound, found.dtype, found.compute) == ("compute", "bf16", 800e12)
+    assert found.attainable == pytest.approx(171.79869184e-6)
+    assert found.intensity == pytest.approx(2 * n**3 / (6 * n * n))
+    assert found.share == pytest.approx(0.8589934592)
+    assert "85.9 % of the measured 800 TFLOP/s of bf16, up to 1.2× faster" in found.sentence
+
+
+def test_the_type_is_what_is_known_else_the_largest_ceiling_and_said():
+    work = Work(flops=1e12)
+    unknown = roofline(work, 1.0, CEILINGS)
+    assert (unknown.dtype, unknown.compute) == ("fp8", 1600e12)
+    assert unknown.assumptions == ["the largest compute ceiling, fp8: the type is not known"]
+    assert roofline(work, 1.0, CEILINGS, None, "int8").assumptions == [
+        "the largest compute ceiling, fp8: no ceiling of int8 was measured"
+    ]
+    assert roofline(work, 1.0, CEILINGS, None, "float32").dtype == "fp32"
+    through = roofline(work, 1.0, CEILINGS, counters({"tensor_active": 40.0}), "float32")
+    assert (through.dtype, through.compute) == ("tf32", 400e12)
+    assert "TF32" in through.assumptions[0]
+    assert roofline(work, 1.0, CEILINGS, counters({"tensor_active": 0.0}), "float32").dtype == "fp32"
+    assert roofline(work, 1.0, CEILINGS, None, "float8_e4m3fn").dtype == "fp8"
+
+
+def test_counted_traffic_stands_beside_the_declared_bytes():
+    work = Work(flops=1e9, read=1e9, written=1e9)
+    found = roofline(work, 2e-3, CEILINGS, counters({"dram_bytes": 3e9}, {"dram_bytes": 1e9}))
+    assert found.traffic == pytest.approx(2.0)
+    assert found.measured_intensity == pytest.approx(0.25)
+    assert found.sentence.endswith("; moves 2.0× the declared bytes")
+    partly = roofline(work, 2e-3, CEILINGS, counters({"dram_bytes": 3e9}, {}))
+    assert (partly.traffic, partly.measured_intensity) == (None, None)
+
+
+def test_faster_than_the_ceiling_is_said():
+    found = roofline(Work(read=4e9), 0.5e-3, CEILINGS)
+    assert found.share == pytest.approx(2.0)
+    assert "200 % of the measured 4.00 TB/s, more than the ceiling" in found.sentence
+    assert "faster" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds", "ceilings"),
+    [
+        (Work(), 1e-3, CEILINGS),
+        (Work(items=5), 1e-3, CEILINGS),
+        (Work(read=1e9), 0.0, CEILINGS),
+        (Work(read=1e9), float("nan"), CEILINGS),
+        (Work(read=float("inf")), 1e-3, CEILINGS),
+        (Work(flops=float("nan"), read=1e9), 1e-3, CEILINGS),
+        (Work(read=1e9), 1e-3, {}),
+        (Work(read=1e9), 1e-3, {"read": {"value": None, "reason": "no room"}, "copy": {"value": None}}),
+        (Work(flops=1e9), 1e-3, {"read": {"value": 1e12}, "matmul": {}}),
+        (Work(read=-1.0), 1e-3, CEILINGS),
+    ],
+)
+def test_nothing_to_draw(work, seconds, ceilings):
+    assert roofline(work, seconds, ceilings) is None
+
+
+def test_a_ceiling_that_was_not_measured_is_said():
+    found = roofline(Work(flops=1e12, read=1e9), 1e-2, {"read": {"value": 4e12}, "matmul": {}})
+    assert found.bound == "memory"
+    assert found.ridge is None
+    assert found.sentence.endswith("no compute ceiling was measured")
+    without_copy = roofline(Work(read=1e9, written=1e9), 1e-3, {"read": {"value": 4e12}})
+    assert without_copy.assumptions == ["writes at the rate of reads: the copy was not measured"]
+
+
+def test_links_of_the_recorded_upload():
+    cases = {arm: json.loads((EVIDENCE / f"{arm}.json").read_text("utf-8")) for arm in ("base", "head")}
+    base, head = (Evidence.model_validate(cases[arm]["upload-mib64"]).trace for arm in ("base", "head"))
+    (pinned,), (pageable,) = links(base, CEILINGS), links(head, CEILINGS)
+    assert pinned.rate == pytest.approx(67108864 / 1.2106e-3, rel=1e-3)
+    assert (pinned.pageable, pageable.pageable) == (False, True)
+    assert pageable.share == pytest.approx(pageable.rate / 55e9)
+    assert pageable.sentence == (
+        "the upload reaches 12.1 GB/s, 22.0 % of the measured link (55.0 GB/s), from pageable memory"
+    )
+
+
+def test_no_link_without_a_ceiling_or_a_copy():
+    down = Copy(kind="device to host", source="device", target="pinned", count=1, bytes=1e6, seconds=1e-3)
+    inside = Copy(kind="device to device", source="device", target="device", count=1, bytes=1e6, seconds=1e-3)
+    trace = Trace(source="nsys", executions=1, wall=1, busy=1, span=1, copies=[down, inside])
+    assert links(trace, CEILINGS) == []
+    assert links(Trace(source="nsys", executions=1, wall=1, busy=1, span=1), CEILINGS) == []
+
+
+numbers = st.one_of(st.floats(0, 1e18), st.floats())
+rates = st.one_of(st.floats(), st.none(), st.just("fast"))
+
+
+@given(
+    numbers, numbers, numbers, numbers, st.lists(rates, min_size=4, max_size=4), st.sampled_from(["bf16", None, "x"])
+)
+def test_any_numbers(flops, read, written, seconds, values, dtype):
+    """Nothing raises, no number is none, and more time for the same work is a smaller share."""
+    a, b, c, d = ({"value": value} for value in values)
+    ceilings = {"read": a, "copy": b, "matmul": {"bf16": c, "fp32": d}}
+    work = Work(flops=flops, read=read, written=written)
+    found = roofline(work, seconds, ceilings, None, dtype)
+    if found is None:
+        return
+    assert "\n" not in found.sentence
+    assert not {"nan", "inf"} & set(found.sentence.split())
+    longer = roofline(work, 2 * seconds, ceilings, None, dtype)
+    if longer is not None:
+        assert longer.share <= found.share
+        assert longer.bound == found.bound

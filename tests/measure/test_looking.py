@@ -1,0 +1,219 @@
+"""The evidence pass over real launches: one start of a tool for all cases, and what a case that breaks it costs."""
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from perfci.evidence.nsys_command import Nsys as InstalledNsys
+from perfci.evidence.nsys_command import probe
+from perfci.measure.cases import merge
+from perfci.measure.looking import Look, Read, changed, look, range_name, wanted
+from perfci.measure.options import Options
+from perfci.measure.place import Place, discover, open_place
+from perfci.measure.profilers import Kineto, Nsys
+from perfci.model.evidence import Fault, Trace
+from perfci.model.plan import Gate, Judgement, Plan
+from perfci.model.results import Case, CaseArm, Pair
+from perfci.system.process import Under
+
+SUITE = """
+    import os
+    import time
+    import perfci
+
+    @perfci.kernel(params={"ms": [5, 12]}, devices=["cpu"])
+    def spins(bench, ms):
+        def run():
+            end = time.perf_counter() + ms / 1000
+            while time.perf_counter() < end:
+                pass
+        return run
+"""
+ENDS = """
+    @perfci.kernel(devices=["cpu"])
+    def ends_the_process(bench):
+        return lambda: os._exit(3)
+
+    @perfci.kernel(devices=["cpu"])
+    def raises(bench):
+        def run():
+            raise ValueError("no such table")
+        return run
+"""
+
+
+class Quiet:
+    def stage(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
+
+
+class Passing:
+    """A tool that starts the program, sees every case it was told of, and writes down what it passed on."""
+
+    tool = "nsys"
+    executions = 2
+    window = None
+    seconds = 20.0
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.environments: list[dict[str, str]] = []
+
+    def under(self, report: Path) -> Under:
+        def command(argv: list[str]) -> list[str]:
+            self.starts += 1
+            return ["/usr/bin/env", *argv]
+
+        def environment(env):
+            self.environments.append({name: value for name, value in env.items() if "TOKEN" not in name})
+            return self.environments[-1]
+
+        return Under(command, environment)
+
+    def path(self, report: Path, name: str) -> None:
+        return None
+
+    def written(self, report: Path) -> bool:
+        return True
+
+    def read(self, report, names, ended, log):
+        found = {name: Trace(source="nsys", executions=2, wall=1e-3, busy=0, span=0) for name in names}
+        return Read(found if ended is not None and ended.code == 0 else {})
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, request):
+    root = tmp_path / "repo"
+    root.mkdir()
+    (root / "k.py").write_text(dedent(SUITE) + dedent(getattr(request, "param", "")))
+    (root / "perfci.yaml").write_text("version: 1\nsuite: [k.py]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n")
+    options = Options("run", root, root / "out", devices=["cpu"], python=sys.executable)
+    with ExitStack() as stack:
+        yield open_place(options, Quiet(), stack)
+
+
+def cases_of(place: Place) -> list[Case]:
+    return merge(discover(place), place.arms, ["cpu"], [])
+
+
+def taken(place: Place, profiler) -> dict[str, Look]:
+    folder = place.parent.scratch / "evidence"
+    folder.mkdir(exist_ok=True)
+    found = look(place.benches["cpu"], "head", cases_of(place), profiler, folder, lambda text: None)
+    return {key.removesuffix("@cpu"): value for key, value in found.items()}
+
+
+def test_all_cases_share_one_start_and_a_trimmed_environment(place):
+    tool = Passing()
+    found = taken(place, tool)
+    assert tool.starts == 1
+    assert set(found) == {"spins/ms=5", "spins/ms=12"}
+    assert all(isinstance(one.seen, Trace) and not one.faults for one in found.values())
+    assert tool.environments and all("A_TOKEN" not in env for env in tool.environments)
+
+
+@pytest.mark.parametrize("place", [ENDS], indirect=True)
+def test_a_case_that_breaks_the_tool_costs_itself_alone(place):
+    tool = Passing()
+    found = taken(place, tool)
+    assert tool.starts == 2, "the others are looked at again without it"
+    assert [found[name].seen is not None for name in ("spins/ms=5", "spins/ms=12")] == [True, True]
+    ended, raised = found["ends_the_process"], found["raises"]
+    assert (ended.seen, ended.faults[0].kind) == (None, "crash")
+    assert "status 3" in ended.faults[0].text and ended.faults[0].remedy == "see logs/nsys-head.log"
+    assert (raised.seen, raised.faults[0].kind) == (None, "crash")
+    assert "no such table" in raised.faults[0].text
+
+
+class Dead(Passing):
+    """A tool that cannot start the program."""
+
+    def under(self, report: Path) -> Under:
+        return Under(lambda argv: ["/bin/sh", "-c", "echo refused >&2; exit 9"], dict)
+
+    def read(self, report, names, ended, log):
+        assert "refused" in log.read_text()
+        return Read(general=[Fault(tool="nsys", kind="forbidden", text="refused", remedy="ask")])
+
+
+def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
+    found = taken(place, Dead())
+    assert [(one.seen, one.faults[0].kind) for one in found.values()] == [(None, "forbidden")] * 2
+
+
+@pytest.mark.torch
+def test_torch_profiler_stands_in(place):
+    pytest.importorskip("torch")
+    found = taken(place, Kineto(20.0, "cpu"))
+    for name, seconds in (("spins/ms=5", 5e-3), ("spins/ms=12", 12e-3)):
+        trace = found[name].seen
+        assert trace is not None, found[name].faults
+        assert (trace.source, trace.executions) == ("torch.profiler", 10)
+        assert trace.wall == pytest.approx(seconds, rel=0.1)
+
+
+@pytest.mark.nsys
+def test_nsys_sees_a_suite_on_the_cpu(place):
+    pytest.importorskip("nvtx")
+    path = os.environ.get("PERFCI_TEST_NSYS") or "nsys"
+    installed = probe(Path(path), os.environ)
+    if not isinstance(installed, InstalledNsys):
+        pytest.skip(f"needs nsys: {installed.text}")
+    found = taken(place, Nsys(installed, 60.0, cuda=False))
+    for name, seconds in (("spins/ms=5", 5e-3), ("spins/ms=12", 12e-3)):
+        trace = found[name].seen
+        assert trace is not None, found[name].faults
+        assert trace.executions == 10
+        assert trace.wall == pytest.approx(seconds, rel=0.05)
+
+
+# ---------------------------------------------------------------- which cases
+
+
+def measured(name: str, ratio: float, pairs: int = 8, device: str = "cuda") -> Case:
+    made = [
+        Pair(index=i, values={"base": {"time": 1e-4}, "head": {"time": 1e-4 * ratio * (1 + i * 1e-5)}})
+        for i in range(pairs)
+    ]
+    return Case(id=name, kernel=name, device=device, arms={"base": CaseArm(), "head": CaseArm()}, pairs=made)
+
+
+def plan(*names: str, bound: float = 0.1, gates: tuple[Gate, ...] = ()) -> Plan:
+    asked = [
+        Judgement(case=name, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=bound)
+        for name in names
+    ]
+    return Plan(seed=0, arms=["base", "head"], judgements=asked, m=len(names), gates=list(gates))
+
+
+def test_evidence_is_taken_of_what_changed():
+    same, slower, faster, slightly = (
+        measured(*one) for one in (("same", 1.0), ("slower", 1.05), ("faster", 0.8), ("slightly", 1.01))
+    )
+    asked = plan("same", "slower", "faster", "slightly")
+    assert [changed(case, asked) for case in (same, slower, faster, slightly)] == [False, True, True, False]
+    traced, counted = wanted([same, slower, faster, slightly], asked, "on_change")
+    assert [case.id for case in traced] == [case.id for case in counted] == ["slower", "faster"]
+    assert wanted([same, slower], asked, "never") == ([], [])
+    assert len(wanted([same, slower], asked, "always")[0]) == 2
+
+
+def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
+    occupancy = Gate(
+        case="same", device="cuda", metric="occupancy", unit="%", better="higher", tier="counters", kind="min", bound=60
+    )
+    memory = occupancy.model_copy(update={"metric": "peak_memory", "tier": "static", "kind": "max"})
+    case = measured("same", 1.0)
+    traced, counted = wanted([case], plan("same", gates=(occupancy,)), "never")
+    assert (traced, [one.id for one in counted]) == ([], ["same"])
+    assert wanted([case], plan("same", gates=(memory,)), "never") == ([], []), "the checks tell it"
+    assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
+
+
+def test_range_names_are_plain():
+    assert range_name(7, measured("matmul/n=1024/dtype=bf16", 1)) == "perfci-7-matmul-n-1024-dtype-bf16"

@@ -1,0 +1,71 @@
+"""The doctor's text for typical machines, from the first look to the last line."""
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from perfci.evidence.doctor import diagnose
+from perfci.model.doctor import Diagnosis, Finding
+from perfci.render.doctor import metric_names, print_diagnosis
+from tests.system.machines import MACHINES, SECRET, quiet
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def text_of(found: Diagnosis, width: int) -> str:
+    """As on a terminal of that width, or, for 0, as into a file."""
+    file = io.StringIO()
+    console = (
+        Console(file=file, width=width, force_terminal=True, color_system=None, _environ={})
+        if width
+        else Console(file=file, _environ={})
+    )
+    print_diagnosis(found, console)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory):
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        quiet(patch)
+        for name, make in MACHINES.items():
+            folder = tmp_path_factory.mktemp("m")
+            diagnosis = diagnose(make(folder))
+            text = diagnosis.model_dump_json().replace(str(folder), "/x")
+            found[name] = Diagnosis.model_validate_json(re.sub(r"git \d[\d.]*", "git 2.43.0", text))
+    return found
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("width", [0, 100])
+def test_golden(looked, name, width):
+    text = text_of(looked[name], width)
+    file = GOLDEN / f"doctor-{name}.{width or 'plain'}.txt"
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text
+    assert max(map(cell_len, text.splitlines())) <= (width or 10**6)
+
+
+def test_no_text_shows_the_secret(looked):
+    assert looked["token"].exit_code == 3
+    assert SECRET not in looked["token"].model_dump_json()
+
+
+def test_text_from_tools_is_harmless():
+    line = Finding(name="nsys", status="warn", found="x \x1b[31m \u202e", remedy="\x1b]0;title\x07 [bold]")
+    found = Diagnosis(perfci="0", seconds=0.1, findings=[line], tiers=[], exit_code=0)
+    for width in (0, 80):
+        text = text_of(found, width)
+        assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
+
+
+def test_families_of_metrics_are_folded():
+    assert metric_names(["time", "stall_wait", "stall_barrier", "cv"]) == "time stall_{wait,barrier} cv"
+    assert metric_names(["stall_wait"]) == "stall_wait"
