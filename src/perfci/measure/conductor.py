@@ -149,7 +149,7 @@ class Measurement:
             files=[failure for one in found.values() for failure in one.files],
             notes=[*sources.notes, *idle, *self._notes(arms, options)],
         )
-        tools = find_tools(place) if "cuda" in benches else None
+        tools = find_tools(place, plan) if "cuda" in benches else None
         for line in tools.unanswerable(plan) if tools is not None else []:
             self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):

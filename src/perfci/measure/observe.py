@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfci.evidence.chips import chip_of
+from perfci.evidence.chips import SECTIONS, chip_of, expand, unavailable
 from perfci.evidence.metrics import of_counters, of_trace
 from perfci.evidence.ncu_command import find as find_ncu
 from perfci.evidence.ncu_command import may_count
@@ -31,26 +31,28 @@ class Tools:
     counters: Ncu | None
     faults: Mapping[Tool, Fault]
     """Why a tool cannot be used here."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """Counter → why this chip cannot give it."""
     capability: tuple[int, int] | None = None
     """Compute capability of the GPU."""
 
     def unanswerable(self, plan: Plan) -> list[str]:
         """Limits that no tool here can judge, each once, with the reason and the remedy."""
         fault = self.faults.get("ncu")
-        if fault is None:
-            return []
-        remedy = f": {fault.remedy}" if fault.remedy else ""
-        words = {
-            gate.source: f"{gate.source}: {gate.metric} cannot be judged here: {fault.text}{remedy}"
-            for gate in plan.gates
-            if gate.tier == "counters"
-        }
+        words = {}
+        for gate in plan.gates:
+            why = self.lacking.get(gate.metric)
+            if gate.tier == "counters" and fault is not None:
+                why = fault.text + (f": {fault.remedy}" if fault.remedy else "")
+            if why:
+                words[gate.source] = f"{gate.source}: {gate.metric} cannot be judged here: {why}"
         return list(words.values())
 
 
-def find_tools(place: Place, keep: Path | None = None) -> Tools:
+def find_tools(place: Place, plan: Plan, keep: Path | None = None) -> Tools:
     """Which profilers this machine has, and why the others cannot be used. `keep`: where their reports stay."""
     faults: dict[Tool, Fault] = {}
+    lacking: dict[str, str] = {}
     timeout = place.limits.timeout
     trace = counters = None
     nsys = find_nsys()
@@ -68,8 +70,12 @@ def find_tools(place: Place, keep: Path | None = None) -> Tools:
     elif "cuda" not in place.benches:
         faults["ncu"] = Fault(tool="ncu", kind="absent", text="there is no GPU to count on")
     else:
-        counters = Ncu(ncu, chip or "", place.limits.counters, SLOWER * timeout, keep=keep)
-    return Tools(trace, Kineto(3 * timeout), counters, faults, capability)
+        asked = [gate.metric for gate in plan.gates if gate.tier == "counters"]
+        wanted_names = expand([*expand(place.limits.counters), *asked])
+        lacking = unavailable(wanted_names, chip or "")
+        names = tuple(name for name in wanted_names if name not in lacking)
+        counters = Ncu(ncu, chip or "", names, SECTIONS[place.limits.counters], SLOWER * timeout, keep=keep)
+    return Tools(trace, Kineto(3 * timeout), counters, faults, lacking, capability)
 
 
 def observe(

@@ -120,8 +120,10 @@ class Ncu(Profiler[Counters]):
 
     installed: InstalledNcu
     chip: str
-    counters: str
-    """Name of a set of `chips.SETS`."""
+    names: tuple[str, ...]
+    """Quantities of `chips.QUANTITIES` that the chip can give."""
+    sections: tuple[str, ...]
+    """Sections of ncu, for its rules."""
     seconds: float
     keep: Path | None = None
     """Where reports stay; None removes them."""
@@ -138,8 +140,8 @@ class Ncu(Profiler[Counters]):
                 argv,
                 report=report.with_suffix(".ncu-rep"),
                 log=report.with_suffix(".log"),
-                metrics=chips.metrics_for(self.counters, self.chip),
-                sections=chips.SECTIONS[self.counters],
+                metrics=chips.metrics_for(self.names, self.chip),
+                sections=self.sections,
                 launches=LAUNCHES,
             )
 
@@ -163,7 +165,7 @@ class Ncu(Profiler[Counters]):
         if not raw.is_file():
             nothing = Fault(tool="ncu", kind="empty", text="ncu wrote no report", remedy=f"see logs/{log.name}")
             return Read(general=[fault or nothing])
-        found = ncu.read(raw, ranges=names, names=self.counters, most=LAUNCHES, ncu=self.installed.path)
+        found = ncu.read(raw, ranges=names, names=self.names, most=LAUNCHES, ncu=self.installed.path)
         if self.keep is not None:
             raw.replace(self.keep / raw.name)
         raw.unlink(missing_ok=True)
