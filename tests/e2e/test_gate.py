@@ -1,6 +1,9 @@
 """The main job from commit to exit code."""
 
 import json
+import sys
+
+import pytest
 
 from .conftest import Repo, adding
 
@@ -142,3 +145,31 @@ def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
     assert run.code == 0, run.out + run.err
     assert run.classes()["on_gpu"] == "skipped"
     assert "needs cuda" in run.reasons()["on_gpu"]
+
+
+@pytest.mark.torch
+def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
+    """Both arms are looked at, by torch's own profiler where there is no nsys; a limit that would fail does not."""
+    pytest.importorskip("torch")
+    kernel = """
+        import perfci
+        import torch
+
+        @perfci.kernel(devices=["cpu"])
+        def sines(bench):
+            x = bench.randn(2**16)
+            return lambda: torch.sin(x)
+    """
+    repo.write("kernels/k.py", kernel)
+    repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\nlimits: [{cases: '*', metric: time, max: 1ns}]\n")
+    repo.commit("base")
+    run = repo.perfci("profile", "sines", "--base", "HEAD", "--python", sys.executable)
+    assert run.code == 0, run.out + run.err
+    assert "profiled, not judged" in run.out
+    seen = run.report["evidence"][0]
+    assert seen["case"] == "sines" and seen["sources"], seen
+    assert list((repo.root / "perfci-out" / "profile").glob("*.timeline.json.gz"))
+    for arm in ("base", "head"):
+        assert run.results["cases"][0]["arms"][arm]["evidence"]["trace"]["executions"] == 10
+    missed = repo.perfci("profile", "sinus", "--python", sys.executable)
+    assert missed.code == 2 and "sinus" in missed.err

@@ -189,6 +189,36 @@ def report(
 
 
 @app.command()
+def profile(
+    cases: Annotated[list[str], typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'.")],
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="REF", help="Profile this commit's merge-base too, and say what differs."),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Keep the reports of nsys and ncu too: they tell of the machine.")
+    ] = False,
+    device: Device = None,
+    committed: Committed = False,
+    python: Python = None,
+    seed: Seed = None,
+    wait: Wait = "10m",
+    out: Out = OUT_DEFAULT,
+    where: Where = HERE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Let nsys and ncu look at cases and say what stands out, or with --base what differs. Judges nothing."""
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report(
+        "run" if base is None else "compare", where=where, out=out, cases=cases, base=base, device=device, quick=True,
+        budget=None, strict=False, resume=False, committed=committed, python=python, seed=seed, wait=wait, json=json,
+        profile=True, raw=raw,
+    )  # fmt: skip
+
+
+@app.command()
 def calibrate(
     cases: Cases = None,
     pairs: Annotated[

@@ -77,6 +77,8 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         strict=asked["strict"],
         seed=asked["seed"],
         lock_clocks=asked.get("lock_clocks"),
+        profile=asked.get("profile", False),
+        raw=asked.get("raw", False),
         wait=duration("--wait", asked["wait"]),
         command=["perfci", *sys.argv[1:]],
     )

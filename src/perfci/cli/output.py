@@ -11,7 +11,17 @@ from perfci.render import render_all
 from perfci.render.terminal import print_report
 from perfci.system.files import write_atomic
 
-FILES = ("report.md", "report.json", "results.json", "report.csv", "junit.xml", "samples.jsonl", "logs/")
+FILES = (
+    "report.md",
+    "report.json",
+    "results.json",
+    "report.csv",
+    "junit.xml",
+    "evidence.csv",
+    "profile/",
+    "samples.jsonl",
+    "logs/",
+)
 """What people may look for, in the order of use."""
 
 

@@ -388,7 +388,7 @@ class Events:
         if not {"name", "value"} <= self.columns("META_DATA_CAPTURE"):
             return True
         said = [v for (v,) in self.rows("SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_CUDA_TRACE'")]
-        return "true" in said or not said
+        return not said or any(value != "false" for value in said)
 
     def touched(self, condition: str, *parameters: Any) -> list[int]:
         """The names (their indices) with a call `c` that this condition holds for."""

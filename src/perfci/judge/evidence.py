@@ -10,6 +10,7 @@ from perfci.model.evidence import Evidence, KernelUse
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
 from perfci.model.results import Case
+from perfci.model.units import show
 from perfci.stats.series import arm_values
 
 MOST_KERNELS = 20
@@ -30,7 +31,7 @@ def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> C
     found = {name: case.arms[name].evidence for name in ARMS if name in case.arms}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
-    told = _explained(base, head, change)
+    told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
     remedies = {fault.remedy for evidence in found.values() if evidence for fault in evidence.faults}
     return CaseEvidence(
         case=case.id,
@@ -55,6 +56,15 @@ def _explained(base: Evidence | None, head: Evidence | None, change: float | Non
     if base is None or not _looked(base):
         return explain_one(head)
     return explain(base, head, change)
+
+
+def _on_the_cpu(head: Evidence | None) -> Explanation:
+    """There profilers see when an execution begins and ends, and ranges of the user's own."""
+    trace = head.trace if head else None
+    if trace is None:
+        return Explanation()
+    wall = f"an execution takes {show(trace.wall, 's')} under {trace.source}, which sees no kernels on the CPU"
+    return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
 
 
 def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:

@@ -36,6 +36,8 @@ from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
+PROFILED_PAIRS = 2
+"""Launch pairs of a profile: times to stand beside what profilers see, and no more."""
 QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
@@ -128,7 +130,9 @@ class Measurement:
         require_some(cases, found, arms, options.cases)
         seen = subjects(cases, found, facts.devices, runner.reported)
         plan = make_plan(options, place, judgements(limits, seen), gates(limits, seen))
-        idle = [] if options.cases else idle_limits(limits, [case.id for case in cases], seen)
+        if options.profile:
+            plan = plan.model_copy(update={"judgements": [], "gates": [], "m": 1, "exact_pairs": PROFILED_PAIRS})
+        idle = [] if options.cases or options.profile else idle_limits(limits, [case.id for case in cases], seen)
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)
@@ -149,7 +153,7 @@ class Measurement:
             files=[failure for one in found.values() for failure in one.files],
             notes=[*sources.notes, *idle, *self._notes(arms, options)],
         )
-        tools = find_tools(place, plan) if "cuda" in benches else None
+        tools = find_tools(place, plan, options) if "cuda" in benches or options.profile else None
         for line in tools.unanswerable(plan) if tools is not None else []:
             self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):
@@ -167,7 +171,7 @@ class Measurement:
         self._rounds(cases, plan, benches, runner, journal)
         if tools is not None:
             scratch = place.parent.scratch / "evidence"
-            self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage)
+            self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage, options.profile)
         self.results.notes += starved(cases, plan)
         if self.watch is not None:
             self.results.notes += self.watch.notes()
@@ -183,7 +187,9 @@ class Measurement:
             notes.append(
                 "compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"
             )
-        if options.quick:
+        if options.profile:
+            notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} launches")
+        if options.quick and not options.profile:
             notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
         return notes
 

@@ -1,5 +1,6 @@
 """What profilers are asked of a run, and what is said beforehand where they cannot answer."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,18 @@ from perfci.evidence.ncu_command import find as find_ncu
 from perfci.evidence.ncu_command import may_count
 from perfci.evidence.nsys_command import find as find_nsys
 from perfci.measure.looking import Look, look, wanted
+from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.profilers import SLOWER, Kineto, Ncu, Nsys
+from perfci.measure.profilers import SLOWER, Keep, Kineto, Ncu, Nsys
 from perfci.measure.rounds import Bench
 from perfci.model.base import ArmName
 from perfci.model.evidence import Counters, Evidence, Fault, Tool, Trace
 from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.system.gpu import Gpu
+
+KEPT = "profile"
+"""Folder below the output folder for what a profile keeps."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,12 @@ class Tools:
         return list(words.values())
 
 
-def find_tools(place: Place, plan: Plan, keep: Path | None = None) -> Tools:
-    """Which profilers this machine has, and why the others cannot be used. `keep`: where their reports stay."""
+def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
+    """Which profilers this machine has, and why the others cannot be used."""
+    keep = Keep(options.out / KEPT, options.raw) if options.profile else None
+    if keep is not None:
+        shutil.rmtree(keep.folder, ignore_errors=True)
+        keep.folder.mkdir(parents=True)
     faults: dict[Tool, Fault] = {}
     lacking: dict[str, str] = {}
     timeout = place.limits.timeout
@@ -75,15 +84,25 @@ def find_tools(place: Place, plan: Plan, keep: Path | None = None) -> Tools:
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
         counters = Ncu(ncu, chip or "", names, SECTIONS[place.limits.counters], SLOWER * timeout, keep=keep)
-    return Tools(trace, Kineto(3 * timeout), counters, faults, lacking, capability)
+    fallback = Kineto(3 * timeout, "cuda" if "cuda" in place.benches else "cpu", keep)
+    return Tools(trace, fallback, counters, faults, lacking, capability)
 
 
 def observe(
-    place: Place, tools: Tools, cases: Sequence[Case], plan: Plan, scratch: Path, note: Callable[[str], None]
+    place: Place,
+    tools: Tools,
+    cases: Sequence[Case],
+    plan: Plan,
+    scratch: Path,
+    note: Callable[[str], None],
+    everything: bool = False,
 ) -> list[str]:
-    """Take evidence of the cases that need it, arm by arm, into `case.arms[…].evidence`. Returns notes."""
+    """Take evidence of the cases that need it, or of all, into `case.arms[…].evidence`. Returns notes."""
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.evidence)
+    if everything:
+        traced = [case for case in cases if case.origin == "kernel" and case.arms["head"].status == "ok"]
+        counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
     scratch.mkdir(parents=True, exist_ok=True)
@@ -139,6 +158,8 @@ def _keep(
                 for stale in of_trace(evidence.trace, tools.capability):
                     evidence.metrics.pop(stale, None)
             evidence.trace = found.seen
+            if case.device == "cpu":
+                continue  # these metrics are of a GPU
             evidence.metrics |= of_trace(found.seen, tools.capability)
         elif isinstance(found.seen, Counters):
             evidence.counters = found.seen

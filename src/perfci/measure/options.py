@@ -38,6 +38,10 @@ class Options:
     seed: int | None = None
     lock_clocks: str | None = None
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
+    profile: bool = False
+    """Judge nothing: a few launches, then profilers look at every case, and what they wrote is kept in `out`."""
+    raw: bool = False
+    """Of a profile, keep the profilers' own reports too."""
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)

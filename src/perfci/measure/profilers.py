@@ -1,12 +1,13 @@
 """nsys, ncu and torch's own profiler, as the evidence pass uses them."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command
+from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command, perfetto
 from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.measure.looking import Profiler, Read
@@ -23,6 +24,15 @@ SLOWER = 10
 EXPORT_TIMEOUT = 300.0
 LOG_END = 200_000
 """Bytes of a log that are searched for what went wrong."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where what profilers wrote stays, without what it tells of the machine."""
+
+    folder: Path
+    raw: bool = False
+    """Whether the tools' own reports stay too."""
 
 
 def _end_of(log: Path) -> str:
@@ -44,8 +54,7 @@ class Nsys(Profiler[Trace]):
     installed: InstalledNsys
     seconds: float
     cuda: bool = True
-    keep: Path | None = None
-    """Where exports stay, scrubbed; None removes them."""
+    keep: Keep | None = None
     tool: Tool = "nsys"
     executions: int = EXECUTIONS
     window: bool | None = False
@@ -86,19 +95,34 @@ class Nsys(Profiler[Trace]):
         except subprocess.TimeoutExpired:
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
-        finally:
-            if self.keep is None:
-                raw.unlink(missing_ok=True)
         found = nsys.read(export, names)
-        if self.keep is not None and export.is_file():
-            nsys_command.scrub(export)
-            export.replace(self.keep / export.name)
+        refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
+        raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
         for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
             del found.traces[name]
             found.faults[name] = _BLIND
-        general = [*([fault] if fault else []), *(one for one in found.general if one not in found.faults.values())]
+        general = [
+            *([fault] if fault else []),
+            *refused,
+            *(one for one in found.general if one not in found.faults.values()),
+        ]
         return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
+
+    def _keep(self, raw: Path, export: Path) -> list[Fault]:
+        """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
+        scan of its export finds no secret."""
+        assert self.keep is not None
+        held = nsys_command.contains(export, nsys_command.secrets(dict(os.environ))) if self.keep.raw else []
+        if self.keep.raw and not held:
+            shutil.copyfile(raw, self.keep.folder / raw.name)
+        nsys_command.scrub(export)
+        refused = perfetto.write(export, self.keep.folder / f"{export.stem}.timeline.json.gz")
+        shutil.copyfile(export, self.keep.folder / export.name)
+        if not held:
+            return [refused] if refused else []
+        text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
+        return [Fault(tool="nsys", kind="forbidden", text=text, remedy="unset them, or go without --raw")]
 
 
 _BLIND = Fault(
@@ -125,8 +149,7 @@ class Ncu(Profiler[Counters]):
     sections: tuple[str, ...]
     """Sections of ncu, for its rules."""
     seconds: float
-    keep: Path | None = None
-    """Where reports stay; None removes them."""
+    keep: Keep | None = None
     tool: Tool = "ncu"
     executions: int = 1
     window: bool | None = True
@@ -166,8 +189,8 @@ class Ncu(Profiler[Counters]):
             nothing = Fault(tool="ncu", kind="empty", text="ncu wrote no report", remedy=f"see logs/{log.name}")
             return Read(general=[fault or nothing])
         found = ncu.read(raw, ranges=names, names=self.names, most=LAUNCHES, ncu=self.installed.path)
-        if self.keep is not None:
-            raw.replace(self.keep / raw.name)
+        if self.keep is not None and self.keep.raw:
+            shutil.copyfile(raw, self.keep.folder / raw.name)
         raw.unlink(missing_ok=True)
         return Read(found.counters, found.faults, [*([fault] if fault else []), *found.general])
 
@@ -178,6 +201,7 @@ class Kineto(Profiler[Trace]):
 
     seconds: float
     device: DeviceKind = "cuda"
+    keep: Keep | None = None
     tool: Tool = "torch.profiler"
     executions: int = EXECUTIONS
     window: bool | None = None
@@ -203,6 +227,9 @@ class Kineto(Profiler[Trace]):
                 read.seen[name] = found
             else:
                 read.faults[name] = [found]
+            if self.keep is not None and path.is_file():
+                refused = kineto.publish(path, self.keep.folder / f"{path.stem.removesuffix('.json')}.timeline.json.gz")
+                read.faults.setdefault(name, []).extend([refused] if refused else [])
             path.unlink(missing_ok=True)
         return read
 

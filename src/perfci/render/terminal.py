@@ -39,6 +39,8 @@ class _Detail:
     limits: bool = True
 
 
+_SENTENCES = 3
+"""Of the evidence of a case; the report has the others."""
 _DETAILS = (_Detail(), _Detail(words=False), _Detail(False, False), _Detail(False, False, False))
 
 
@@ -100,7 +102,22 @@ class _Printer:
                 self.table(self.other_table())
         if self.view.device_pairs:
             self.table(self.device_table())
+        self.block(self.evidence())
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
+
+    def evidence(self) -> list[Text]:
+        """What profilers saw first of each case, beyond what its rows say already."""
+        told = {(row.case, row.device) for row in self.report.rows if row.cause}
+        lines = []
+        for case in self.report.evidence[:MOST_ROWS]:
+            said = case.sentences[:_SENTENCES] if (case.case, case.device) not in told else []
+            for text in [*said, *([case.roofline] if said and case.roofline else [])]:
+                lines.append(Text.assemble((f"{visible(case.case)}: ", "bold"), visible(text)))
+            lines += [
+                Text.assemble((f"{visible(case.case)}: ", "bold"), ("try: ", "cyan"), visible(step))
+                for step in (case.next_steps[:_SENTENCES] if said else [])
+            ]
+        return lines
 
     def header(self) -> None:
         """The verdict with its sentence, what to do, facts and counts."""
