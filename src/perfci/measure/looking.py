@@ -28,8 +28,8 @@ SESSIONS = 3
 """Times that a tool is started for one arm at most: a case that brings it down costs a session."""
 FINISH = 180.0
 """Seconds that a tool may take to write its report once the launch is done."""
-WRITING = 0.2
-"""Seconds between looks at whether a tool has written its report."""
+WRITTEN, WRITING = 60.0, 0.2
+"""Seconds that a launch waits at most for a tool to write its report before it ends, and between looks at that."""
 
 Seen = TypeVar("Seen", Trace, Counters)
 
@@ -196,7 +196,7 @@ def _session(
         try:
             if profiler.window is False:
                 launch.ask("capture", profiler.seconds, on=False)
-            deadline = time.monotonic() + FINISH
+            deadline = time.monotonic() + WRITTEN
             while not profiler.written(report) and time.monotonic() < deadline:
                 time.sleep(WRITING)
             ended = launch.finish(FINISH)

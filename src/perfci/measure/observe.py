@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfci.evidence.chips import SECTIONS, chip_of, expand, unavailable
@@ -16,7 +16,7 @@ from perfci.measure.options import Options
 from perfci.measure.place import Place
 from perfci.measure.profilers import SLOWER, Keep, Kineto, Ncu, Nsys
 from perfci.measure.rounds import Bench
-from perfci.model.base import ArmName
+from perfci.model.base import ArmName, DeviceKind
 from perfci.model.evidence import Counters, Evidence, Fault, Tool, Trace
 from perfci.model.plan import Plan
 from perfci.model.results import Case
@@ -40,6 +40,11 @@ class Tools:
     """Counter → why this chip cannot give it."""
     capability: tuple[int, int] | None = None
     """Compute capability of the GPU."""
+
+    def on(self, device: DeviceKind) -> "Tools":
+        """The tools for cases of one device: on the CPU no capture range opens, and no call of CUDA is missed."""
+        trace = replace(self.trace, cuda=device == "cuda") if self.trace else None
+        return replace(self, trace=trace, fallback=replace(self.fallback, device=device))
 
     def unanswerable(self, plan: Plan) -> list[str]:
         """Limits that no tool here can judge, each once, with the reason and the remedy."""
@@ -68,7 +73,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     if isinstance(nsys, Fault):
         faults["nsys"] = nsys
     else:
-        trace = Nsys(nsys, 3 * timeout, cuda="cuda" in place.benches, keep=keep)
+        trace = Nsys(nsys, 3 * timeout, keep=keep)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     ncu = may_count() or find_ncu(gpu.cuda() if gpu else "")
     major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
@@ -84,8 +89,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
         counters = Ncu(ncu, chip or "", names, SECTIONS[place.limits.counters], SLOWER * timeout, keep=keep)
-    fallback = Kineto(3 * timeout, "cuda" if "cuda" in place.benches else "cpu", keep)
-    return Tools(trace, fallback, counters, faults, lacking, capability)
+    return Tools(trace, Kineto(3 * timeout, keep=keep), counters, faults, lacking, capability)
 
 
 def observe(
@@ -109,7 +113,7 @@ def observe(
     for device, bench in place.benches.items():
         timelines = [case for case in traced if case.device == device]
         counting = [case for case in counted if case.device == device]
-        _trace(tools, bench, list(place.arms), timelines, scratch, note)
+        _trace(tools.on(device), bench, list(place.arms), timelines, scratch, note)
         for name in place.arms:
             if tools.counters is not None:
                 _keep(tools, counting, name, look(bench, name, counting, tools.counters, scratch, note))
