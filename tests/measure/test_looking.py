@@ -154,7 +154,7 @@ def test_torch_profiler_stands_in(place):
         trace = found[name].seen
         assert trace is not None, found[name].faults
         assert (trace.source, trace.executions) == ("torch.profiler", 10)
-        assert trace.wall == pytest.approx(seconds, rel=0.1)
+        assert seconds <= trace.wall <= 1.5 * seconds  # the profiler's own work, and the machine's
 
 
 @pytest.mark.nsys
