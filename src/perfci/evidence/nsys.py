@@ -107,6 +107,10 @@ def _told(events: Events) -> Reading:
     for name in events.names:
         if name not in traces and not events.faults[name]:
             events.note(name, "empty", "nothing of it is in the trace")
+    traced = events.cuda_was_traced()
+    for name, trace in traces.items():
+        if traced and not trace.busy and not events.faults[name]:
+            events.note(name, "empty", "nothing ran on the device in its executions")
     return Reading(traces, {name: _joined(found) for name, found in events.faults.items() if found}, events.general)
 
 
