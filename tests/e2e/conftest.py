@@ -111,7 +111,7 @@ def gpu() -> None:
     """Skips, visibly, what needs a GPU: no stand-in behaves like one, and those who have one run these tests."""
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
-        pytest.skip("needs a GPU that torch can use")
+        pytest.skip("needs a GPU that torch can use")  # what runs without one stands in the other tests
 
 
 WORK = """

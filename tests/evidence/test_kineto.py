@@ -282,7 +282,7 @@ def test_on_a_gpu(tmp_path):
     """A real trace: three kernels, a pageable copy, a set; times as the executions took."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+        pytest.skip("needs a GPU")  # its format is read from a file above
     code = f"""
 import torch
 from perfci.worker.kineto import profile

@@ -45,7 +45,7 @@ def file(folder, data, name="page.csv"):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     if not ncu.modules():
-        pytest.skip("needs the module ncu_report: pip install ncu-report")
+        pytest.skip("needs the module ncu_report: pip install ncu-report")  # Linux and Windows alone; dev installs it
     return file(tmp_path_factory.mktemp("ncu"), REPORT, "base.ncu-rep")
 
 
@@ -284,7 +284,7 @@ def test_what_a_chip_cannot_give_is_told(tmp_path):
 )  # fmt: skip
 def test_files_without_counters(tmp_path, data, kind, told):
     if data.startswith(b"NVR\0") and not ncu.modules():
-        pytest.skip("needs the module ncu_report")
+        pytest.skip("needs the module ncu_report")  # as above
     reading = read(file(tmp_path, data), ranges=RANGES)
     assert not reading.counters
     assert kind in kinds(reading.general)

@@ -154,7 +154,7 @@ def test_a_real_ncu_takes_the_options(tmp_path):
     """Without a driver ncu starts the program, cannot reach CUDA, and must complain of nothing else."""
     found = find()
     if isinstance(found, Fault):
-        pytest.skip(f"needs ncu: {found.text}")
+        pytest.skip(f"needs ncu: {found.text}")  # no package index has it
     for capture in (True, False):
         words = command(
             found.path, ["/bin/true"], report=tmp_path / "r.ncu-rep", log=tmp_path / "log", launches=3,

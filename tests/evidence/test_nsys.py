@@ -43,7 +43,7 @@ def fixtures(tmp_path_factory):
 def nsys_here():
     found = os.environ.get("PERFCI_TEST_NSYS") or shutil.which("nsys")
     if found is None:
-        pytest.skip("needs nsys on PATH or in PERFCI_TEST_NSYS")
+        pytest.skip("needs nsys on PATH or in PERFCI_TEST_NSYS")  # its answers are golden files too
     return found
 
 

@@ -212,7 +212,7 @@ def test_isolation_says_what_holds():
     assert found.text and "\n" not in found.text and found.holds == bool(found.prefix)
     assert isolate(["nsys", "x"]) == [*found.prefix, "nsys", "x"]
     if not found.holds:
-        pytest.skip(f"needs a PID namespace: {found.text}")
+        pytest.skip(f"needs a PID namespace: {found.text}")  # some containers forbid them
     sibling = subprocess.Popen(["sleep", "60"], env={"CANARY": "value-" + "x" * 20})
     try:
         look = "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c CANARY; ls -d /proc/[0-9]* | wc -l"
@@ -231,7 +231,7 @@ def test_isolation_says_what_holds():
 
 def test_what_is_left_dies_with_the_namespace():
     if not isolation().holds:
-        pytest.skip(f"needs a PID namespace: {isolation().text}")
+        pytest.skip(f"needs a PID namespace: {isolation().text}")  # as above
     daemon = ["sleep", f"31.{randomness.randbelow(10**9)}"]
 
     def alive():

@@ -81,9 +81,9 @@ def kernels(base: Seen, head: Seen) -> list[Finding]:
     rest_new = [group for group in new.values() if group.kernel.family != "cast"]
     if attention:
         rest_gone, rest_new = [], []  # leaving a fused kernel is what brought the others
-    elif _of(rest_gone, "library") and _of(rest_new, "library"):
-        rest_gone = [group for group in rest_gone if not group.kernel.library]
-        rest_new = [group for group in rest_new if not group.kernel.library]
+    elif _of(rest_gone, "from_library") and _of(rest_new, "from_library"):
+        rest_gone = [group for group in rest_gone if not group.kernel.from_library]
+        rest_new = [group for group in rest_new if not group.kernel.from_library]
     if rest_gone or rest_new:
         found.append(_exchanged(base, head, rest_gone, rest_new))
     often = [key for key in more if before[key].kernel.family != "cast"]
@@ -158,7 +158,7 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
 
 def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
     """Another kernel of a library for a matrix multiply."""
-    before, after = ([group for group in groups.values() if group.kernel.library] for groups in (gone, new))
+    before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []
     old, now = max(before, key=_length).kernel, max(after, key=_length).kernel

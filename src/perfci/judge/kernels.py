@@ -90,7 +90,7 @@ class Kernel:
     family: Family
     attention: str
     """Which fused attention it is; empty for none."""
-    library: str
+    from_library: str
     """Whose matrix multiply it is; empty for none or one's own."""
     types: tuple[str, ...]
     """Floating-point types it works on, keys of WIDTH; empty where the name tells none."""
