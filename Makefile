@@ -9,7 +9,8 @@ run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses logical --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and alone"
 
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow

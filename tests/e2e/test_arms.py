@@ -107,7 +107,7 @@ def test_arms_with_interpreters_of_their_own(repo: Repo) -> None:
     repo.commit("base")
     repo.write("perfci.yaml", (repo.root / "perfci.yaml").read_text().replace(PLAIN_PYTHON, sys.executable))
     repo.write("kernels/a.py", kernel.replace("PREFIX", repr(sys.prefix)))
-    run = repo.perfci("compare", "--base", "HEAD")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "2s")
     assert run.code == 0, run.out + run.err
     assert [case["arms"][arm]["status"] for case in run.results["cases"] for arm in ("base", "head")] == ["ok", "ok"]
 
@@ -134,7 +134,7 @@ def test_another_command_line_is_another_question(repo: Repo) -> None:
     repo.write("perfci.yaml", policy.replace("RUN", "06"))
     repo.commit("base")
     repo.write("perfci.yaml", policy.replace("RUN", "02"))
-    run = repo.perfci("compare", "--base", "HEAD")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "2s")
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"app": "changed"}
     assert "sleep 0.06" in run.reasons()["app"]

@@ -1,5 +1,6 @@
 """Bad command lines: one line, exit code 2, and what to do."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,9 +39,8 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    import os
-
-    repo = Repo(tmp_path_factory.mktemp("line") / "repo", {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"})
+    folder = tmp_path_factory.mktemp("line")  # as TMPDIR it holds a lease of its own, for which nobody waits
+    repo = Repo(folder / "repo", {**os.environ, "TMPDIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1"})
     repo.policy()
     repo.write("kernels/adding.py", adding())
     repo.commit()

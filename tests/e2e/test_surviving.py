@@ -104,7 +104,7 @@ def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
 
 
 def test_a_file_whose_import_kills_the_process_costs_that_file(repo: Repo) -> None:
-    repo.policy()
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
     for name in ("dies", "lives"):
         repo.write(f"kernels/{name}.py", GOOD.format(name=name))
     repo.commit("base")
@@ -159,9 +159,9 @@ def test_resume_refuses_other_code(repo: Repo) -> None:
     repo.policy()
     repo.write("kernels/adding.py", adding())
     repo.commit()
-    assert repo.perfci("compare", "--base", "HEAD").code == 0
+    assert repo.perfci("compare", "--base", "HEAD", "--budget", "2s").code == 0
     repo.write("kernels/adding.py", adding(n=30_000))
-    run = repo.perfci("compare", "--base", "HEAD", "--resume")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "2s", "--resume")
     assert run.code == 2
     assert "cannot resume: the code of head has changed" in run.err
     assert run.err.strip().count("\n") <= 12

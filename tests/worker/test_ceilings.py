@@ -10,6 +10,8 @@ from perfci.model.results import Work
 from perfci.stats.floors import floor
 from perfci.worker import ceilings
 
+pytestmark = pytest.mark.alone
+
 
 def rates(found):
     return {"read": found["read"], "copy": found["copy"], **found["matmul"]}

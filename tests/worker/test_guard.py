@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from perfci.worker import check, compare, guard
 
+pytestmark = pytest.mark.alone
+
 torch = pytest.importorskip("torch")
 
 # ---------------------------------------------------------------- replaced functions

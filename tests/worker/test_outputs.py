@@ -16,6 +16,8 @@ from perfci.worker.outputs import Unfinished, plain, spoil
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
+pytestmark = pytest.mark.alone
+
 
 def case(fn):
     with collecting() as kernels:

@@ -1,0 +1,45 @@
+"""Which tests may run beside others, and which may not skip."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Tests run beside each other: how long an example takes says nothing of the code. pytest-timeout ends what hangs.
+settings.register_profile("perfci", deadline=None)
+settings.load_profile("perfci")
+
+HERE = Path(__file__).parent
+BESIDE_OTHERS = (
+    "arms/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
+    "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py",
+)  # fmt: skip
+"""Folders and files whose tests time nothing. All others get the marker `alone`, as do those with ONE_AT_A_TIME."""
+ONE_AT_A_TIME = ("gpu", "nsys")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--must-run",
+        action="append",
+        default=[],
+        metavar="MARKER",
+        help="a test with this marker that skips has failed",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        beside = item.path.relative_to(HERE).as_posix().startswith(BESIDE_OTHERS)
+        if not beside or any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
+            item.add_marker("alone")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.skipped and any(item.get_closest_marker(name) for name in item.config.getoption("must_run")):
+        report.outcome, report.longrepr = "failed", f"must run, and skipped: {report.longrepr[2]}"
+    return report
