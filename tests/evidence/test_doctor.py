@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence import doctor
+from perfci.evidence import doctor, nsys_privacy
 from perfci.model.metrics import CATALOGUE
 from tests.system.machines import (
+    CONTAINER,
     DOCKERS,
     FIRST,
     FORBIDDEN,
@@ -57,6 +58,16 @@ def test_nsys_that_is_there_or_not(tmp_path):
     program(tmp_path / "c" / "bin", "nsys", says("", 127, "nsys: error while loading shared libraries: libssl.so.3\n"))
     line = only(doctor.check_nsys, machine(tmp_path / "d", env={"PATH": str(tmp_path / "c" / "bin")}))
     assert line.status == "warn" and "libssl.so.3" in line.found
+
+
+def test_nsys_that_cannot_be_kept_to_itself_has_a_remedy_for_where_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_privacy, "isolation", lambda: nsys_privacy.Isolation((), False, "nsys sees much"))
+    for folder, namespaces, words in (("host", FIRST, "sysctl"), ("docker", CONTAINER, "--cap-add SYS_ADMIN")):
+        found = machine(tmp_path / folder, namespaces=namespaces)
+        write(found.root / ".dockerenv", "")
+        nsys(tmp_path / folder / "bin")
+        kept = list(doctor.check_nsys(found))[1]
+        assert kept.status == "warn" and words in kept.remedy
 
 
 @pytest.mark.parametrize(("package", "status"), [("0.2.11", "ok"), ("0.2.12", "warn"), ("0.2.17", "warn"), ("0.2.18", "ok"), (None, "ok")])  # fmt: skip
@@ -121,6 +132,37 @@ def test_an_ncu_that_hangs_is_ended(tmp_path, monkeypatch):
     program(tmp_path / "bin", "ncu", f'if [ "$1" = --version ]; then {version}; fi\nsleep 60')
     line = only(doctor.check_counters, found)
     assert line.status == "warn" and "did not end in time" in line.found
+
+
+FORBIDS = {"log": FORBIDDEN, "code": 1}
+
+
+def test_machine_code_is_wanted_where_counters_are_forbidden(tmp_path):
+    assert list(doctor.check_code(machine(tmp_path / "a"))) == [], "no GPU"
+    line = only(doctor.check_code, with_ncu(tmp_path / "b"))
+    assert (
+        line.status == "ok" and line.found == "there is no cuobjdump with its nvdisasm; with counters it is not needed"
+    )
+    refused = with_ncu(tmp_path / "c", **FORBIDS)
+    line = only(doctor.check_code, refused)
+    assert line.status == "warn" and "tensor cores" in line.found
+    assert line.remedy == f"{refused.python} -m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+    program(tmp_path / "c" / "bin", "cuobjdump", "")
+    assert only(doctor.check_code, refused).status == "warn", "nvdisasm is missing"
+    program(tmp_path / "c" / "bin", "nvdisasm", "")
+    line = only(doctor.check_code, refused)
+    assert (line.status, line.values["path"]) == ("ok", str(tmp_path / "c" / "bin" / "cuobjdump"))
+
+
+def test_machine_code_is_read_by_what_wheels_of_the_interpreter_under_test_bring(tmp_path):
+    found = with_ncu(tmp_path, **FORBIDS)
+    home = tmp_path / "site-packages" / "triton/backends/nvidia/bin"
+    for name in ("cuobjdump", "nvdisasm"):
+        program(home, name, "")
+    tells = program(tmp_path / "bin", "python", says(f'["", "{tmp_path / "site-packages"}"]\n'))
+    found.python = tells
+    line = only(doctor.check_code, found)
+    assert (line.status, line.values["path"]) == ("ok", str(home / "cuobjdump"))
 
 
 def test_trying_leaves_nothing_behind(tmp_path):

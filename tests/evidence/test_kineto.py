@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.evidence import kineto
+from perfci.evidence import kineto_events, kineto_json
 from perfci.evidence.kineto import publish, read
 from perfci.model.evidence import Fault, Trace
 from perfci.worker.kineto import NAME
@@ -87,6 +87,7 @@ def test_a_real_trace_of_a_cpu():
 
 
 @pytest.mark.torch
+@pytest.mark.alone
 def test_profile_and_read_in_a_process_of_its_own(tmp_path):
     code = f"""
 import json, time, torch
@@ -164,8 +165,8 @@ def set_in(name, key, value, args=False):
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        (lambda e: None if e.get("cat") in kineto.WORK else e, "incomplete", "8 of 8 launches have no kernel"),
-        (lambda e: None if e.get("cat") in (*kineto.WORK, *kineto.CALLS) else e, "empty", "no kernel and no copy"),
+        (lambda e: None if e.get("cat") in kineto_events.WORK else e, "incomplete", "8 of 8 launches have no kernel"),
+        (lambda e: None if e.get("cat") in (*kineto_events.WORK, *kineto_events.CALLS) else e, "empty", "no kernel and no copy"),
         (lambda e: None if e["name"] == "triton_poi_fused_add_0" else e, "incomplete", "2 of 8 launches have no kernel"),
         (lambda e: None if e["name"] == NAME else e, "empty", f"no range {NAME}"),
         (lambda e: None if e["name"] == "cudaGraphLaunch" else e, "incomplete", "4 of 24 kernels"),
@@ -225,12 +226,12 @@ def test_truncated_anywhere(tmp_path, share):
 def test_chunks_of_any_size_read_the_same(monkeypatch):
     whole = trace()
     for size in (1, 7, 333):
-        monkeypatch.setattr(kineto, "CHUNK", size)
+        monkeypatch.setattr(kineto_json, "CHUNK", size)
         assert trace() == whole
 
 
 def test_events_beyond_the_cap_are_a_fault(monkeypatch):
-    monkeypatch.setattr(kineto, "MOST_EVENTS", 20)
+    monkeypatch.setattr(kineto_events, "MOST_EVENTS", 20)
     assert fault(DATA / "cuda.json").kind == "incomplete"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from perfci.evidence.chips import QUANTITIES
 from perfci.evidence.metrics import of_counters, of_trace
+from perfci.model.counters import LARGEST, SUMMED, combined
 from perfci.model.evidence import Counters, Evidence, KernelCounters, KernelUse, Trace
 from perfci.model.metrics import CATALOGUE
 
@@ -81,3 +82,13 @@ def test_occupancy_from_the_launch_configuration():
     found = of_trace(unknown, (9, 0))
     assert "occupancy_theoretical" not in found and "registers" not in found
     assert found["device_busy"] == 50 and found["launch_overhead"] == 0
+
+
+def test_how_counters_combine():
+    assert {*QUANTITIES, "local_memory"} >= SUMMED | LARGEST and not SUMMED & LARGEST  # which ncu does not tell
+    two = [(1.0, 3.0), (5.0, 1.0)]
+    assert [combined(name, two) for name in ("fp32_flops", "registers", "occupancy")] == [6.0, 5.0, 2.0]
+    for name in ("fp32_flops", "registers", "occupancy"):
+        assert combined(name, []) is None and combined(name, [(1.0, 1.0), (None, 1.0)]) is None
+        assert combined(name, [(float("inf"), 1.0)]) is None
+    assert combined("occupancy", [(1.0, 0.0)]) is None

@@ -1,8 +1,8 @@
 """Reports of ncu and their raw pages: the same values from both, and a name for everything that is missing.
 
 Fixtures of one H200 (ncu 2025.3.1): `ncu_base`, `ncu_head` as `--print-units base` prints them, and `ncu_base_scaled`,
-the same report printed by ncu 2024.1.1 in the units that it chooses itself. The reports are without machine code, see
-`ncu.without_code`.
+the same report printed by ncu 2024.1.1 in the units that it chooses itself. Machine code was cut out of
+the reports.
 """
 
 import collections
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.evidence import ncu
+from perfci.evidence import ncu_layout, ncu_module
 from perfci.evidence.ncu import read
 
 DATA = Path(__file__).parent.parent / "data" / "ncu"
@@ -44,7 +44,7 @@ def file(folder, data, name="page.csv"):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    if not ncu.modules():
+    if not ncu_module.modules():
         pytest.skip("needs the module ncu_report: pip install ncu-report")  # Linux and Windows alone; dev installs it
     return file(tmp_path_factory.mktemp("ncu"), REPORT, "base.ncu-rep")
 
@@ -283,7 +283,7 @@ def test_what_a_chip_cannot_give_is_told(tmp_path):
     ],
 )  # fmt: skip
 def test_files_without_counters(tmp_path, data, kind, told):
-    if data.startswith(b"NVR\0") and not ncu.modules():
+    if data.startswith(b"NVR\0") and not ncu_module.modules():
         pytest.skip("needs the module ncu_report")  # as above
     reading = read(file(tmp_path, data), ranges=RANGES)
     assert not reading.counters
@@ -320,7 +320,7 @@ def test_a_truncated_report_is_unreadable(report, tmp_path):
 
 def results():
     """The blocks of the report that hold launches, each up to its end."""
-    return [block for block in ncu._blocks(REPORT) if block.header.get(2)]  # type: ignore[arg-type]
+    return [block for block in ncu_layout.blocks(REPORT) if block.header.get(2)]  # type: ignore[arg-type]
 
 
 def test_a_report_that_lost_its_last_blocks_gives_what_is_left(report, tmp_path):
@@ -337,24 +337,11 @@ def test_a_launch_that_is_announced_and_cannot_be_read_is_told(report, tmp_path)
     assert reading.general
 
 
-def test_a_report_without_code_says_the_same(report, tmp_path):
-    """A module's code is put in, as ncu writes it, and taken out again."""
-    first = results()[0]
-    code = b"\x08\x01\x10\x00\x28\x88\x27"  # one source, no result, 5000 bytes
-    block = len(code).to_bytes(4, "little") + code + b"\x7fELF" * 1250
-    fat = file(tmp_path, REPORT[: first.begin] + block + REPORT[first.begin :], "fat.ncu-rep")
-    ncu.without_code(fat, tmp_path / "slim.ncu-rep")
-    assert (tmp_path / "slim.ncu-rep").read_bytes() == REPORT
-    for data in (REPORT[:-1], CSV["base"], REPORT[:8] + b"\x08\x63" + REPORT[10:]):
-        with pytest.raises(ValueError, match="keep it as it is"):
-            ncu.without_code(file(tmp_path, data, "other"), tmp_path / "slim")
-
-
 # ---------------------------------------------------------------- readers of reports
 
 
 def test_a_module_that_is_older_than_the_report_is_not_used(report, monkeypatch, tmp_path):
-    monkeypatch.setattr(ncu, "modules", lambda root: [ncu.Module(tmp_path, "2024.1.1")])
+    monkeypatch.setattr(ncu_module, "modules", lambda root: [ncu_module.Module(tmp_path, "2024.1.1")])
     reading = read(report, ranges=RANGES)
     assert not reading.counters
     (fault,) = reading.general
@@ -363,10 +350,10 @@ def test_a_module_that_is_older_than_the_report_is_not_used(report, monkeypatch,
 
 
 def test_a_module_that_cannot_be_imported_is_passed_over(report, monkeypatch, tmp_path):
-    works = ncu.modules()
+    works = ncu_module.modules()
     (tmp_path / "ncu_report.py").write_text("raise ImportError('libstdc++ is too old')\n")
-    broken = ncu.Module(tmp_path, "")
-    monkeypatch.setattr(ncu, "modules", lambda root: [broken, *works])
+    broken = ncu_module.Module(tmp_path, "")
+    monkeypatch.setattr(ncu_module, "modules", lambda root: [broken, *works])
     assert set(read(report, ranges=RANGES).counters) == set(RANGES)
 
 
@@ -376,7 +363,7 @@ def test_copies_beside_ncu_are_found_newest_first(tmp_path):
         python.mkdir(parents=True)
         (python / "ncu_report.py").touch()
     (tmp_path / "opt/nvidia/nsight-compute/2023.1.1").mkdir()
-    found = [module for module in ncu.modules(tmp_path) if tmp_path in module.folder.parents]
+    found = [module for module in ncu_module.modules(tmp_path) if tmp_path in module.folder.parents]
     assert [module.version for module in found] == ["2025.3.1", "2024.3.2"]
 
 
@@ -392,7 +379,7 @@ def test_copies_beside_ncu_are_found_newest_first(tmp_path):
 def test_a_module_that_dies_takes_nothing_with_it(report, monkeypatch, tmp_path, body, told):
     name = "ncu_report"
     (tmp_path / f"{name}.py").write_text(body)
-    monkeypatch.setattr(ncu, "modules", lambda root: [ncu.Module(tmp_path, "2099.1")])
+    monkeypatch.setattr(ncu_module, "modules", lambda root: [ncu_module.Module(tmp_path, "2099.1")])
     reading = read(report, ranges=RANGES, timeout=1 if "sleep" in body else 60)
     assert not reading.counters and kinds(reading.general) == ["unreadable"]
     assert told in reading.general[0].text
@@ -408,7 +395,7 @@ def test_where_no_module_fits_ncu_itself_prints_the_page(tmp_path, monkeypatch):
         f"assert sys.argv[1:4] == ['--config-file', 'off', '--import']\nshutil.copyfileobj(open({str(page)!r}), sys.stdout)\n"
     )
     tool.chmod(0o755)
-    monkeypatch.setattr(ncu, "modules", lambda root: [])
+    monkeypatch.setattr(ncu_module, "modules", lambda root: [])
     reading = read(file(tmp_path, REPORT, "base.ncu-rep"), ranges=RANGES, ncu=tool)
     assert set(reading.counters) == set(RANGES) and reading.source == "csv" and not reading.general
     tool.write_text("#!/bin/sh\necho \"==ERROR== Failed to load report file 'x'.\"\nexit 1\n")

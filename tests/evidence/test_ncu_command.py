@@ -211,6 +211,18 @@ def test_failures_are_told_apart(code, log, kind, told):
     assert "\n" not in fault.text + fault.remedy
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("RuntimeError: CUDA error: CUDA driver is a stub library", "LD_LIBRARY_PATH"), ("LibraryNotLoaded", "gVisor")],
+)
+def test_what_the_program_says_of_the_driver_is_the_reason_where_ncu_knows_none(said, told):
+    for code, log in ((1, ENDED), (0, "==WARNING== No kernels were profiled.\n"), (9, "")):
+        fault = classify(code, f"{said}\n{log}", False)
+        assert fault is not None and fault.kind == "incompatible" and told in fault.remedy and said in fault.text
+    forbidden = classify(1, f"{said}\n==ERROR== ERR_NVGPUCTRPERM\n", False)
+    assert forbidden is not None and forbidden.kind == "forbidden"
+
+
 def test_the_list_of_metrics_is_told():
     log = "==ERROR== Failed to access the following metrics.\n==ERROR== dram__bytes.sum\n"
     fault = classify(1, log, False)

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perfci.evidence.cuda import call_kind, plain_call
 from perfci.evidence.nsys import Reading, read
-from perfci.evidence.nsys_events import call_kind, plain_call
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
 CASES = ["sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"]

@@ -17,20 +17,16 @@ from perfci.evidence import nsys_command
 from perfci.evidence.nsys import read
 from perfci.evidence.nsys_command import (
     Nsys,
+    behind,
     candidates,
     classify,
-    contains,
-    environment,
     export_command,
     find,
-    isolate,
-    isolation,
     probe,
     profile_command,
-    scrub,
-    secrets,
     used,
 )
+from perfci.evidence.nsys_privacy import contains, environment, isolate, isolation, scrub, secrets
 from perfci.model.base import MachineError
 from perfci.model.evidence import Fault
 
@@ -154,6 +150,23 @@ def test_command_lines():
     old = Nsys(Path("/n"), "2022.2.1", frozenset({"trace", "output"}), frozenset({"cuda", "nvtx"}))
     assert profile_command(old, Path("o"), ["x"], cuda=True, capture_range=True, software=True) == ["/n", "profile", "--trace=cuda,nvtx", "--output=o", "x"]  # fmt: skip
     assert export_command(old, Path("a.nsys-rep"), Path("a.sqlite")) == ["/n", "export", "--type=sqlite", "--force-overwrite=true", "--output=a.sqlite", "a.nsys-rep"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "lags"),
+    [
+        ("2023.4.4.54", "13.0", True),  # seen to lose events
+        ("2025.3.2.474", "13.0", False),
+        ("2025.3.2.474", "13.4", False),
+        ("2025.1.3.140", "13.1", True),
+        ("2023.4.4.54", "12.9", False),
+        ("2023.4.4.54", "", False),
+        ("2021.1.0", "13.0", False),
+        ("2031.1.0", "14.0", False),  # newer than those that are known here
+    ],
+)
+def test_an_nsys_of_an_older_cuda_than_the_driver_is_told(version, driver, lags):
+    assert bool(behind(version, driver)) is lags
 
 
 # ---------------------------------------------------------------- environment, secrets
@@ -344,6 +357,8 @@ def test_success_needs_an_output(tmp_path):
     path.write_bytes(b"x")
     assert classify(0, "", path) is None
     assert classify(3, "", path).kind == "crash"
+    fault = classify(0, "std::exception::what: Unknown runtime API function index: 468\nGenerated:", path)
+    assert fault.kind == "incomplete" and "468" in fault.text, "it ends well, and what followed is lost"
     assert classify(None, "", path, signal=9).text == "nsys or the program under it was killed by signal 9"
     assert classify(None, "", path, timed_out=True).kind == "timeout"
 

@@ -252,7 +252,6 @@ def test_a_large_export_in_bounded_memory(tmp_path):
     database.commit()
     database.close()
     code = f"""
-import resource
 from pathlib import Path
 from perfci.evidence.perfetto import write
 def most():  # not ru_maxrss: it begins with that of the process that started this one

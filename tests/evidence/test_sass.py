@@ -1,7 +1,12 @@
 """Machine code as cuobjdump 13.5 printed it, of small kernels for five architectures."""
 
+import hashlib
+import json
 import lzma
 import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfci.evidence import sass
-from perfci.evidence.sass import Inspected, Machine, Unread, code_files, find, inspect, match, normal, parse, runner
-from perfci.model.evidence import KernelUse
+from perfci.evidence.sass import Inspected, Unread, code_files, find, inspect, match, normal, parse, runner, wheels
+from perfci.model.evidence import KernelCode, KernelUse
 
 DATA = Path(__file__).parents[1] / "data" / "sass"
 MM = "_ZN4demo2mmI6__halfEEvPKT_S4_Pfi"
@@ -22,6 +27,13 @@ def recorded(name):
     return lzma.open(DATA / f"{name}.txt.xz", "rt").read().splitlines()
 
 
+def code(arch, tensor, loads=0, stores=0, registers=None, stack=0, shared=0):
+    return KernelCode(
+        name="", arch=arch, tensor=tensor, local_loads=loads, local_stores=stores, registers=registers, stack=stack,
+        shared=shared,
+    )  # fmt: skip
+
+
 def use(name, registers=None):
     return KernelUse(name=name, count=1, seconds=1e-6, grid=(1, 1, 1), block=(32, 1, 1), registers=registers)
 
@@ -29,8 +41,8 @@ def use(name, registers=None):
 def test_a_cubin():
     found = parse(recorded("k_80.cubin"), (8, 0))
     assert set(found) == {MM, AXPY, "spills"}
-    assert found[MM] == Machine("sm_80", {"HMMA": 10}, 0, 0, 32, 0, 0)
-    assert found[AXPY] == Machine("sm_80", {}, 0, 0, 10, 0, 0)
+    assert found[MM] == code("sm_80", {"HMMA": 10}, registers=32)
+    assert found[AXPY] == code("sm_80", {}, registers=10)
     spills = found["spills"]
     assert (spills.tensor, spills.registers, spills.stack, spills.shared) == ({}, 64, 1152, 1024)
     assert spills.local_loads > 100 and spills.local_stores > 100
@@ -46,7 +58,7 @@ def test_a_cubin():
 )  # fmt: skip
 def test_the_tensor_cores_of_each_generation(name, capability, tensor):
     found = parse(recorded(f"{name}.cubin"), capability)
-    assert {kernel: machine.tensor for kernel, machine in found.items()} == tensor
+    assert {kernel: one.tensor for kernel, one in found.items()} == tensor
 
 
 @pytest.mark.parametrize("opcode", ["HMMA", "IMMA", "QMMA", "DMMA", "BMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA", "UTCMXQMMA"])  # fmt: skip
@@ -96,26 +108,30 @@ def test_names_of_nsys_kineto_and_the_code_are_one():
 
 
 def test_kernels_find_their_code():
-    found = Inspected(machines={name: [machine] for name, machine in parse(recorded("k_80.cubin"), (8, 0)).items()})
+    found = Inspected({name: [one] for name, one in parse(recorded("k_80.cubin"), (8, 0)).items()})
     answers = match(
         [use("void demo::mm<__half>(const T1 *, const T1 *, float *, int)", 32), use("axpy(float, const float *, float *, int)"),
          use("spills", 64), use("spills", 63), use("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", 168)], found,
     )  # fmt: skip
+    assert answers[0].name.startswith("void demo::mm<__half>"), "as the trace has it"
     assert answers[0].tensor == {"HMMA": 10} and answers[1].tensor == {} and answers[2].local_stores
     assert answers[3] is None, "other registers: another build of it ran"
     assert answers[4] is None, "code that is not at hand tells nothing"
 
 
 def test_of_several_configurations_registers_choose_and_else_nothing_is_said():
-    with_tensor, without = Machine("sm_90", {"HGMMA": 4}, 0, 0, 168, 0, 0), Machine("sm_90", {}, 0, 0, 40, 0, 0)
-    twin = Machine("sm_90", {"HGMMA": 8}, 0, 0, 168, 0, 0)
-    found = Inspected(machines={"k": [with_tensor, without]})
-    assert match([use("k", 168), use("k", 40), use("k")], found) == [with_tensor, without, None]
-    assert match([use("k", 168)], Inspected(machines={"k": [with_tensor, twin]})) == [None]
+    with_tensor, without = code("sm_90", {"HGMMA": 4}, registers=168), code("sm_90", {}, registers=40)
+    twin = code("sm_90", {"HGMMA": 8}, registers=168)
+    answers = match([use("k", 168), use("k", 40), use("k")], Inspected({"k": [with_tensor, without]}))
+    assert [one and one.tensor for one in answers] == [{"HGMMA": 4}, {}, None]
+    assert match([use("k", 168)], Inspected({"k": [with_tensor, twin]})) == [None]
 
 
-def tool(tmp_path, script):
-    path = tmp_path / "cuobjdump"
+CODE = b"\x7fELF\2\1\1 ... .nv_fatbin ..."
+
+
+def tool(tmp_path, script, name="cuobjdump"):
+    path = tmp_path / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
@@ -125,7 +141,7 @@ def test_files_are_read_through_the_tool_and_what_fails_is_said(tmp_path):
     (tmp_path / "k_80.cubin").write_text("\n".join(recorded("k_80.cubin")) + "\n")
     (tmp_path / "slow.cubin").write_text("")
     (tmp_path / "broken.cubin").write_text("")
-    (tmp_path / "plain.so").write_text("")
+    (tmp_path / "lib.so").write_bytes(CODE)
     (tmp_path / "cut.cubin").write_text("")
     script = """
     case $3 in
@@ -140,7 +156,7 @@ def test_files_are_read_through_the_tool_and_what_fails_is_said(tmp_path):
     assert len(files) == 5 and left == []
     found = inspect(files, runner(tool(tmp_path, script), seconds=1), (8, 0))
     assert time.monotonic() - start < 20
-    assert set(found.machines) == {MM, AXPY, "spills"}
+    assert set(found.kernels) == {MM, AXPY, "spills"}
     assert sorted(found.left) == [
         "broken.cubin: cuobjdump exited with status 1: cuobjdump fatal   : something",
         "cut.cubin: no machine code in it: truncated, or for something else",
@@ -153,34 +169,55 @@ def test_what_was_read_before_a_bound_counts(tmp_path):
     (tmp_path / "k.cubin").write_text(text)
     run = runner(tool(tmp_path, 'cat "$3"; sleep 60'), seconds=1)
     found = inspect([tmp_path / "k.cubin"], run, (8, 0))
-    assert set(found.machines) == {MM, AXPY, "spills"} and found.left == ["k.cubin: not read within 1 s"]
+    assert set(found.kernels) == {MM, AXPY, "spills"} and found.left == ["k.cubin: not read within 1 s"]
     with pytest.raises(Unread, match="the rest is not read"):
         list(runner(tool(tmp_path, "yes"), seconds=20, largest=2**22)(tmp_path / "k.cubin"))
     late = inspect([tmp_path / "k.cubin"] * 3, run, (8, 0), seconds=0)
-    assert late.machines == {} and late.left == ["3 files: not read, 0 s were over"]
+    assert late.kernels == {} and late.left == ["3 files: not read, 0 s were over"]
 
 
 def test_a_tool_that_cannot_start_is_said(tmp_path):
+    (tmp_path / "k.cubin").write_text("")
     found = inspect([tmp_path / "k.cubin"], runner(tmp_path / "none"), (9, 0))
-    assert found.machines == {} and "cannot be started" in found.left[0]
+    assert found.kernels == {} and "cannot be started" in found.left[0]
 
 
-def test_the_tool_is_found_where_wheels_keep_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sass, "PLACES", ())
-    assert find([tmp_path]) is None
+def test_the_tool_is_found_where_wheels_keep_it(tmp_path):
+    def found(*folders, path=tmp_path / "bin"):
+        return find(folders, str(path), tmp_path / "root")
+
+    assert found() is None
     home = tmp_path / "site" / "triton/backends/nvidia/bin"
     home.mkdir(parents=True)
-    assert find([tmp_path / "other", tmp_path / "site"]) is None
     tool(home, "")
-    assert find([tmp_path / "other", tmp_path / "site"]) == home / "cuobjdump"
-    tool(tmp_path, "")
-    assert find([tmp_path / "site"]) == tmp_path / "cuobjdump"
+    assert found(tmp_path / "site") is None, "it cannot do without nvdisasm"
+    tool(home, "", "nvdisasm")
+    assert found(tmp_path / "other", tmp_path / "site") == home / "cuobjdump"
+    toolkit = tmp_path / "root" / sass.PLACE
+    toolkit.mkdir(parents=True)
+    assert tool(toolkit, "") and tool(toolkit, "", "nvdisasm")
+    assert found(tmp_path / "site") == toolkit / "cuobjdump"
+    (tmp_path / "bin").mkdir()
+    tool(tmp_path / "bin", "")
+    assert found() == toolkit / "cuobjdump"
+    tool(tmp_path / "bin", "", "nvdisasm")
+    assert found() == tmp_path / "bin" / "cuobjdump"
+
+
+@pytest.mark.parametrize("told", ["", "junk", "{}", "3", '["/a"'])
+def test_an_interpreter_that_tells_nothing_has_no_wheels(told):
+    assert wheels(told) == []
+
+
+def test_an_interpreter_tells_its_folders():
+    told = subprocess.run([sys.executable, "-c", sass.SEARCH], capture_output=True, text=True, check=True).stdout
+    assert [str(one) for one in wheels(told)] == [one for one in json.loads(told) if one]
+    assert any("site-packages" in str(one) for one in wheels(told))
 
 
 def test_files_newest_first_within_bounds(tmp_path, monkeypatch):
     for age, name in enumerate(("a.cubin", "b.so", "c.txt", "d.cubin")):
-        (tmp_path / name).write_text("x" * (5 if name == "b.so" else 1))
+        (tmp_path / name).write_bytes(CODE if name == "b.so" else b"x")
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     assert [path.name for path in code_files([tmp_path, tmp_path])[0]] == ["a.cubin", "b.so", "d.cubin"]
     monkeypatch.setattr(sass, "LARGEST", 4)
@@ -190,6 +227,28 @@ def test_files_newest_first_within_bounds(tmp_path, monkeypatch):
     assert left == ["b.so: not read, over 0 MiB", "1 of 2 files: not read, the newest 1 are"]
 
 
+def test_libraries_and_programs_count_where_they_hold_code(tmp_path):
+    for name, content in {"libk.so.1": CODE, "bench": CODE, "plain.so": CODE[:8], "run.sh": b"#!/bin/sh\n# .nv_fatbin", "empty.so": b"", "k.o": CODE}.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "bench").chmod(0o755)
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "libk.so").symlink_to("libk.so.1")
+    assert {path.name for path in code_files([tmp_path])[0]} == {"libk.so.1", "bench"}
+
+
+def test_the_digest_before_a_cubin_of_cupy_is_not_given_to_the_tool(tmp_path):
+    text = ("\x7fELF\n" + "\n".join(recorded("k_80.cubin")) + "\n").encode()
+    (tmp_path / "cupy.cubin").write_bytes(hashlib.sha1(text).hexdigest().encode() + text)
+    run = runner(tool(tmp_path, 'head -c 4 "$3" | grep -q ELF || exit 1; tail -n +2 "$3"'))
+    found = inspect([tmp_path / "cupy.cubin"], run, (8, 0))
+    assert set(found.kernels) == {MM, AXPY, "spills"} and found.left == []
+
+
+def test_a_file_that_is_gone_is_said(tmp_path):
+    found = inspect([tmp_path / "gone.cubin"], runner(tool(tmp_path, "")), (8, 0))
+    assert found.left == ["gone.cubin: cannot be read (No such file or directory)"]
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_mutated_output_never_invents_tensor_cores(data):
@@ -197,8 +256,8 @@ def test_mutated_output_never_invents_tensor_cores(data):
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(lines) - 1))
         lines[at : at + data.draw(st.integers(0, 30))] = data.draw(st.lists(st.text(max_size=30), max_size=3))
-    for machine in parse(lines, (8, 0)).values():
-        assert sum(machine.tensor.values()) <= 2 and machine.arch.startswith("sm_8")
+    for one in parse(lines, (8, 0)).values():
+        assert sum(one.tensor.values()) <= 2 and one.arch.startswith("sm_8")
 
 
 @given(st.text(max_size=200))
@@ -209,12 +268,13 @@ def test_any_name_has_a_normal_form_that_stays(name):
 
 def test_the_real_tool_reads_real_code(tmp_path):
     found = find()
-    nvcc = Path("/usr/local/cuda/bin/nvcc")
-    if found is None or not nvcc.exists():
-        pytest.skip("needs cuobjdump and nvcc")
-    import subprocess
-
+    nvcc = shutil.which("nvcc", path=f"{os.environ['PATH']}:/{sass.PLACE}")
+    if found is None or nvcc is None:
+        pytest.skip("needs cuobjdump with nvdisasm, and nvcc")
     (tmp_path / "k.cu").write_text('extern "C" __global__ void axpy(float a, float* x) { x[threadIdx.x] *= a; }')
     subprocess.run([nvcc, "-arch=sm_80", "-cubin", "-o", tmp_path / "k.cubin", tmp_path / "k.cu"], check=True)
     answer = inspect(code_files([tmp_path])[0], runner(found), (8, 0))
-    assert answer.left == [] and answer.machines["axpy"][0].tensor == {} and answer.machines["axpy"][0].registers
+    assert answer.left == [] and answer.kernels["axpy"][0].tensor == {} and answer.kernels["axpy"][0].registers
+    cubin = (tmp_path / "k.cubin").read_bytes()
+    (tmp_path / "k.cubin").write_bytes(hashlib.sha1(cubin).hexdigest().encode() + cubin)
+    assert inspect([tmp_path / "k.cubin"], runner(found), (8, 0)) == answer, "as CuPy keeps it"

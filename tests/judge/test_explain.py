@@ -321,7 +321,12 @@ def test_what_could_not_be_seen_is_said_and_not_compared():
 def test_ncu_has_nothing_to_count_of_a_case_that_only_copies():
     none = Fault(tool="ncu", kind="empty", text="ncu has no kernel in range upload", remedy="see ncu's log")
     base, head = (RECORDED[arm]["upload-mib64"].model_copy(update={"faults": [none]}) for arm in ("base", "head"))
-    assert explain(base, head).sentences == ["the upload is pageable now: 55.4 → 12.1 GB/s"]
+    said = explain(base, head)
+    assert said.sentences == [
+        "the upload is pageable now: 55.4 → 12.1 GB/s",
+        "neither arm launches a kernel: there is none for ncu to count",
+    ]
+    assert "see ncu's log" not in said.next_steps
     assert not any("log" in step for step in explain(base, head).next_steps)
     lost = Evidence(trace=PLAIN.trace, faults=[none])
     assert "no counters of head" in explain(PLAIN, lost).sentences[1]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from perfci.judge.gates import gate_row
 from perfci.judge.rows import Context
-from perfci.model.evidence import Evidence, Fault, KernelUse, Trace
+from perfci.judge.words import headline
+from perfci.model.evidence import Copy, Evidence, Fault, KernelUse, Trace
 from perfci.model.plan import Gate, Looks
 from perfci.model.results import Case, CaseArm
 
@@ -98,6 +99,44 @@ def test_an_expected_kernel() -> None:
     assert gate_row(context(), case(kernels("flash_fwd"), Evidence()), flash).class_ == "invalid"
 
 
+FILL = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, std::array<char *, 1>>(int)"
+)
+GEMM = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
+)
+
+
+def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
+    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    row = gate_row(context(), case(None, kernels(FILL, GEMM, "softmax", "add")), flash)
+    assert row.reason == (
+        "no kernel matches flash: `vectorized_elementwise_kernel<FillFunctor, float32>`, "
+        "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_…` and 2 more"
+    )
+    assert headline(row) == f"`k`: {row.reason}"
+
+
+@pytest.mark.parametrize(("metric", "tier"), [("dram_bytes", "counters"), ("registers", "static")])
+def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
+    none = Fault(tool="ncu", kind="empty", text="ncu saw no kernel", remedy="see ncu's log")
+    copies = [Copy(kind="host to device", source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
+    copying = kernels().model_copy(update={"faults": [none]})
+    assert copying.trace is not None
+    copying.trace.copies = copies
+    row = gate_row(
+        context(), case(None, copying), gate(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+    )
+    assert (row.class_, row.effect) == ("invalid", "fail")
+    assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
+    # A timeline that lost something proves nothing.
+    copying.faults.append(Fault(tool="nsys", kind="incomplete", text="3 kernels have no usable values"))
+    row = gate_row(
+        context(), case(None, copying), gate(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+    )
+    assert row.class_ == "invalid" and "launches no kernel" not in row.reason
+
+
 def test_a_range_that_is_gone_is_named() -> None:
     encode = gate(metric="range:encode", unit="s", tier="trace", kind="max", bound=1e-3)
     assert gate_row(context(), case(None, Evidence(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
@@ -109,3 +148,36 @@ def test_a_range_that_is_gone_is_named() -> None:
 def test_no_worse_value_within_base_is_ever_convicted(base, head, bound) -> None:
     row = gate_row(context(), case(values(registers=base), values(registers=head)), gate(bound=bound))
     assert (row.class_ == "regression") == (head > base * (1 + bound))
+
+
+def of_command(evidence: Evidence, reports: int) -> Case:
+    seen = evidence.model_copy(update={"reports": reports})
+    return case(seen, seen).model_copy(update={"kernel": "sparse", "origin": "command"})
+
+
+def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
+    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash", on_missing="warn")
+    for evidence, asked in ((kernels("flash_fwd"), flash), (values(registers=64), gate())):
+        assert gate_row(context(), of_command(evidence, 1), asked).class_ == "unchanged"
+        row = gate_row(context(), of_command(evidence, 3), asked)
+        assert (row.class_, row.effect) == ("invalid", asked.on_missing)
+        assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
+
+
+@pytest.mark.parametrize("metric", ["device_busy", "launch_overhead", "peak_memory"])
+def test_what_is_not_told_of_a_command(metric) -> None:
+    row = gate_row(context(), of_command(Evidence(), 1), gate(metric=metric, unit="%", tier="trace", kind="max"))
+    assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
+
+
+def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
+    """Where the timeline was cut, or only counters are there, of the kernels that ncu was asked for."""
+    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    assert gate_row(context(), of_command(kernels("gemm"), 1), flash).class_ == "violation"
+    cut = kernels("gemm").model_copy(
+        update={"faults": [Fault(tool="nsys", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps")]}
+    )
+    row = gate_row(context(), of_command(cut, 1), flash)
+    assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
+    seen = kernels("gemm", "flash_fwd").model_copy(update={"faults": cut.faults})
+    assert gate_row(context(), of_command(seen, 1), flash).class_ == "unchanged"

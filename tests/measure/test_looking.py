@@ -19,7 +19,9 @@ from perfci.model.evidence import Fault, Trace
 from perfci.model.plan import Gate, Judgement, Plan
 from perfci.model.results import Case, CaseArm, Pair
 from perfci.system.process import Under
+from perfci.worker.profile import WARM_CALLS
 
+pytestmark = pytest.mark.alone
 SUITE = """
     import os
     import time
@@ -27,10 +29,12 @@ SUITE = """
 
     @perfci.kernel(params={"ms": [5, 12]}, devices=["cpu"])
     def spins(bench, ms):
+        log = open(f"spins-{ms}", "a", buffering=1)
         def run():
-            end = time.perf_counter() + ms / 1000
-            while time.perf_counter() < end:
+            start = time.perf_counter()
+            while time.perf_counter() < start + ms / 1000:
                 pass
+            print(time.perf_counter() - start, file=log)
         return run
 """
 ENDS = """
@@ -130,6 +134,24 @@ def test_a_case_that_breaks_the_tool_costs_itself_alone(place):
     assert "no such table" in raised.faults[0].text
 
 
+class Windowed(Passing):
+    """A tool whose window is open from the first case to the last."""
+
+    window = False
+
+
+@pytest.mark.parametrize("place", [ENDS], indirect=True)
+def test_cases_are_warm_before_the_window_opens(place):
+    """What they load at first is in no capture, and one that breaks there costs itself alone."""
+    tool = Windowed()
+    found = taken(place, tool)
+    for ms in (5, 12):
+        assert found[f"spins/ms={ms}"].seen is not None
+    calls = len((place.arms["head"].tree / "spins-5").read_text().split())
+    assert calls % (2 * WARM_CALLS + tool.executions) == 0
+    assert [found[name].seen for name in ("ends_the_process", "raises")] == [None, None]
+
+
 class Dead(Passing):
     """A tool that cannot start the program."""
 
@@ -165,11 +187,13 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
     if not isinstance(installed, InstalledNsys):
         pytest.skip(f"needs nsys: {installed.text}")
     found = taken(place, Nsys(installed, 60.0, cuda=False))
-    for name, seconds in (("spins/ms=5", 5e-3), ("spins/ms=12", 12e-3)):
-        trace = found[name].seen
-        assert trace is not None, found[name].faults
-        assert trace.executions == 10
-        assert trace.wall == pytest.approx(seconds, rel=0.05)
+    for ms in (5, 12):
+        look = found[f"spins/ms={ms}"]
+        assert look.seen is not None, look.faults
+        assert look.seen.executions == 10
+        # What the case itself saw of the last ten: a busy machine lengthens both.
+        own = [float(line) for line in (place.arms["head"].tree / f"spins-{ms}").read_text().split()][-10:]
+        assert look.seen.wall == pytest.approx(sum(own) / 10, rel=0.05)
 
 
 # ---------------------------------------------------------------- which cases
@@ -213,6 +237,12 @@ def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
     assert (traced, [one.id for one in counted]) == ([], ["same"])
     assert wanted([case], plan("same", gates=(memory,)), "never") == ([], []), "the checks tell it"
     assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
+
+
+def test_commands_on_a_gpu_are_looked_at_as_kernels_are():
+    case = measured("app", 1.05).model_copy(update={"origin": "command"})
+    assert wanted([case], plan("app"), "on_change") == ([case], [case])
+    assert wanted([case], plan("app"), "never") == ([], [])
 
 
 def test_range_names_are_plain():

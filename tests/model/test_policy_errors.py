@@ -41,6 +41,7 @@ BAD = {
     "command without run": (GOOD + "commands: [{name: a}]", "commands[0].run: is required: add `run: …`"),
     "two of one name": (GOOD + "commands: [{name: a, run: x}, {name: a, run: y}]", "commands: two commands are named 'a'"),
     "catalogue's name": (GOOD + "metrics: {time: {}}", "metrics: 'time' is a name of perfci's own catalogue"),
+    "price": (GOOD + "gpu_hour: 3.5", "perfci.yaml:3: gpu_hour: 3.5 is no price: write it like '3.50 USD'"),
     "env as list": (GOOD + "env: [A]", "env: ['A'] does not fit: write fields with values"),
 }  # fmt: skip
 

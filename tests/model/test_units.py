@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from perfci.model import units
-from perfci.model.units import Duration, Percent, Size, show, show_change, significant
+from perfci.model.units import Duration, Percent, Price, Size, show, show_change, significant
 
 quick = settings(max_examples=200, deadline=None)
 
@@ -42,7 +42,8 @@ def test_written_quantities(kind, text, value):
         (Percent, 2), (Percent, 0.02), (Percent, "2"), (Percent, "-1%"), (Percent, "1001%"), (Percent, "nan%"), (Percent, "two%"),
         (Percent, "2%%"), (Percent, None), (Percent, True), (Duration, 30), (Duration, "30"), (Duration, "-1s"), (Duration, "inf s"),
         (Duration, "1e999s"), (Duration, "1 fortnight"), (Duration, "s"), (Duration, ""), (Size, 8), (Size, "8G"), (Size, "0B"),
-        (Size, "0.5B"), (Size, "-1GiB"), (Size, "8gib"),
+        (Size, "0.5B"), (Size, "-1GiB"), (Size, "8gib"), (Price, 3.5), (Price, "3.50"), (Price, "USD"), (Price, "-3 USD"),
+        (Price, "3.5 usd"), (Price, "nan USD"), (Price, "1e9 USD"), (Price, "3.50 USD\n"), (Price, "٣ USD"),
     ],
 )  # fmt: skip
 def test_refused_quantities(kind, value):

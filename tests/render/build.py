@@ -254,9 +254,15 @@ def recorded(case: str, arm: str) -> Evidence:
 
 def seen(ident: str, fixture: str, rows: list[Row]) -> CaseEvidence:
     arms = {arm: CaseArm(work=SDPA, evidence=recorded(fixture, arm)) for arm in ("base", "head")}
-    arms["head"].evidence.faults.append(
-        Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
-    )
+    if fixture == "upload-mib64":  # it only copies, which ncu has a word for
+        for arm in arms.values():
+            arm.evidence.faults.append(
+                Fault(tool="ncu", kind="empty", text="ncu saw no kernel that it was to profile", remedy="see ncu's log")
+            )
+    else:
+        arms["head"].evidence.faults.append(
+            Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
+        )
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", arms=arms)
     told = case_evidence(case, rows, {})
     for one in rows:

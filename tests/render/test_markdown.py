@@ -35,7 +35,7 @@ def test_golden(state):
 
 
 def test_no_golden_file_without_a_state():
-    files = {file.stem for file in GOLDEN.glob("*.md") if not file.stem.startswith("calibration-")}
+    files = {file.stem for file in GOLDEN.glob("*.md") if not file.stem.startswith(("calibration-", "comment-"))}
     assert files == set(REPORTS)
 
 
@@ -94,6 +94,21 @@ def test_what_is_left_out_is_named():
     assert "Left out" not in markdown.render(REPORTS["regression"])
 
 
+def test_full_names_of_kernels_go_before_their_evidence_does():
+    report = REPORTS["evidence"]
+    whole_text = markdown.render(report)
+    evidence, names = (whole_text.index(f"<summary>{what}") for what in ("Evidence from", "Full names of 11 kernels"))
+    assert evidence < names
+    for limit in range(10_000, len(whole_text), 1_000):
+        text = markdown.render(report, limit)
+        assert "Full names" not in text or "Evidence from" in text
+        if "Evidence from" in text and "Full names" not in text:
+            assert "kernel names" in text
+    crowded = report.model_copy(update={"evidence": report.evidence * 9})  # the first 20 are more than fits
+    text = markdown.render(crowded, 12_000)
+    assert "Evidence from" not in text and "Full names" not in text
+
+
 def test_rows_give_way_when_they_alone_are_too_long():
     rows = [row(f"k/{'@|' * 100}{i}", "regression", ratio=2.0, reason="|@" * 150) for i in range(50)]
     text = markdown.render(build(rows, "@|" * 200, "|@" * 200, notes=["|@" * 200] * 30), 10_000)
@@ -109,7 +124,7 @@ def test_a_limit_that_nothing_fits_into_is_refused():
 
 def test_failing_rows_come_before_anything_folded_and_unchanged_ones_are_only_counted():
     text = markdown.render(REPORTS["regression"])
-    assert text.index("❌ regression") < text.index("<details>")
+    assert text.index("| ❌ |") < text.index("<details>")
     assert "8 unchanged" in text and "unchanged |" not in text
 
 
@@ -119,9 +134,9 @@ def test_the_false_alarm_rate_is_told_once():
 
 
 def test_direction_is_said_in_words():
-    assert re.search(r"\*\*\+211 %\*\* \(±0\.4\) slower", markdown.render(REPORTS["regression"]))
+    assert re.search(r"\*\*\+211\xa0%\*\* \(±0\.4\) slower", markdown.render(REPORTS["regression"]))
     assert "-26.9 % (±0.4) faster" in markdown.render(REPORTS["improvement"])
-    assert "**-25.9 %** lower" in markdown.render(REPORTS["mixed"])
+    assert "**-25.9\u00a0%** lower" in markdown.render(REPORTS["mixed"])
 
 
 def test_hostile_names_reach_the_reader_as_text():

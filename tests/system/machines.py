@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from perfci.evidence import nsys_command
+from perfci.evidence import nsys_command, nsys_privacy
 from perfci.system.doctor import Machine
 from tests.system.test_gpu import Board, NVMLError
 
@@ -275,7 +275,7 @@ MACHINES = {
 def alone(monkeypatch) -> None:
     """Without the nsys of the machine that the tests run on, and what that machine allows."""
     monkeypatch.setattr(nsys_command, "_PLACES", ())
-    monkeypatch.setattr(nsys_command, "isolation", lambda: nsys_command.Isolation((), True, "nsys runs alone"))
+    monkeypatch.setattr(nsys_privacy, "isolation", lambda: nsys_privacy.Isolation((), True, "nsys runs alone"))
 
 
 def quiet(monkeypatch) -> None:

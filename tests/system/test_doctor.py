@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.system.doctor import CHECKS, Machine, examine, gpu, host, ok, pytorch, repository, tools, warn
+from perfci.system.doctor import machine as doctor_machine
 from tests.system.machines import (
     CONTAINER,
     DOCKERS,
@@ -159,6 +160,24 @@ def test_the_container(tmp_path, files, env, namespaces, kind, words):
     assert line.values["kind"] == kind and words in line.found
 
 
+def test_a_container_that_shares_every_namespace_with_its_host(tmp_path):
+    """docker run --pid host --ipc host --uts host: what is its own is /."""
+    found = machine(tmp_path, caps=DOCKERS)
+    write(found.root / ".dockerenv", "")
+    table = "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+    write(
+        found.root / "proc/self/mountinfo",
+        table + "75 51 0:39 / / rw,relatime master:2 - overlay overlay rw,lowerdir=/l\n",
+    )
+    line = only(host.check_container, found)
+    assert line.values["kind"] == "Docker"
+    assert line.found == "Docker (/.dockerenv; the host's namespaces), without CAP_SYS_ADMIN"
+    booted = machine(tmp_path / "booted")
+    write(booted.root / ".dockerenv", "")
+    write(booted.root / "proc/self/mountinfo", table)
+    assert only(host.check_container, booted).values["kind"] is None
+
+
 def test_sys_admin_of_a_user_namespace_is_not_the_drivers(tmp_path):
     assert host.sys_admin(machine(tmp_path / "a")) is True
     assert host.sys_admin(machine(tmp_path / "b", caps=DOCKERS)) is False
@@ -197,6 +216,26 @@ def test_a_tmpdir_that_is_not_there_and_an_output_folder_that_is_a_file(tmp_path
     assert line.status == "warn" and "TMPDIR=/no/such" in line.found
     (tmp_path / "repo" / "perfci-out").write_text("")
     assert only(host.check_disk, found).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("mark", "noexec", "nowhere"),
+    [
+        ([], "mount -o remount,exec", "set TMPDIR"),
+        ([".dockerenv"], "docker run --tmpfs", "docker run --tmpfs /tmp:exec"),  # its --tmpfs is noexec without that
+    ],
+)
+def test_a_temporary_folder_of_no_use(tmp_path, monkeypatch, mark, noexec, nowhere):
+    found = machine(tmp_path, namespaces=CONTAINER)
+    for name in mark:
+        write(found.root / name, "")
+    with monkeypatch.context() as patch:
+        patch.setattr(host.os, "statvfs", lambda folder: SimpleNamespace(f_flag=os.ST_NOEXEC))
+        line = only(host.check_temporary, found)
+        assert line.status == "fail" and "noexec" in line.found and line.remedy.startswith(noexec)
+    monkeypatch.setattr(doctor_machine, "writable", lambda folder: False)
+    line = only(host.check_temporary, found)
+    assert line.status == "fail" and line.remedy.startswith(nowhere)
 
 
 @pytest.mark.parametrize(("free", "status"), [(2**28, "fail"), (2**31, "warn"), (2**34, "ok")])
@@ -456,6 +495,22 @@ def test_git(tmp_path):
     assert list(repository.check_token(nowhere)) == []
     without = machine(tmp_path / "without", env={"PATH": str(tmp_path / "tmp")})
     assert only(repository.check_git, without).status == "fail"
+
+
+def test_another_users_repository(tmp_path):
+    """perfci reads it, and so does the doctor; git before 2.38 cannot be asked to, and nothing is claimed of it."""
+    found = machine(tmp_path)
+    configure(found, "remote.origin.url", "https://x-access-token:c2VjcmV0c2VjcmV0@github.com/a/b")
+    found.env = {**found.env, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    assert only(repository.check_git, found).status == "ok"
+    assert only(repository.check_token, found).status == "fail"
+    old = machine(tmp_path / "old")
+    (tmp_path / "old/bin/git").unlink()
+    refusal = says("", 128, "fatal: detected dubious ownership in repository at '/repo'\n")
+    program(tmp_path / "old/bin", "git", f'case "$*" in *--version) echo git version 2.36.1; exit ;; esac\n{refusal}')
+    for check, words in ((repository.check_git, "another user"), (repository.check_token, "not looked for")):
+        line = only(check, old)
+        assert line.status == "warn" and words in line.found and "safe.directory" in line.remedy
 
 
 def test_a_shallow_clone_is_told(tmp_path):

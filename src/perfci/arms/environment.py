@@ -81,6 +81,11 @@ def passes(name: str, build: bool) -> bool:
     """Whether the caller's `name` reaches builds (`build`) or launches without being named in the policy."""
     if build and _INDEX.fullmatch(name):
         return True
-    if _SECRET.search(name) or _CACHE.fullmatch(name):
+    if is_secret(name) or _CACHE.fullmatch(name):
         return False
     return bool(_ALWAYS.fullmatch(name) or (build and _BUILD.fullmatch(name)))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret, as far as its name tells."""
+    return bool(_SECRET.search(name))

@@ -212,7 +212,7 @@ class Repository:
         head = self.head_commit()
         if head is None:
             raise UsageError(f"{one_line(self.root)}: has no commit yet, so there is no base: commit first")
-        if pull_request and len(parents := self._parents(head.sha)) > 1:
+        if pull_request and len(parents := self.parents(head.sha)) > 1:
             if self._resolve(parents[0]) is None:
                 raise UsageError(
                     f"HEAD^1: the base of this merge commit ({parents[0][:12]}) is not in this shallow "
@@ -266,6 +266,12 @@ class Repository:
         config = () if shutil.which("git-lfs") else LFS_OFF
         return bool(self.git(*args, config=config).stdout)
 
+    def parents(self, sha: str) -> list[str]:
+        """Full hashes of a commit's parents, those that a shallow clone lacks too."""
+        # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
+        header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
+        return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
+
     def is_shallow(self) -> bool:
         """Whether the clone lacks a part of its history."""
         return _output(self.git("rev-parse", "--is-shallow-repository")) == "true"
@@ -292,11 +298,6 @@ class Repository:
             "no base: there is no origin/HEAD, origin/main, origin/master, main or master here: "
             "name one with --base REF"
         )
-
-    def _parents(self, sha: str) -> list[str]:
-        # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
-        header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
-        return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
 
     def _commit(self, ref: str, sha: str) -> Commit:
         args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%s", sha)

@@ -6,10 +6,6 @@ chip here, and checked against `ncu --query-metrics --chips` of 2024.1 for those
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-Fold = Literal["sum", "mean", "maximum"]
-"""How launches combine: added up, averaged with their times as weights, or the largest."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tu102": ("tu102", "tu104", "tu106", "tu116", "tu117"),
@@ -63,7 +59,6 @@ class Quantity:
     name: str
     unit: str
     """Of perfci: `%`, `B`, `B/s`, or none for counts and ratios."""
-    fold: Fold
     sources: tuple[Source, ...]
     """At most one fits a chip."""
     about: str
@@ -102,82 +97,82 @@ QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
     for quantity in (
         Quantity(
-            "sm_throughput", "%", "mean", _one("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+            "sm_throughput", "%", _one("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
             "busiest part of the SMs, of its peak",
         ),
         Quantity(
-            "memory_throughput", "%", "mean",
+            "memory_throughput", "%",
             _one("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
             "busiest part of the memory system, caches included, of its peak",
         ),
         Quantity(
-            "dram_throughput", "%", "mean", _one("dram__throughput.avg.pct_of_peak_sustained_elapsed", *_DISCRETE),
+            "dram_throughput", "%", _one("dram__throughput.avg.pct_of_peak_sustained_elapsed", *_DISCRETE),
             "DRAM, of its peak", _NO_DRAM,
         ),
         Quantity(
-            "dram_bandwidth", "B/s", "mean", _one("dram__bytes.sum.per_second", *_DISCRETE),
+            "dram_bandwidth", "B/s", _one("dram__bytes.sum.per_second", *_DISCRETE),
             "DRAM traffic over the kernels' time", _NO_DRAM,
         ),
-        Quantity("dram_bytes", "B", "sum", _one("dram__bytes.sum", *_DISCRETE), "DRAM traffic", _NO_DRAM),
+        Quantity("dram_bytes", "B", _one("dram__bytes.sum", *_DISCRETE), "DRAM traffic", _NO_DRAM),
         Quantity(
-            "dram_read", "B", "sum",
+            "dram_read", "B",
             (*_one("dram__bytes_read.sum", *_READ_WRITE), *_one("dram__bytes_op_read.sum", *_OP_READ_WRITE)),
             "read from DRAM", _NO_DRAM,
         ),
         Quantity(
-            "dram_written", "B", "sum",
+            "dram_written", "B",
             (*_one("dram__bytes_write.sum", *_READ_WRITE), *_one("dram__bytes_op_write.sum", *_OP_READ_WRITE)),
             "written to DRAM", _NO_DRAM,
         ),
         Quantity(
-            "tensor_active", "%", "mean", _one("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
+            "tensor_active", "%", _one("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
             "cycles in which tensor cores worked, of those in which an SM was active",
         ),
         Quantity(
-            "occupancy", "%", "mean", _one("sm__warps_active.avg.pct_of_peak_sustained_active"),
+            "occupancy", "%", _one("sm__warps_active.avg.pct_of_peak_sustained_active"),
             "warps on an active SM, of the most that it holds",
         ),
         Quantity(
-            "occupancy_theoretical", "%", "mean", _one("sm__maximum_warps_per_active_cycle_pct"),
+            "occupancy_theoretical", "%", _one("sm__maximum_warps_per_active_cycle_pct"),
             "warps that the launch configuration allows on an SM, of the most that it holds",
         ),
         Quantity(
-            "l1_hit_rate", "%", "mean", _one("l1tex__t_sector_hit_rate.pct"),
+            "l1_hit_rate", "%", _one("l1tex__t_sector_hit_rate.pct"),
             "sectors found in L1; ncu says 0 of a kernel that looks none up, such as one that loads by TMA",
         ),
-        Quantity("l2_hit_rate", "%", "mean", _one("lts__t_sector_hit_rate.pct"), "sectors found in L2"),
-        Quantity("registers", "", "maximum", _one("launch__registers_per_thread"), "registers of a thread"),
+        Quantity("l2_hit_rate", "%", _one("lts__t_sector_hit_rate.pct"), "sectors found in L2"),
+        Quantity("registers", "", _one("launch__registers_per_thread"), "registers of a thread"),
         Quantity(
-            "shared_memory", "B", "maximum",
+            "shared_memory", "B",
             (Source({"launch__shared_mem_per_block_static": 1.0, "launch__shared_mem_per_block_dynamic": 1.0}),),
             "shared memory of a block, static and dynamic, without what the driver adds",
         ),
         Quantity(
-            "spills", "", "sum",
+            "spills", "",
             (Source({"smsp__inst_executed_op_local_ld.sum": 1.0, "smsp__inst_executed_op_local_st.sum": 1.0}),),
             "loads from and stores to local memory (LDL, STL), warp instructions: spilled registers, and also arrays "
             "that a thread indexes at run time and stacks of calls, which no counter tells apart",
         ),
         Quantity(
-            "bank_conflicts", "", "sum", _one("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+            "bank_conflicts", "", _one("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
             "conflicts between banks of shared memory",
         ),
-        Quantity("instructions", "", "sum", _one("smsp__inst_executed.sum"), "warp instructions"),
+        Quantity("instructions", "", _one("smsp__inst_executed.sum"), "warp instructions"),
         Quantity(
-            "tensor_instructions", "", "sum", _one("sm__inst_executed_pipe_tensor.sum"),
+            "tensor_instructions", "", _one("sm__inst_executed_pipe_tensor.sum"),
             "warp instructions of the tensor pipe",
         ),
         Quantity(
-            "issue_active", "%", "mean", _one("smsp__issue_active.avg.pct_of_peak_sustained_active"),
+            "issue_active", "%", _one("smsp__issue_active.avg.pct_of_peak_sustained_active"),
             "cycles in which a scheduler issued an instruction",
         ),
         Quantity(
-            "branch_efficiency", "%", "mean", _one("smsp__sass_average_branch_targets_threads_uniform.pct"),
+            "branch_efficiency", "%", _one("smsp__sass_average_branch_targets_threads_uniform.pct"),
             "branches whose threads all went the same way",
         ),
         *(
             Quantity(
-                f"{kind}_flops", "", "sum",
+                f"{kind}_flops", "",
                 # fp32 instructions on pairs exist on two families only.
                 (
                     Source(_sass(kind, packed=True), _PACKED),
@@ -191,18 +186,18 @@ QUANTITIES: dict[str, Quantity] = {
         ),
         *(
             Quantity(
-                f"stall_{reason}", "", "mean",
+                f"stall_{reason}", "",
                 _one(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
                 f"warps that wait for {what}, for each instruction issued",
             )
             for reason, what in _STALLS.items()
         ),
         Quantity(
-            "waves", "", "mean", _one("launch__waves_per_multiprocessor"),
+            "waves", "", _one("launch__waves_per_multiprocessor"),
             "blocks, of those that fit on the GPU at once",
         ),
-        Quantity("grid_size", "", "maximum", _one("launch__grid_size"), "blocks of a launch"),
-        Quantity("block_size", "", "maximum", _one("launch__block_size"), "threads of a block"),
+        Quantity("grid_size", "", _one("launch__grid_size"), "blocks of a launch"),
+        Quantity("block_size", "", _one("launch__block_size"), "threads of a block"),
     )
 }  # fmt: skip
 

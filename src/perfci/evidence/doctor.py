@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import perfci
-from perfci.evidence import ncu_command, nsys_command
+from perfci.evidence import ncu_command, nsys_command, nsys_privacy, sass
 from perfci.evidence.ncu_command import Ncu
 from perfci.evidence.nsys_command import Nsys
 from perfci.model.doctor import Diagnosis, Finding, TierState
@@ -67,13 +67,19 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
     if package and _numbers(tool.version)[:2] == (2023, 4) and LOST_NVTX[0] <= _numbers(package) <= LOST_NVTX[1]:
         lost = f"{text}; it records no range of the package nvtx {package} in the interpreter under test"
         yield warn("nsys", lost, "use torch.cuda.nvtx, pip install nvtx==0.2.11, or a newer nsys", **values)
+    elif lost := nsys_command.behind(tool.version, _driver_cuda(machine)):
+        yield warn("nsys", f"{text}; {lost}", "install nsight-systems as new as the driver's CUDA", **values)
     elif machine.known(boards).boards and gvisor(machine):
         yield warn("nsys", f"{text}; under gVisor it may see no kernel", "run without gVisor", **values)
     else:
         yield ok("nsys", text, **values)
-    kept = nsys_command.isolation()
+    kept = nsys_privacy.isolation()
     if kept.holds:
         yield ok("nsys isolation", kept.text)
+    elif machine.known(container).inside:
+        # A user namespace alone does not do: Docker covers parts of /proc, so that no other may be mounted.
+        remedy = "start the container as root with --cap-add SYS_ADMIN, or keep secrets out of its processes"
+        yield warn("nsys isolation", kept.text, remedy)
     else:
         remedy = "install util-linux (unshare), and allow user namespaces: sysctl kernel.unprivileged_userns_clone=1"
         yield warn("nsys isolation", kept.text, remedy)
@@ -226,6 +232,22 @@ def check_counters(machine: Machine) -> Iterator[Finding]:
         yield ok("counters", f"nothing known forbids them ({how})", **values)
 
 
+def check_code(machine: Machine) -> Iterator[Finding]:
+    """What reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
+    if not machine.known(boards).boards:
+        return
+    env = machine.env if machine.python_env is None else machine.python_env
+    wheels = sass.wheels(machine.run([machine.python, "-c", sass.SEARCH], TOOL_TIME, env=env, cwd=machine.root).out)
+    tool = sass.find(wheels, _path(machine), machine.root)
+    if tool is not None:
+        yield ok("machine code", f"can be read where counters cannot ({tool})", path=str(tool))
+    elif _counter_source(machine)[0]:
+        yield ok("machine code", f"{sass.ABSENT}; with counters it is not needed")
+    else:
+        text = f"{sass.ABSENT}: without counters nothing tells whether kernels use tensor cores"
+        yield warn("machine code", text, f"{machine.python} {sass.REMEDY}")
+
+
 def check_dcgm(machine: Machine) -> Iterator[Finding]:
     """DCGM and its exporter, which hold the counters that ncu needs."""
     names = {(machine.read(f"/proc/{entry.name}/comm") or "").strip() for entry in machine.root.glob("proc/[0-9]*")}
@@ -368,6 +390,7 @@ CHECKS: dict[str, Check] = {
     "nsys": check_nsys,
     "ncu": check_ncu,
     "counters": check_counters,
+    "machine code": check_code,
     "dcgm": check_dcgm,
     "ncu_report": check_report_module,
     **{name: check for name, check in SYSTEM_CHECKS.items() if name not in _FIRST},

@@ -4,13 +4,10 @@ import math
 from collections.abc import Iterable
 
 from perfci.evidence.occupancy import occupancy
-from perfci.model.evidence import CopyKind, Counters, KernelCounters, KernelUse, Trace
+from perfci.model.counters import combined
+from perfci.model.evidence import CopyKind, Counters, KernelUse, Trace
 from perfci.model.metrics import CATALOGUE
 
-SUMMED = frozenset({"dram_bytes", "dram_read", "dram_written", "instructions", "spills", "bank_conflicts"})
-"""Counters that add up over kernels."""
-LARGEST = frozenset({"registers", "shared_memory", "local_memory"})
-"""Those of the kernel that needs most. Of all others the mean over kernels counts, weighted by their time."""
 UPLOAD: CopyKind = "host to device"
 DOWNLOAD: CopyKind = "device to host"
 
@@ -79,22 +76,6 @@ def of_counters(counters: Counters) -> dict[str, float]:
     """Metrics of the counters tier, and those of the static tier that ncu knows. Only what every kernel has: a
     quantity that one kernel lacks is not the case's."""
     kernels = counters.kernels
-    if not kernels:
-        return {}
-    found = {}
-    for name in set.intersection(*(set(kernel.values) for kernel in kernels)) & set(CATALOGUE):
-        if name in SUMMED:
-            found[name] = math.fsum(kernel.values[name] for kernel in kernels)
-        elif name in LARGEST:
-            found[name] = max(kernel.values[name] for kernel in kernels)
-        else:
-            found[name] = _weighted(kernels, name)
-    return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def _weighted(kernels: list[KernelCounters], name: str) -> float:
-    """Mean over kernels, weighted by their time under ncu; NaN where that is none."""
-    weight = math.fsum(kernel.seconds for kernel in kernels)
-    if not weight > 0:
-        return math.nan
-    return math.fsum(kernel.values[name] * kernel.seconds for kernel in kernels) / weight
+    named = {name for kernel in kernels for name in kernel.values} & set(CATALOGUE)
+    values = {name: combined(name, [(one.values.get(name), one.seconds) for one in kernels]) for name in named}
+    return {name: value for name, value in values.items() if value is not None}

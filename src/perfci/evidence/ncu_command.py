@@ -6,11 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from perfci.evidence import chips
+from perfci.evidence.faults import fault
 from perfci.model.evidence import Fault, FaultKind
-from perfci.system.files import one_line
 
 _CUDA = {
     (2022, 3): (11, 8),
@@ -46,8 +47,7 @@ class Ncu:
     """Such as `2025.3.1`."""
 
 
-def _fault(kind: FaultKind, text: str, remedy: str = "") -> Fault:
-    return Fault(tool="ncu", kind=kind, text=one_line(text)[:1000], remedy=one_line(remedy)[:1000])
+_fault = partial(fault, "ncu")
 
 
 def _number(text: str) -> tuple[int, ...]:
@@ -329,21 +329,45 @@ _KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
     ),
     (
         r"No kernels were profiled", "empty", "ncu saw no kernel that it was to profile",
-        "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernel:`",
+        "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernels:`",
     ),
 )  # fmt: skip
 """Pattern in a line of ncu's → what it means, most telling first. The words are those of ncu 2022.3 to 2026.3: from its
 documentation, its binaries and reports of users."""
 
 
+_UNSAID: tuple[tuple[str, str], ...] = (
+    (r"CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY|stub libcuda", "stub libcuda"),
+    (r"LibraryNotLoaded", "LibraryNotLoaded"),
+)
+"""Pattern in what the program says of CUDA where ncu gives no reason → the words of _KNOWN that mean the same."""
+
+
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
     """What went wrong with a run of ncu, or None where nothing did as far as it tells.
 
-    `exit_code`: ncu's; None or below zero where a signal ended it. `log_text`: its log and its stdout and stderr, in
-    which only lines that begin as ncu's do count. `timed_out`: whether it was killed for its time.
+    `exit_code`: ncu's; None or below zero where a signal ended it. `log_text`: its log, and stdout and stderr of it and
+    the program. Lines that begin as ncu's do count; others only for the reason of a failure of which ncu knows none.
+    `timed_out`: whether it was killed for its time.
 
     None is no proof of a result: read the report, and require kernels.
     """
+    found = _told(exit_code, log_text, timed_out)
+    return found if found is None or found.kind not in ("empty", "crash") else _unsaid(log_text) or found
+
+
+def _unsaid(log_text: str) -> Fault | None:
+    """What the program itself says of a driver that does not work."""
+    for pattern, words in _UNSAID:
+        line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
+        if line is not None:
+            kind, text, remedy = next(known[1:] for known in _KNOWN if re.search(known[0], words))
+            return _fault(kind, f"{text}: {line.strip()[:500]}", remedy)
+    return None
+
+
+def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
+    """What ncu itself says."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
     for pattern, kind, text, remedy in _KNOWN:

@@ -11,24 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfci.evidence.nsys_events import (
-    AGAIN,
-    COPY,
-    DOMAIN,
-    DOMAIN_CREATE,
-    FAR,
-    KERNEL,
-    PROCESS,
-    RANGES,
-    SET,
-    Events,
-    Unreadable,
-    call_kind,
-    damage,
-    fault,
-    look,
-    open_trace,
-)
+from perfci.evidence.cuda import call_kind, copy_kind, memory
+from perfci.evidence.nsys_events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events
+from perfci.evidence.nsys_export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
+from perfci.evidence.nsys_missing import note_missing
 from perfci.model.evidence import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace
 from perfci.system.files import one_line
 
@@ -39,21 +25,11 @@ LIMIT = 600.0
 
 _PATHS = 20_000  # distinct names of nested ranges that are held while reading
 _DEPTH = 1000  # ranges that are open on one thread at a time
-_COPIES: dict[str, CopyKind] = {
-    "HTOD": "host to device", "HTOA": "host to device", "UVM_HTOD": "host to device",
-    "DTOH": "device to host", "ATOH": "device to host", "UVM_DTOH": "device to host",
-    "DTOD": "device to device", "ATOA": "device to device", "ATOD": "device to device", "DTOA": "device to device",
-    "UVM_DTOD": "device to device", "HTOH": "host to host", "PTOP": "peer to peer",
-}  # fmt: skip
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
     "UVM_DTOD",
 )  # fmt: skip
 """CUpti_ActivityMemcpyKind."""
-_MEMORIES: dict[str, Memory] = {
-    "PAGEABLE": "pageable", "PINNED": "pinned", "DEVICE": "device", "DEVICE_STATIC": "device", "ARRAY": "array",
-    "MANAGED": "managed", "MANAGED_STATIC": "managed",
-}  # fmt: skip
 _MEMORY_NUMBERS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC", "UNKNOWN")
 """ENUM_CUDA_MEM_KIND of nsys, which is not CUPTI's."""
 
@@ -90,6 +66,7 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT) -> R
         ):
             events = Events(db, names, whole=ranges is None)
             events.collect()
+            note_missing(events)
             return _told(events)
     except Unreadable as error:
         found = fault("unreadable", f"{path.name}: {error.text}", error.remedy)
@@ -262,9 +239,9 @@ def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], t
         f"WHERE o.kind = {COPY} GROUP BY 1, 2, 3, 4 ORDER BY 7 DESC, 2, 3, 4"
     ):
         key = (
-            _COPIES.get(kinds.get(kind, ""), "other"),
-            _MEMORIES.get(memories.get(source, ""), "unknown"),
-            _MEMORIES.get(memories.get(target, ""), "unknown"),
+            copy_kind(kinds.get(kind, "")),
+            memory(memories.get(source, "")),
+            memory(memories.get(target, "")),
         )
         before = found[index].get(key, (0, 0, 0))
         found[index][key] = before[0] + numbers[0], before[1] + numbers[1], before[2] + numbers[2]

@@ -1,33 +1,17 @@
-"""Running Nsight Systems: which nsys, its command lines, what it may see of this machine, what went wrong.
+"""Running Nsight Systems: which nsys, its command lines, what went wrong."""
 
-nsys stores the environment of every process that it can see in its report, in four places of the SQLite export:
-META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (every
-process's on the machine, where it runs as root, and the program's output). Hence a PID namespace of its own, an
-environment by allow-list, and a scrub and a scan of what is to be kept.
-"""
-
-import bz2
-import functools
-import gzip
-import lzma
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
-import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-from perfci.arms.environment import passes
-from perfci.evidence.nsys_events import LOSSES
-from perfci.model.base import MachineError
+from perfci.evidence.nsys_privacy import environment
 from perfci.model.evidence import Fault, FaultKind
-from perfci.system.files import disk_error, one_line
-from perfci.system.gpu import INITIAL_PID_NAMESPACE
+from perfci.system.files import one_line
 
 DURATION = 60
 """Seconds of a command that are recorded: without a capture range the whole process is."""
@@ -45,14 +29,12 @@ _PLACES = (
     "/usr/lib/nsight-systems/bin/nsys",
     "/usr/lib/nsight-systems/target-linux-*/nsys",
 )
+_NEWER = "install an nsys that is as new as the driver's CUDA"
 _VERSION = re.compile(r"version (\d+(?:\.\d+){2,})")
 _FLAG = re.compile(r"^\s+(?:\([A-Za-z]+\) )?(?:-\w, )?--([a-z][a-z0-9-]*)", re.MULTILINE)
 _INSTALL = (
     "install nsight-systems-cli from NVIDIA's devtools repository; without it torch.profiler gives kernels and copies"
 )
-_REPORT = b"NVIDIA Tegra Profiler Report"
-_WINDOW = 8
-"""Bytes of a secret that are looked for in a compressed report: LZ4 cuts text where a part of it occurred before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +106,37 @@ def _natural(path: Path) -> list[tuple[int, int | str]]:
     return [(1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
 
 
+_CUDA = {
+    (2022, 4): (11, 8),
+    (2023, 4): (12, 4),
+    (2025, 1): (12, 9),
+    (2025, 3): (13, 0),
+    (2025, 5): (13, 1),
+    (2025, 6): (13, 2),
+    (2026, 1): (13, 3),
+    (2026, 3): (13, 4),
+}
+"""nsys → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests."""
+
+
+def behind(version: str, driver_cuda: str) -> str:
+    """Why an nsys may lose events of a driver, one line; empty where nothing is known against it.
+
+    `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
+    driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
+    """
+    release, driver = _numbers(version)[:2], _numbers(driver_cuda)
+    known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
+    if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
+        return ""
+    major, minor = known[-1]
+    return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
 # ---------------------------------------------------------------- command lines
 
 
@@ -155,8 +168,6 @@ def profile_command(
         "backtrace": "none",
         "cuda-graph-trace": "node" if cuda else None,
         "cuda-event-trace": "false" if cuda else None,
-        # Else what the GPU told last may be lost: seen on an H200 with 2023.4.
-        "cuda-flush-interval": "100" if cuda else None,
         # The default names sessions by process number: every PID namespace has a small one, and names must differ.
         "session-new": f"perfci-{uuid.uuid4().hex[:12]}",
         "capture-range": "cudaProfilerApi" if ranged else None,
@@ -190,259 +201,6 @@ def used(folder: Path) -> int:
             except FileNotFoundError:  # nsys renames while it works
                 continue
     return total
-
-
-# ---------------------------------------------------------------- what nsys may see
-
-_PERFCI = re.compile(
-    r"PERFCI_(?!.*(TOKEN|SECRET|KEY)).* | PYTHON(PATH|UNBUFFERED|NOUSERSITE|HASHSEED|DONTWRITEBYTECODE|FAULTHANDLER)"
-    r"| OMP_WAIT_POLICY | NUMEXPR_NUM_THREADS | VECLIB_MAXIMUM_THREADS | XDG_CACHE_HOME | TORCH_EXTENSIONS_DIR"
-    r"| (TRITON|TORCHINDUCTOR|CUPY|NUMBA)_CACHE_DIR | CUDA_CACHE_PATH | CUDA_VISIBLE_DEVICES",
-    re.VERBOSE,
-)
-_CREDENTIALS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
-    re.IGNORECASE,
-)
-_TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
-
-
-def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What of `base` a profiled process gets: what a launch gets without being named in the policy, and caches.
-
-    Compiled kernels must be found again, or the profile is one of compilation. A variable with credentials in its
-    value is left out whatever its name.
-    """
-    kept = {
-        name: value
-        for name, value in base.items()
-        if (passes(name, build=False) or _PERFCI.fullmatch(name)) and not _CREDENTIALS.search(value)
-    }
-    # Else nsys takes only registered strings for the names of ranges that open a capture.
-    return kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """How nsys is kept from the environments of other processes."""
-
-    prefix: tuple[str, ...]
-    """What to put before its command line; empty where nothing can be done."""
-    holds: bool
-    """Whether it sees no process but its own."""
-    text: str
-    """One line for people."""
-
-
-@functools.cache
-def isolation() -> Isolation:
-    """The way that works here, tried once: a PID namespace, as root or in a user namespace.
-
-    The namespace dies with the process that opened it, and everything in it, daemons too.
-    """
-    unshare = shutil.which("unshare")
-    ways = [
-        ["--kill-child"],
-        ["--kill-child", "--user", "--map-current-user"],
-        ["--kill-child", "--user", "--map-root-user"],
-    ]
-    if unshare is not None:
-        for way in ways:
-            prefix = (unshare, *way, "--pid", "--fork", "--mount-proc")
-            if _alone(prefix):
-                how = "in a user namespace" if "--user" in way else "as root"
-                return Isolation(prefix, True, f"nsys runs in a PID namespace of its own, opened {how}")
-    why = "unshare is not installed" if unshare is None else "this user may not open a PID namespace"
-    if _contained():
-        text = f"{why}: nsys sees the environments of this container's processes"
-    elif os.geteuid() == 0:
-        text = f"{why}: nsys, as root, sees the environments of all processes of this machine"
-    else:
-        text = f"{why}: nsys sees the environments of this user's processes"
-    return Isolation((), False, text)
-
-
-def isolate(argv: Sequence[str]) -> list[str]:
-    """`argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what holds."""
-    return [*isolation().prefix, *argv]
-
-
-def _alone(prefix: Sequence[str]) -> bool:
-    """Whether what runs behind `prefix` is process 1 of a /proc of its own."""
-    script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
-    try:
-        done = subprocess.run(
-            [*prefix, "/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
-def _contained() -> bool:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
-
-
-# ---------------------------------------------------------------- what may be kept
-
-
-def scrub(sqlite: Path) -> None:
-    """Remove from an export what it tells of the machine beyond the trace: all or nothing, in place.
-
-    Environment, arguments, user, host and paths; the program's output; strings that no event refers to; names of
-    processes and threads that were not traced. Raises MachineError where that fails: then the file is as it was, and
-    must not be published.
-    """
-    try:
-        fd, name = tempfile.mkstemp(dir=sqlite.parent, prefix=".scrub-", suffix=".sqlite")
-        os.close(fd)
-        copy = Path(name)
-        try:
-            shutil.copyfile(sqlite, copy)
-            _scrub(copy)
-            copy.chmod(sqlite.stat().st_mode & 0o777)
-            copy.replace(sqlite)
-        finally:
-            copy.unlink(missing_ok=True)
-    except OSError as error:
-        raise disk_error("scrubbed", sqlite, error) from None
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        text = f"{one_line(sqlite)}: cannot be scrubbed ({one_line(error)}): do not publish it; export it again"
-        raise MachineError(text) from None
-
-
-_CAPTURE = ("ENVIRONMENT", "ARGUMENT", "COMMAND", "USER_NAME", "WORKING_DIR", "DISPLAY_NAME")
-_EXPORT = ("PATH", "HOST", "USER", "FILE")
-_SYSTEM = ("Environment", "Hostname", "Path", "InstallDir")
-_REFERENCE = re.compile(r'^\s*"?(\w+)"?\s[^\n]*--[^\n]*REFERENCES StringIds', re.MULTILINE)
-_REFERENCES = {"nameId", "textId", "demangledName", "shortName", "mangledName", "jsonTextId"}
-
-
-def _scrub(path: Path) -> None:
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
-        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "trusted_schema = OFF"):
-            db.execute(f"PRAGMA {pragma}").fetchall()
-        tables: dict[str, str] = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-        columns = {table: {row[1] for row in db.execute(f'PRAGMA table_info("{table}")')} for table in tables}
-        for table, words in (
-            ("META_DATA_CAPTURE", _CAPTURE), ("META_DATA_EXPORT", _EXPORT), ("EXPORT_META_DATA", _EXPORT),
-            ("TARGET_INFO_SYSTEM_ENV", _SYSTEM),
-        ):  # fmt: skip
-            for word in words if "name" in columns.get(table, ()) else ():
-                db.execute(f"DELETE FROM {table} WHERE name LIKE ?", (f"%{word}%",))
-        for table in tables:
-            if table == "ProcessStreams" or "ENVIRON" in table.upper():
-                db.execute(f'DELETE FROM "{table}"')
-        _scrub_processes(db, columns)
-        if {"id", "value"} <= columns.get("StringIds", set()):
-            _scrub_strings(db, tables, columns)
-        db.execute("VACUUM")
-    finally:
-        db.close()
-
-
-def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) -> None:
-    """Keep names of processes and threads with events only."""
-    db.execute("CREATE TEMP TABLE traced (pid INTEGER PRIMARY KEY)")
-    for table, has in columns.items():
-        if table.startswith(("CUPTI_", "NVTX_")):
-            for column in {"globalPid", "globalTid"} & has:
-                db.execute(
-                    f'INSERT OR IGNORE INTO traced SELECT DISTINCT {column} & -16777216 FROM "{table}" '
-                    f"WHERE typeof({column}) = 'integer'"
-                )
-    for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
-        if column in columns.get(table, ()):
-            db.execute(
-                f"DELETE FROM {table} WHERE {column} IS NULL OR ({column} & -16777216) NOT IN (SELECT pid FROM traced)"
-            )
-
-
-def _scrub_strings(db: sqlite3.Connection, tables: Mapping[str, str], columns: Mapping[str, set[str]]) -> None:
-    """Delete the strings that no event refers to, but for what nsys says of lost events."""
-    db.execute("CREATE TEMP TABLE kept (id INTEGER PRIMARY KEY)")
-    for table, sql in tables.items():
-        if table == "StringIds":
-            continue
-        for column in (set(_REFERENCE.findall(sql or "")) | _REFERENCES) & columns[table]:
-            db.execute(
-                f'INSERT OR IGNORE INTO kept SELECT DISTINCT "{column}" FROM "{table}" '
-                f"WHERE typeof(\"{column}\") = 'integer'"
-            )
-    said = " OR ".join(["value LIKE ?"] * len(LOSSES))
-    db.execute(f"DELETE FROM StringIds WHERE id NOT IN (SELECT id FROM kept) AND NOT ({said})", LOSSES)
-    # An environment is NAME=value, each ended by a NUL: no name of an event has one.
-    db.execute("UPDATE StringIds SET value = '(removed)' WHERE instr(CAST(value AS BLOB), x'00') > 0")
-
-
-def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values must be in nothing that is published: by name, by credentials in an address, or because a
-    variable that profiled processes do not get has a long value of letters and digits.
-
-    Values of fewer than 6 characters are left out: they are found everywhere.
-    """
-    allowed = environment(environ)
-    found = {}
-    for name, value in environ.items():
-        if len(value) < 6:
-            continue
-        random = name not in allowed and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
-        if _SECRET_NAME.search(name) or _CREDENTIALS.search(value) or random:
-            found[name] = value
-    return found
-
-
-def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
-    """The names of those `secrets` whose values are in the bytes of the file, in constant memory.
-
-    Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
-    framing of NVIDIA's own, which cuts strings: there any 8 successive bytes count as found, which catches nearly
-    every random value and some innocent ones; only a scan of its unscrubbed export says what is in it. Values that are
-    encoded (base64, UTF-16) are not found. Raises OSError where the file cannot be read.
-    """
-    needles = {name: [value.encode("utf-8", "surrogateescape")] for name, value in secrets.items() if value}
-    with path.open("rb") as handle:
-        head = handle.read(len(_REPORT))
-    if head == _REPORT:
-        needles = {name: _windows(values[0]) for name, values in needles.items()}
-    found: set[str] = set()
-    with path.open("rb") as handle:
-        found |= _search(handle, needles)
-    unpack: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
-    for magic, opener in unpack.items():
-        if head.startswith(magic):
-            with opener(path, "rb") as stream:
-                try:
-                    found |= _search(stream, needles)
-                except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
-                    raise OSError(f"{path}: cannot be unpacked, so nothing is known of it ({error})") from None
-    return sorted(found)
-
-
-def _windows(value: bytes) -> list[bytes]:
-    last = max(0, len(value) - _WINDOW)
-    return list({value[at : at + _WINDOW] for at in (*range(0, last, 3), last)})
-
-
-def _search(stream: IO[bytes], needles: Mapping[str, Sequence[bytes]]) -> set[str]:
-    longest = max((len(value) for values in needles.values() for value in values), default=1)
-    found: set[str] = set()
-    for window in _pieces(stream, longest - 1):
-        found |= {n for n, values in needles.items() if n not in found and any(value in window for value in values)}
-    return found
-
-
-def _pieces(stream: IO[bytes], overlap: int) -> Iterator[bytes]:
-    tail = b""
-    while piece := stream.read(2**20):
-        yield tail + piece
-        tail = (tail + piece)[-overlap:] if overlap else b""
 
 
 # ---------------------------------------------------------------- what went wrong
@@ -480,6 +238,8 @@ def classify(
         return _fault(
             "timeout", f"nsys did not end in time{_saying(log)}", "raise the time-out, or profile fewer executions"
         )
+    if match := re.search(r"Unknown (?:runtime|driver) API function index: \d+", log):
+        return _fault("incomplete", f"nsys dropped what follows what it does not know: {match[0]}", _NEWER)
     if signal is None and code == 0 and written:
         return None
     for pattern, kind, remedy in _CLEAR:

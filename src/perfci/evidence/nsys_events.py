@@ -1,8 +1,6 @@
 """Events of an nsys export, joined: which calls and which device work belong to which execution.
 
-Every schema from 2.9 (nsys 2022) on: a table exists only where there were events of its kind, and columns are picked by
-what the table has. All joins and sorts live in a temporary database on disk, so that memory does not grow with the
-trace.
+All joins and sorts live in a temporary database on disk, so that memory does not grow with the trace.
 
 What belongs to an execution: API calls of its process that begin while its range is open, on any thread (autograd
 launches the backward pass from threads of its own), on the thread of the range only those that also end in it; and
@@ -10,18 +8,12 @@ the device work they launched, whenever it ran. Work and calls are joined by pro
 within a process only.
 """
 
-import re
 import sqlite3
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import Any
 
-from perfci.model.evidence import CallKind, Fault, FaultKind
-from perfci.system.files import one_line
+from perfci.evidence.cuda import plain_call
+from perfci.evidence.nsys_export import AGAIN, FAR, Export, Table, Unreadable, fault
+from perfci.model.evidence import Fault, FaultKind
 
 DOMAIN = "perfci"
 """The NVTX domain of execution ranges where they are not in the default one."""
@@ -30,148 +22,25 @@ RANGES = "(59, 60, 70, 71)"
 """Event types (ENUM_NSYS_EVENT_TYPE): of ranges all, push/pop and start/end, also those of imported text files."""
 PROCESS = "-16777216"
 """~0xFFFFFF: a global thread id & this is its process's."""
-FAR = 2**56
-"""ns, 2.3 years: no time of a trace is beyond."""
 _CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
-_LFS = b"version https://git-lfs"
-_MAGIC = b"SQLite format 3\0"
-# What nsys says (in DIAGNOSTIC_EVENT, before 2024 in StringIds) when events are missing from the trace. Its "Not all
-# CUDA events might have been collected." is no such message: whole traces have it as well.
-LOSSES = (
-    "CUPTI dropped %", "Number of incomplete CUPTI events dropped%", "%CUPTI events might be missing%",
-    "Could not parse % CUPTI activity records%", "CUPTI buffer allocation limit %", "%events were lost%",
-    "%events were dropped%", "%could not be stored due to tool buffer overflow%",
-)  # fmt: skip
-_MIGRATIONS = "(11, 12, 13)"  # the UVM ones: nobody called for them, so they have no correlation
-_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
-_KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
-    ("synchronisation", re.compile(r"(cuda|cu)\w*Synchronize")),
-    ("launch", re.compile(r"cudaLaunch(?!HostFunc)\w*|cuLaunch(?!HostFunc)\w*|cudaGraphLaunch|cuGraphLaunch")),
-    (
-        "allocation",
-        re.compile(
-            r"cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemPool)\w*"
-            r"|cuMem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release|Map|Unmap|Address|Pool)\w*"
-            r"|cu(Array|MipmappedArray)(3D)?(Create|Destroy)\w*"
-        ),
-    ),
-    ("copy", re.compile(r"cuda(Memcpy|MemPrefetch)\w*|cuMem(cpy|Prefetch)\w*")),
-)
-_CAPTURES = {
-    "cudaStreamBeginCapture": 1, "cuStreamBeginCapture": 1, "cudaStreamBeginCaptureToGraph": 1,
-    "cuStreamBeginCaptureToGraph": 1, "cudaStreamEndCapture": 0, "cuStreamEndCapture": 0,
-}  # fmt: skip
+MIGRATIONS = "(11, 12, 13)"
+"""Kinds of copies by unified memory: nobody called for them, so they have no correlation."""
 _LOST_RANGES = (
     "push ranges through torch.cuda.nvtx, or with the package nvtx 0.2.11: nsys 2023.4 loses those of nvtx 0.2.12 to "
     "0.2.17"
 )
-AGAIN = "capture and export again"
 
-
-# Device work, by its number in `ops`.
-_DEVICE = (
+DEVICE = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", "kernels"),
     ("CUPTI_ACTIVITY_KIND_MEMCPY", "copies"),
     ("CUPTI_ACTIVITY_KIND_MEMSET", "memory sets"),
     ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUDA graphs"),
 )
+"""Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
 
 
-class Unreadable(Exception):
-    """This is no trace that can be read: `text` is one line for people."""
-
-    def __init__(self, text: str, remedy: str = AGAIN) -> None:
-        super().__init__(text)
-        self.text, self.remedy = text, remedy
-
-
-def plain_call(name: str) -> str:
-    """The name of a CUDA API function without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
-    return _SUFFIX.sub("", name)
-
-
-def call_kind(name: str) -> CallKind:
-    """What a function of the CUDA runtime or driver API, named without suffix, does. Memory sets are `other`."""
-    return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
-
-
-def fault(kind: FaultKind, text: str, remedy: str) -> Fault:
-    """A fault of nsys, its text in one line."""
-    return Fault(tool="nsys", kind=kind, text=one_line(text)[:1000], remedy=remedy)
-
-
-def damage(error: sqlite3.Error, limit: float) -> str:
-    """What SQLite's error says of the file. Raises it where it says something of the SQL."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code == sqlite3.SQLITE_INTERRUPT:
-        return f"not read within {limit:g} s"
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return f"no room for temporary files in {tempfile.gettempdir()} ({error})"
-    if code == sqlite3.SQLITE_ERROR and "overflow" not in str(error):
-        raise error
-    return f"damaged ({error})"
-
-
-def look(path: Path) -> None:
-    """Raise Unreadable where the first bytes say that this is no whole SQLite file."""
-    if not path.is_file():
-        raise Unreadable("there is no such file")
-    size = path.stat().st_size
-    with path.open("rb") as handle:
-        head = handle.read(100)
-    if not head:
-        raise Unreadable("empty")
-    if head.startswith(_LFS):
-        raise Unreadable("a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`")
-    if not head.startswith(_MAGIC):
-        raise Unreadable("no SQLite file", "name the .sqlite that `nsys export --type sqlite` wrote")
-    page = int.from_bytes(head[16:18], "big")
-    page = 65536 if page == 1 else page
-    # https://www.sqlite.org/fileformat.html, 1.3.7: the size in the header holds where both counters agree.
-    if head[24:28] == head[92:96] and size < page * int.from_bytes(head[28:32], "big"):
-        raise Unreadable(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
-
-
-@contextmanager
-def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Connection]:
-    """A connection to a database in `scratch`, with the trace attached, for reading only, as `t`."""
-    db = sqlite3.connect(f"file:{quote(str(scratch / 'join.db'))}", uri=True, isolation_level=None)
-    try:
-        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)
-        for pragma in (
-            "temp_store = FILE", "journal_mode = OFF", "synchronous = OFF", "cache_size = -65536",
-            "cell_size_check = ON", "trusted_schema = OFF", "automatic_index = OFF",
-        ):  # fmt: skip
-            db.execute(f"PRAGMA {pragma}").fetchall()
-        try:
-            db.execute(f"ATTACH 'file:{quote(str(path.resolve()))}?mode=ro&immutable=1' AS t")
-        except (
-            sqlite3.Error,
-            UnicodeDecodeError,
-        ):  # whatever it says, it is about the file, and it names the whole path
-            raise Unreadable("damaged (its schema cannot be read)") from None
-        deadline = time.monotonic() + limit
-        db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
-        # SQLite itself does not notice a page that stands for another, and would tell fewer events.
-        (found,) = db.execute("PRAGMA t.quick_check(1)").fetchone()
-        if found != "ok":
-            raise Unreadable(f"damaged ({found.splitlines()[-1][:200]})")
-        yield db
-    finally:
-        db.close()
-
-
-class Table(NamedTuple):
-    """An event table, whose rows with usable values satisfy `good`."""
-
-    name: str
-    columns: frozenset[str]
-    good: str
-
-
-class Events:
+class Events(Export):
     """What of a trace belongs to which execution: tables of its own, filled from those of the trace.
 
     `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `ops` (device work: its kind,
@@ -181,56 +50,24 @@ class Events:
     """
 
     def __init__(self, db: sqlite3.Connection, names: list[str], whole: bool) -> None:
-        self.db, self.names, self.whole = db, names, whole
-        tables = db.execute("SELECT name FROM t.sqlite_master WHERE type = 'table' AND rootpage > 0")
-        self.tables = {str(name) for (name,) in tables}
+        super().__init__(db)
+        self.names, self.whole = names, whole
         self.faults: dict[str, list[Fault]] = {name: [] for name in names}
         self.general: list[Fault] = []
         self.lost: set[str] = set()
         self.functions: dict[Any, str] = {}
         self.device: dict[int, Table] = {}
 
-    # ------------------------------------------------------------ tables and their columns
-
-    def columns(self, table: str) -> frozenset[str]:
-        """The columns of a table; none where there is no such table."""
-        return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({_quoted(table)})"))
-
-    def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
-        """The event table of this name; None where there is none. Raises Unreadable where it lacks a column.
-
-        `more` is a condition on its own columns for a row to be usable.
-        """
-        if name not in self.tables:
-            return None
-        columns = self.columns(name)
-        if missing := [column for column in ("start", "end", *needs) if column not in columns]:
-            raise Unreadable(f"table {name} has no column {missing[0]}", "use an nsys of 2022 or later")
-        integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in ("start", "end", *needs))
-        times = f"x.start BETWEEN {-FAR} AND {FAR} AND x.end BETWEEN x.start AND {FAR}"
-        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)")
-
-    def text(self, reference: str) -> str:
-        """SQL for a string that a column holds itself or as a number in StringIds."""
-        looked = f"(SELECT s.value FROM t.StringIds s WHERE s.id = {reference})"
-        return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {looked} END"
-
     def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN) -> None:
         """Add a fault of this name."""
         self.faults[name].append(fault(kind, text, remedy))
 
-    def rows(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """What a query answers, row by row."""
-        return self.db.execute(sql, parameters)
-
-    def one(self, sql: str, *parameters: Any) -> Any:
-        """The one value a query answers."""
-        return self.db.execute(sql, parameters).fetchone()[0]
-
-    # ------------------------------------------------------------ the course of it
+    def everywhere(self, text: str, remedy: str = AGAIN) -> None:
+        """Add a fault that concerns all names."""
+        self.general.append(fault("incomplete", text, remedy))
 
     def collect(self) -> None:
-        """Fill the tables and name what is missing. Raises Unreadable where this is no trace that can be read."""
+        """Fill the tables. Raises Unreadable where this is no trace that can be read."""
         known = {"NVTX_EVENTS", "PROCESSES", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"}
         if "StringIds" not in self.tables or not (known & self.tables):
             remedy = "name the .sqlite that `nsys export --type sqlite` wrote"
@@ -252,8 +89,6 @@ class Events:
             self.executions()
         self.calls()
         self.operations()
-        self.completeness()
-        self.diagnostics()
 
     def executions(self) -> None:
         """Fill `execs` with the whole ranges of the names asked for; name what is wrong with the others."""
@@ -395,10 +230,6 @@ class Events:
         sql = f"SELECT DISTINCT e.name FROM calls c JOIN execs e ON e.id = c.exec WHERE {condition}"
         return [index for (index,) in self.rows(sql, *parameters)]
 
-    def everywhere(self, text: str, remedy: str = AGAIN) -> None:
-        """Add a fault that concerns all names."""
-        self.general.append(fault("incomplete", text, remedy))
-
     def operations(self) -> None:
         """Fill `ops` with the device work of executions."""
         shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -406,7 +237,7 @@ class Events:
             KERNEL: (shape, " AND ".join(f"x.{side} BETWEEN 1 AND 4294967295" for side in shape)),
             COPY: (("bytes", "copyKind"), f"x.bytes BETWEEN 0 AND {2**53}"),
         }
-        for kind, (name, word) in enumerate(_DEVICE):
+        for kind, (name, word) in enumerate(DEVICE):
             columns, condition = needs.get(kind, ((), "1"))
             table = self.table(name, columns, condition)
             if table is None:
@@ -416,8 +247,7 @@ class Events:
             self.device[kind] = table
             if kind == KERNEL and "demangledName" not in table.columns and "shortName" not in table.columns:
                 raise Unreadable(f"table {name} has no column demangledName", "use an nsys of 2022 or later")
-            pid = self.process_of(table)
-            linked = f"FROM t.{name} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
+            linked = self.linked(table)
             for index, count in self.rows(
                 f"SELECT e.name, count(*) {linked} LEFT JOIN execs e ON e.id = l.exec WHERE NOT {table.good} GROUP BY 1"
             ):
@@ -436,52 +266,26 @@ class Events:
                 f"INSERT INTO ops SELECT l.exec, l.call, {kind}, x.rowid, x.start, x.end "
                 f"{linked.replace('LEFT JOIN', 'CROSS JOIN')} WHERE {table.good}"
             )
-            migrated = "0"
             if kind == COPY:
-                migrated = f"(x.copyKind IN {_MIGRATIONS})"
                 self.db.execute("CREATE TABLE ended (exec INTEGER PRIMARY KEY, end INT)")
                 self.db.execute("INSERT INTO ended SELECT exec, max(end) FROM ops GROUP BY exec")
                 self.db.execute(
                     f"INSERT INTO ops SELECT e.id, NULL, {kind}, y.id, y.start, y.end FROM (SELECT x.rowid AS id, "
-                    f"{pid} AS pid, x.start AS start, x.end AS end {linked} WHERE l.call IS NULL AND {migrated} AND "
-                    f"{table.good}) y CROSS JOIN execs e ON e.id = {self.execution_of('y')} "
+                    f"{self.process_of(table)} AS pid, x.start AS start, x.end AS end {linked} WHERE l.call IS NULL "
+                    f"AND x.copyKind IN {MIGRATIONS} AND {table.good}) y "
+                    f"CROSS JOIN execs e ON e.id = {self.execution_of('y')} "
                     "LEFT JOIN ended d ON d.exec = e.id WHERE y.start <= max(e.end, coalesce(d.end, e.end))"
                 )
-            self.strays(table, linked, pid, migrated, word)
         self.db.execute("CREATE INDEX ops_of ON ops (exec, start)")
-        if not self.whole:
-            self.bystanders()
-
-    def bystanders(self) -> None:
-        """Name device work beside executions that launched none: another process's, or their times are wrong."""
-        idle = "SELECT name FROM execs EXCEPT SELECT e.name FROM ops o JOIN execs e ON e.id = o.exec"
-        if not self.device or not self.one(f"SELECT EXISTS ({idle})"):
-            return
-        self.db.execute("CREATE INDEX execs_by_time ON execs (start)")
-        for kind, table in self.device.items():
-            for index, count in self.rows(
-                f"SELECT e.name, count(*) FROM t.{table.name} x CROSS JOIN execs e ON e.id = (SELECT id FROM execs "
-                f"WHERE start <= x.start ORDER BY start DESC LIMIT 1) WHERE {table.good} AND x.start <= e.end "
-                f"AND e.name IN ({idle}) GROUP BY 1"
-            ):
-                text = f"{count} {_DEVICE[kind][1]} ran during its executions and it launched none: they are left out"
-                self.note(self.names[index], "incomplete", text, "launch device work in the case's own process")
-
-    def strays(self, table: Table, linked: str, pid: str, migrated: str, word: str) -> None:
-        """Name device work that ran during a case's executions and was launched outside of all.
-
-        Cases are kept apart by a synchronisation: it comes from a thread that works on between executions, or calls
-        are missing or have wrong times.
-        """
-        unlinked = (
-            f"SELECT {pid} AS pid, x.start AS start {linked} WHERE l.call IS NULL AND NOT {migrated} AND {table.good}"
+        self.db.execute("CREATE TABLE launched (call INTEGER PRIMARY KEY, start INT, end INT)")
+        self.db.execute(
+            "INSERT INTO launched SELECT call, min(start), max(end) FROM ops WHERE call IS NOT NULL GROUP BY call"
         )
-        for index, count in self.rows(
-            f"SELECT e.name, count(*) FROM ({unlinked}) y CROSS JOIN execs e ON e.id = {self.execution_of('y')} "
-            "WHERE y.start <= e.end GROUP BY 1"
-        ):
-            text = f"{count} {word} ran during its executions and were launched outside of them: they are left out"
-            self.note(self.names[index], "incomplete", text, "launch device work within the executions")
+
+    def linked(self, table: Table) -> str:
+        """SQL for the rows `x` of device work, with the call `l` that launched each; NULL where none within did."""
+        pid = self.process_of(table)
+        return f"FROM t.{table.name} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 
     def process_of(self, table: Table) -> str:
         """SQL for the process that a row of device work belongs to."""
@@ -491,75 +295,3 @@ class Events:
         if len(pids) > 1:
             raise Unreadable(f"table {table.name} has no column globalPid", "profile one process")
         return str(pids[0]) if pids else "0"
-
-    # ------------------------------------------------------------ what is missing
-
-    def completeness(self) -> None:
-        """Name launches and copies whose device work is not in the trace, and graphs whose kernels are not."""
-        for index, count in self.rows(
-            f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {GRAPH} GROUP BY 1"
-        ):
-            text = f"{count} launches of CUDA graphs were traced as wholes: their kernels are not in the trace"
-            self.note(self.names[index], "incomplete", text, "capture with --cuda-graph-trace=node")
-        self.db.execute("CREATE TABLE launched (call INTEGER PRIMARY KEY, start INT, end INT)")
-        self.db.execute(
-            "INSERT INTO launched SELECT call, min(start), max(end) FROM ops WHERE call IS NOT NULL GROUP BY call"
-        )
-        self.db.execute("CREATE TABLE working (fn PRIMARY KEY, works INT, begins INT) WITHOUT ROWID")
-        told = [(fn, _works(name), _CAPTURES.get(name)) for fn, name in self.functions.items()]
-        self.db.executemany("INSERT OR IGNORE INTO working VALUES (?, ?, ?)", told)
-        # What is captured into a graph does not run then.
-        self.db.execute("CREATE TABLE captures (tid INT, start INT, begins INT)")
-        self.db.execute(
-            "INSERT INTO captures SELECT c.tid, c.start, w.begins FROM calls c JOIN working w ON w.fn = c.fn "
-            "WHERE w.begins IS NOT NULL"
-        )
-        self.db.execute("CREATE INDEX captures_at ON captures (tid, start)")
-        for index, all_, without in self.rows(
-            "SELECT e.name, count(*), total(l.call IS NULL) FROM calls c JOIN execs e ON e.id = c.exec "
-            "LEFT JOIN launched l ON l.call = c.id WHERE c.fn IN (SELECT fn FROM working WHERE works) AND NOT c.failed "
-            "AND coalesce((SELECT p.begins FROM captures p WHERE p.tid = c.tid AND p.start <= c.start "
-            "ORDER BY p.start DESC LIMIT 1), 0) = 0 GROUP BY 1"
-        ):
-            name = self.names[index]
-            if without == all_:
-                text = f"{all_} launches, copies or sets, and no device work of them in the trace"
-                remedy = (
-                    "update nsys to fit the driver; in a sandbox such as gVisor or WSL set "
-                    "NSYS_CONFIG_DIRECTIVES=CuptiUseRawGpuTimestamps=false"
-                )
-                self.note(name, "empty", text, remedy)
-                self.lost.add(name)
-            elif without:
-                text = f"{without:.0f} of {all_} launches, copies or sets have no device work in the trace"
-                self.note(name, "incomplete", text, "profile fewer executions")
-
-    def diagnostics(self) -> None:
-        """Name what nsys itself says was lost."""
-        texts: list[str] = []
-        like = " OR ".join(["x.text LIKE ?"] * len(LOSSES))
-        if "DIAGNOSTIC_EVENT" in self.tables and {"text", "severity"} <= self.columns("DIAGNOSTIC_EVENT"):
-            level = "x.severity"
-            if {"id", "name"} <= self.columns("ENUM_DIAGNOSTIC_SEVERITY_LEVEL"):
-                level = "(SELECT n.name FROM t.ENUM_DIAGNOSTIC_SEVERITY_LEVEL n WHERE n.id = x.severity)"
-            sql = (
-                "SELECT DISTINCT substr(x.text, 1, 500) FROM t.DIAGNOSTIC_EVENT x "
-                f"WHERE lower({level}) IN ('error', 'fatal') OR {like} LIMIT 20"
-            )
-            texts += [str(text) for (text,) in self.rows(sql, *LOSSES)]
-        strings = "(SELECT value AS text FROM t.StringIds)"
-        sql = f"SELECT DISTINCT substr(x.text, 1, 500) FROM {strings} x WHERE {like} LIMIT 20"
-        texts += [str(text) for (text,) in self.rows(sql, *LOSSES)]
-        for text in dict.fromkeys(texts):
-            self.everywhere(f"nsys says: {text}", "profile fewer executions, or update nsys")
-
-
-def _works(function: str) -> bool:
-    """Whether a call of this function puts work on the device, where it succeeds."""
-    kind = call_kind(function)
-    moves = kind in ("launch", "copy") and "Prefetch" not in function
-    return moves or function.startswith(("cudaMemset", "cuMemset"))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from perfci.evidence.faults import fault
 from perfci.model.evidence import Fault
 
 MOST_EVENTS = 500_000
@@ -209,7 +210,7 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             total = sum(counts.values())
             if not first:
                 text = "no event of CUDA or NVTX" if tables else "no export of nsys: it has none of its tables"
-                return _fault(export, "empty" if tables else "unreadable", text)
+                return fault("nsys", "empty" if tables else "unreadable", f"{export.name}: {text}", REMEDY)
             streams = [_rows(database, one, tables[one.table], most) for one in _SOURCES if one.table in tables]
             merged = heapq.merge(*streams, key=lambda row: (row[0], row[1]))
             with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as target:
@@ -231,11 +232,7 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             database.close()
         partial.replace(out)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        return _fault(export, "unreadable", f"cannot be read as an export of nsys ({error})")
+        return fault("nsys", "unreadable", f"{export.name}: cannot be read as an export of nsys ({error})", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None
-
-
-def _fault(export: Path, kind: Any, text: str) -> Fault:
-    return Fault(tool="nsys", kind=kind, text=f"{export.name}: {text}"[:1000], remedy=REMEDY)

@@ -1,33 +1,40 @@
-"""What kernels' machine code tells where counters are forbidden: tensor cores, spills, registers.
+"""What kernels' machine code tells where counters are forbidden: tensor cores, local memory, registers.
 
-The code is what an arm keeps of its own: Triton's cache, extensions of torch. It is read through `cuobjdump -sass
--res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a library whose code is not
-among the files are absent from the answer: nothing is said of their tensor cores.
+The code is what an arm keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
+through `cuobjdump -sass -res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a
+library whose code is not among the files are absent from the answer: nothing is said of their tensor cores.
 """
 
 import contextlib
 import ctypes
 import functools
+import json
+import mmap
 import os
 import re
 import selectors
 import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfci.model.evidence import KernelUse
+from perfci.model.evidence import KernelCode, KernelUse
 
-TOOL = "cuobjdump"
-HOMES = (
-    "triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin",
-    "nvidia/cuda_cuobjdump/bin",
-)  # fmt: skip
-"""Where wheels keep it, below a folder of `sys.path`."""
-PLACES = (Path("/usr/local/cuda/bin"),)
+TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
+"""The first starts the second."""
+HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
+"""Where wheels keep both, below a folder of `sys.path`."""
+PLACE = "usr/local/cuda/bin"
+ABSENT = f"there is no {TOOL} with its {DISASSEMBLER}"
+REMEDY = f"-m pip install nvidia-cuda-{TOOL} nvidia-cuda-{DISASSEMBLER}"
+"""Behind the interpreter under test."""
+SEARCH = "import json, sys; print(json.dumps(sys.path))"
+"""What an interpreter is asked for `wheels`."""
 LARGEST = 2**30
 """Bytes of a file at most: torch's own libraries are larger, and take tens of minutes."""
 MOST_FILES = 2000
@@ -46,30 +53,11 @@ class Unread(Exception):
     """Why a file's code, or the rest of it, was not read: one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The code of a kernel. Counts are of instructions as they stand, not as they are executed."""
-
-    arch: str
-    """Such as `sm_90a`."""
-    tensor: dict[str, int]
-    """Instructions of the tensor cores by opcode; empty where there is none."""
-    local_loads: int
-    local_stores: int
-    """Of local memory: spilled registers, and arrays that are indexed at run time."""
-    registers: int | None
-    """A thread, as all of these; None where the tool does not tell."""
-    stack: int | None
-    """Bytes."""
-    shared: int | None
-    """Bytes a block, static; from 9.0 on the driver's 1 KiB is among them."""
-
-
 @dataclass(slots=True)
 class Inspected:
     """What was found in the files."""
 
-    machines: dict[str, list[Machine]] = field(default_factory=dict)
+    kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
     """By the name in the code (mangled, where C++ is), each different one: a cache holds many of one name."""
     left: list[str] = field(default_factory=list)
     """Files that were not read, or not to their end, and why: one line each."""
@@ -79,38 +67,81 @@ Runner = Callable[[Path], Iterator[str]]
 """The lines that the tool prints of a file. Raises Unread, after them, where it did not come to its end."""
 
 
-def find(folders: Iterable[Path] = ()) -> Path | None:
-    """cuobjdump: on PATH, in /usr/local/cuda, or in a wheel below one of `folders` (an arm's `sys.path`)."""
-    on_path = shutil.which(TOOL)
-    if on_path:
-        return Path(on_path)
-    homes = [*PLACES, *(folder / home for folder in folders for home in HOMES)]
-    return next((home / TOOL for home in homes if os.access(home / TOOL, os.X_OK)), None)
+def wheels(told: str) -> list[Path]:
+    """The folders that an interpreter told when asked to SEARCH; none where it said anything else."""
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return []
+    return [Path(one) for one in found if isinstance(one, str) and one] if isinstance(found, list) else []
+
+
+def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Path("/")) -> Path | None:
+    """cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel below one of `folders`."""
+    on_path = shutil.which(TOOL, path=path)
+    tools = [Path(on_path)] if on_path else []
+    tools += [home / TOOL for home in (root / PLACE, *(folder / home for folder in folders for home in HOMES))]
+    disassembler = shutil.which(DISASSEMBLER, path=path)
+    return next(
+        (
+            tool
+            for tool in tools
+            if os.access(tool, os.X_OK) and (disassembler or os.access(tool.with_name(DISASSEMBLER), os.X_OK))
+        ),
+        None,
+    )
 
 
 def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
     """Files with machine code below `folders`, newest first, and what was left out of them and why."""
     found: dict[Path, tuple[float, int]] = {}
+    left = []
     for folder in folders:
         for place, _, names in os.walk(folder):
             for name in names:
-                if name.endswith((".cubin", ".so")):
-                    path = Path(place, name)
-                    with contextlib.suppress(OSError):
-                        status = path.stat()
+                path = Path(place, name)
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    if not stat.S_ISREG(status.st_mode) or not _may_hold(name, status.st_mode):
+                        continue  # what a link leads to is listed where it is, or is not the arm's own
+                    if status.st_size > LARGEST:
+                        left.append(f"{name}: not read, over {LARGEST >> 20} MiB")
+                    elif name.endswith(CUBIN) or _holds(path):
                         found[path] = (status.st_mtime, status.st_size)
     newest = sorted(found, key=lambda path: (-found[path][0], str(path)))
-    left = [f"{path.name}: not read, over {LARGEST >> 20} MiB" for path in newest if found[path][1] > LARGEST]
-    small = [path for path in newest if found[path][1] <= LARGEST]
-    if len(small) > MOST_FILES:
-        left.append(f"{len(small) - MOST_FILES} of {len(small)} files: not read, the newest {MOST_FILES} are")
-    return small[:MOST_FILES], left
+    if len(newest) > MOST_FILES:
+        left.append(f"{len(newest) - MOST_FILES} of {len(newest)} files: not read, the newest {MOST_FILES} are")
+    return newest[:MOST_FILES], left
+
+
+CUBIN = ".cubin"
+_ELF = b"\x7fELF"
+
+
+def _may_hold(name: str, mode: int) -> bool:
+    return name.endswith(CUBIN) or ".so" in name or bool(mode & stat.S_IXUSR)
+
+
+def _holds(path: Path) -> bool:
+    """Whether a library or program has the section that nvcc and clang put device code into."""
+    with path.open("rb") as file:
+        if file.read(4) != _ELF:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b".nv_fatbin") >= 0
 
 
 def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
     """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints."""
 
     def run(path: Path) -> Iterator[str]:
+        try:
+            with _bare(path) as bare:
+                yield from dump(bare)
+        except OSError as error:
+            raise Unread(f"cannot be read ({error.strerror})") from None
+
+    def dump(path: Path) -> Iterator[str]:
         # It starts nvdisasm, which wheels keep beside it.
         env = {"PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C"}
         argv = [str(tool), "-sass", "-res-usage", str(path)]
@@ -146,6 +177,21 @@ def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runne
     return run
 
 
+@contextlib.contextmanager
+def _bare(path: Path) -> Iterator[Path]:
+    """A file that begins with its code: CuPy's cubins begin with the digest of what follows, up to 128 characters."""
+    with path.open("rb") as file:
+        at = file.read(128 + len(_ELF)).find(_ELF)
+        if path.suffix != CUBIN or at <= 0:
+            yield path
+            return
+        with tempfile.NamedTemporaryFile(suffix=CUBIN) as bare:
+            file.seek(at)
+            shutil.copyfileobj(file, bare)
+            bare.flush()
+            yield Path(bare.name)
+
+
 def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) -> Generator[str, None, None]:
     assert process.stdout is not None
     rest, read = b"", 0
@@ -179,12 +225,12 @@ def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> 
     return minor, {"": 0, "f": 1, "a": 2}[kind]
 
 
-def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Machine]:
+def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, KernelCode]:
     """The kernels in what cuobjdump printed, each in the code that best fits a chip of this compute capability.
 
-    A function whose end was not reached is left out.
+    By the name in the code; `KernelCode.name` is left to `match`. A function whose end was not reached is left out.
     """
-    best: dict[str, tuple[tuple[int, int], Machine]] = {}
+    best: dict[str, tuple[tuple[int, int], KernelCode]] = {}
     uses: dict[str, dict[str, int]] = {}
     arch, fitness = "", None
     name, told = "", ""
@@ -195,11 +241,19 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Machin
         if name and fitness is not None and (name not in best or best[name][0] < fitness):
             use = uses.get(name, {})
             tensor = {opcode: count for opcode, count in sorted(counts.items()) if TENSOR.fullmatch(opcode)}
-            machine = Machine(
-                arch, tensor, counts.get("LDL", 0), counts.get("STL", 0), use.get("REG"), use.get("STACK"),
-                use.get("SHARED"),
-            )  # fmt: skip
-            best[name] = fitness, machine
+            best[name] = (
+                fitness,
+                KernelCode(
+                    name="",
+                    arch=arch,
+                    tensor=tensor,
+                    local_loads=counts.get("LDL", 0),
+                    local_stores=counts.get("STL", 0),
+                    registers=use.get("REG"),
+                    stack=use.get("STACK"),
+                    shared=use.get("SHARED"),
+                ),
+            )
         name = ""
 
     for line in lines:
@@ -221,7 +275,7 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Machin
         elif told and "REG:" in line:
             uses[told] = {key: int(value) for key, value in _USE.findall(line)}
             told = ""
-    return {kernel: machine for kernel, (_, machine) in best.items()}
+    return {kernel: code for kernel, (_, code) in best.items()}
 
 
 def inspect(files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = 300.0) -> Inspected:
@@ -236,10 +290,10 @@ def inspect(files: Iterable[Path], run: Runner, capability: tuple[int, int], sec
         if time.monotonic() >= deadline:
             late += 1
             continue
-        for kernel, machine in parse(_until(run(path), path, found.left), capability).items():
-            known = found.machines.setdefault(kernel, [])
-            if machine not in known:
-                known.append(machine)
+        for kernel, code in parse(_until(run(path), path, found.left), capability).items():
+            known = found.kernels.setdefault(kernel, [])
+            if code not in known:
+                known.append(code)
     if late:
         found.left.append(f"{late} files: not read, {seconds:g} s were over")
     return found
@@ -301,23 +355,23 @@ def normal(name: str) -> str:
     return re.sub(r"\s+", "", name.removeprefix("void "))
 
 
-def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[Machine | None]:
+def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[KernelCode | None]:
     """The code of each kernel of a trace, in their order.
 
     By name, and by registers where both tell them. None where no file holds it, and where what is left differs (one
     name, several configurations): no answer rather than another kernel's.
     """
-    spelled: dict[str, list[Machine]] = {}
-    for name, machines in inspected.machines.items():
-        spelled.setdefault(normal(name), []).extend(machines)
-    answers: list[Machine | None] = []
+    spelled: dict[str, list[KernelCode]] = {}
+    for name, codes in inspected.kernels.items():
+        spelled.setdefault(normal(name), []).extend(codes)
+    answers: list[KernelCode | None] = []
     for kernel in kernels:
-        candidates = inspected.machines.get(kernel.name) or spelled.get(normal(kernel.name), [])
+        candidates = inspected.kernels.get(kernel.name) or spelled.get(normal(kernel.name), [])
         fitting = [
             one
             for one in candidates
             if one.registers is None or kernel.registers is None or one.registers == kernel.registers
         ]
         alike = bool(fitting) and all(one == fitting[0] for one in fitting)
-        answers.append(fitting[0] if alike else None)
+        answers.append(fitting[0].model_copy(update={"name": kernel.name}) if alike else None)
     return answers

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfci.judge.explain import Explanation, explain, explain_one
+from perfci.judge.names import short_names
 from perfci.judge.roofline import links, roofline
+from perfci.judge.seen import faults
 from perfci.model.base import ARMS
 from perfci.model.evidence import Evidence, KernelUse
 from perfci.model.metrics import CATALOGUE, resolve
@@ -32,7 +34,11 @@ def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> C
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
     told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
-    remedies = {fault.remedy for evidence in found.values() if evidence for fault in evidence.faults}
+    reports = head.reports if head and head.reports else 1
+    if reports > 1:
+        told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
+    missing = {name: faults(evidence) for name, evidence in found.items() if evidence}
+    remedies = {fault.remedy for one in missing.values() for fault in one}
     return CaseEvidence(
         case=case.id,
         device=case.device,
@@ -44,8 +50,8 @@ def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> C
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
-            for name, evidence in found.items()
-            for fault in (evidence.faults if evidence else [])
+            for name, one in missing.items()
+            for fault in one
         ],
     )
 
@@ -63,7 +69,8 @@ def _on_the_cpu(head: Evidence | None) -> Explanation:
     trace = head.trace if head else None
     if trace is None:
         return Explanation()
-    wall = f"an execution takes {show(trace.wall, 's')} under {trace.source}, which sees no kernels on the CPU"
+    what = "recorded" if head and head.reports else "an execution takes"
+    wall = f"{what} {show(trace.wall, 's')} under {trace.source}, which sees no kernels on the CPU"
     return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
 
 
@@ -73,7 +80,8 @@ def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) ->
     times = arm_values(case, "head", "time")
     if not times.size:
         return ""
-    arm, counters = case.arms["head"], head.counters if head else None
+    arm = case.arms["head"]
+    counters = head.counters if head and not head.reports else None  # a command's are of more than its declared work
     found = roofline(arm.work, float(sorted(times)[len(times) // 2]), ceilings, counters, arm.dtype)
     return found.sentence if found else ""
 
@@ -85,6 +93,8 @@ def _sources(*arms: Evidence | None) -> list[str]:
             found.append(f"{evidence.trace.source} {evidence.trace.version}".strip())
         if evidence and evidence.counters:
             found.append(f"ncu {evidence.counters.version}".strip())
+        if evidence and evidence.code:
+            found.append("machine code")
     return sorted(set(found))
 
 
@@ -96,7 +106,8 @@ def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
             setattr(row, f"{arm}_count", (getattr(row, f"{arm}_count") or 0.0) + kernel.count)
             setattr(row, f"{arm}_seconds", (getattr(row, f"{arm}_seconds") or 0.0) + kernel.seconds)
     longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
-    return longest[:MOST_KERNELS]
+    short = short_names(row.name for row in longest)
+    return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]
 
 
 def _used(evidence: Evidence | None) -> list[KernelUse]:

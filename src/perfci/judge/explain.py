@@ -10,11 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfci.judge import causes
+from perfci.judge import causes, code
 from perfci.judge.kernels import identify
-from perfci.judge.seen import MINOR, Finding, Seen, pair, percent_of, printable, see, usable
+from perfci.judge.numbers import pair, percent_of
+from perfci.judge.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.standing import longest, standing
-from perfci.judge.words import one_line
+from perfci.judge.thresholds import MINOR
+from perfci.judge.words import one_line, printable
 from perfci.model.base import ArmName, Document
 from perfci.model.evidence import Evidence, Fault
 from perfci.model.units import significant
@@ -57,8 +59,8 @@ def explain(base: Evidence, head: Evidence, change: float | None = None) -> Expl
     ratio = change if change is not None and math.isfinite(change) and change > 0 else None
     traced = usable(base) is not None and usable(head) is not None
     two = see(base, traced), see(head, traced)
-    ranked = _ranked(_findings(*two), *two, ratio)
-    missing = _missing({"base": base, "head": head})
+    ranked = _ranked(causes.findings(*two), *two, ratio)
+    missing = [*_missing({"base": base, "head": head}), *code.unread([base, head])]
     alone = see(head, usable(head) is not None)
     said = [one.text for one in ranked] or _nothing(*two, ratio)
     if ranked and all(one.topic == "machine" for one in ranked):
@@ -77,7 +79,7 @@ def explain_one(head: Evidence) -> Explanation:
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
-    missing = _missing({"head": head})
+    missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
     if not said and not missing:
         said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "no profiler looked"]
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
@@ -96,19 +98,6 @@ def kernels_match(pattern: str, evidence: Evidence) -> list[str]:
     names = [one.name for one in evidence.trace.kernels] if evidence.trace else []
     names += [one.name for one in evidence.counters.kernels] if evidence.counters else []
     return list(dict.fromkeys(name for name in names if compiled.search(name)))
-
-
-def _findings(base: Seen, head: Seen) -> list[Finding]:
-    found = [*causes.kernels(base, head), *causes.same_kernels(base, head)]
-    if not any("tensor cores" in one.text for one in found):
-        found += causes.tensor(base, head)
-    return [
-        *found,
-        *causes.copies(base, head),
-        *causes.host(base, head),
-        *causes.metrics(base, head),
-        *causes.ranges(base, head),
-    ]
 
 
 def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
@@ -163,17 +152,21 @@ def _missing(arms: dict[ArmName, Evidence]) -> list[str]:
     for part, tools, about in _PARTS:
         lacking = [name for name, one in arms.items() if (usable(one) if part == "trace" else one.counters) is None]
         if part == "counters":
-            lacking = [name for name in lacking if not _without_kernels(arms[name])]
-        faults = {name: [fault for fault in _faults(one) if fault.tool in tools] for name, one in arms.items()}
+            lacking = [name for name in lacking if not kernelless(arms[name])]
+        found = {name: [fault for fault in faults(one) if fault.tool in tools] for name, one in arms.items()}
         for name in arms:
             if name not in lacking:
-                said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in faults[name]]
-        reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in faults[name]))
+                said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
+        reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
         if lacking and (reasons or len(lacking) < len(arms)):
             of = " of either arm" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
             verb = "were not compared" if whole else "were not seen"
             why = f" ({'; '.join(reasons)})" if reasons else ""
             said.append(f"no {part}{of}: {about} {verb}{why}")
+    uncounted = [name for name, one in arms.items() if len(faults(one)) < len(one.faults)]
+    if uncounted:
+        who = "neither arm" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for ncu to count")
     sources = {one.trace.source for one in arms.values() if one.trace}
     if len(sources) > 1:
         said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
@@ -189,19 +182,7 @@ def _why(fault: Fault) -> str:
 
 
 def _remedies(*arms: Evidence) -> list[str]:
-    return [fault.remedy for one in arms for fault in _faults(one) if fault.remedy]
-
-
-def _without_kernels(evidence: Evidence) -> bool:
-    """Whether a timeline shows that the case runs no kernel, as one that only copies: ncu has then nothing to count."""
-    trace = usable(evidence)
-    return trace is not None and not trace.kernels
-
-
-def _faults(evidence: Evidence) -> list[Fault]:
-    if not _without_kernels(evidence):
-        return evidence.faults
-    return [fault for fault in evidence.faults if (fault.tool, fault.kind) != ("ncu", "empty")]
+    return [fault.remedy for one in arms for fault in faults(one) if fault.remedy]
 
 
 # ---------------------------------------------------------------- what ncu's own rules say

@@ -3,11 +3,13 @@
 import re
 from typing import Any
 
+from perfci.judge.names import short_names
 from perfci.judge.rows import Context, about
-from perfci.judge.words import beyond, change_words, limit_percent
+from perfci.judge.seen import kernelless
+from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import ArmName
 from perfci.model.evidence import Evidence
-from perfci.model.metrics import Tier
+from perfci.model.metrics import UNSEEN_OF_COMMANDS, Tier
 from perfci.model.plan import Gate
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
@@ -23,7 +25,10 @@ TOOLS: dict[Tier, tuple[str, ...]] = {
 
 def gate_row(context: Context, case: Case, gate: Gate) -> Row:
     """The row of one gate of a case that works in head, and for a relative limit is compared with base."""
-    fields = _kernels(context, case, gate) if gate.kind == "kernels" else _value(context, case, gate)
+    if case.origin == "command" and (why := _not_of_the_case(case, gate)):
+        fields = _judged("invalid", gate.on_missing, f"not judged: {why}")
+    else:
+        fields = _kernels(context, case, gate) if gate.kind == "kernels" else _value(context, case, gate)
     said: dict[str, Any] = {"metric": gate.metric, "unit": gate.unit, "kind": gate.kind, "limit_source": gate.source}
     if gate.kind != "kernels":
         said["limit"] = gate.bound
@@ -37,6 +42,17 @@ def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) 
 def _evidence(case: Case, arm: ArmName) -> Evidence:
     found = case.arms[arm].evidence if arm in case.arms else None
     return found or Evidence()
+
+
+def _not_of_the_case(case: Case, gate: Gate) -> str:
+    """Why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
+    reports = max((arm.evidence.reports or 1 for arm in case.arms.values() if arm.evidence), default=1)
+    if reports > 1:
+        text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
+        return f"{text}: declare a command that reports this one alone"
+    if gate.metric in UNSEEN_OF_COMMANDS:
+        return f"{gate.metric} of a command would hold its start and end, or has no check: declare a kernel"
+    return ""
 
 
 def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
@@ -90,13 +106,20 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
         return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
     if any(re.search(gate.pattern, name) for name in names):
         return _judged("unchanged", "pass", f"a kernel matches {gate.pattern}")
-    listed = ", ".join(name[:60] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    broken = f"no kernel matches {gate.pattern}: {listed}"
+    if case.origin == "command" and _in_part(_evidence(case, "head")):
+        reason = f"no kernel that was seen matches {gate.pattern}, and not all were: {_why(case, 'head', gate)}"
+        return _judged("invalid", gate.on_missing, reason)
+    broken = f"no kernel matches {gate.pattern}: {listed(short_names(names).values(), 2)}"
     effect = context.effect("violation", gate.severity)
     in_base = _names(_evidence(case, "base"))
     if in_base and not any(re.search(gate.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
     return _judged("violation", effect, broken)
+
+
+def _in_part(evidence: Evidence) -> bool:
+    """Whether a command's timeline is missing or cut: ncu sees only the kernels that it was asked for."""
+    return evidence.trace is None or any(fault.tool in TOOLS["trace"] for fault in evidence.faults)
 
 
 def _names(evidence: Evidence) -> list[str]:
@@ -109,6 +132,9 @@ def _why(case: Case, arm: ArmName, gate: Gate) -> str:
     """Why an arm has no value of a gate's metric."""
     evidence = _evidence(case, arm)
     tools = TOOLS.get(gate.tier, ())
+    of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric != "peak_memory")
+    if of_kernels and case.device == "cuda" and kernelless(evidence):
+        return f"{arm} launches no kernel, so that there is none to count: take the limit off the case"
     for fault in evidence.faults:
         if fault.tool in tools:
             remedy = f": {fault.remedy}" if fault.remedy else ""

@@ -12,7 +12,7 @@ from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
 from perfci.judge.presence import fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
-from perfci.judge.words import advice, failing, headline, one_line, passing
+from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing
 from perfci.model.plan import Gate, Judgement
 from perfci.model.report import CLASSES, CaseEvidence, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
@@ -67,7 +67,7 @@ def judge(
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
         elif context.compared:
-            sentence = f"{sentence} — this change needs a look"
+            sentence += NEEDS_A_LOOK
     else:
         sentence = passing(worst, sum(bool(case.pairs) for case in cases), context.compared)
         todo = advice(rows, "warn")
@@ -93,6 +93,7 @@ def judge(
         started=results.started,
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,
+        gpu_hour=results.gpu_hour,
         pairs=max((len(case.pairs) for case in cases), default=0),
         noise=noise(cases, context.looks.pairs[0]),
         command=results.command,

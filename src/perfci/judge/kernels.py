@@ -19,7 +19,7 @@ WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 LONGEST = 48
 """Characters of a label: two of them and their numbers fit into a line of the table."""
 
-_LAUNCHERS = frozenset(
+LAUNCHERS = frozenset(
     f"{kind}elementwise_kernel{more}"
     for kind in ("", "vectorized_", "unrolled_", "legacy_", "index_", "vectorized_templated_")
     for more in ("", "_with_index", "_for_multi_outputs", "_manual_unroll")
@@ -103,12 +103,9 @@ class Kernel:
 @functools.lru_cache(maxsize=4096)
 def identify(name: str) -> Kernel:
     """What the demangled `name` tells. Pure; any text is taken."""
-    plain = _ANONYMOUS.sub("", " ".join("".join(c if c.isprintable() else " " for c in name).split()))
-    plain = plain.removeprefix("void ").replace("at::native::", "at::")
-    head = re.split(r"[<(\[{]", plain, maxsplit=1)[0].strip() or plain
-    arguments, base = plain[len(head) :], head.rsplit("::", 1)[-1] or head
-    generic = base in _LAUNCHERS
-    operation = _operation(arguments) if generic else ""
+    plain, base, arguments = parts(name)
+    generic = base in LAUNCHERS
+    operation = computed(arguments)[1] if generic else ""
     lower = plain.lower()
     types = _types(arguments, generic) if arguments else _types(plain, False)
     cast = _cast(plain, operation) if generic else None
@@ -130,16 +127,25 @@ def identify(name: str) -> Kernel:
     return Kernel(key, _short(label), family, attention, library, types, cast, scalar)
 
 
-def _operation(arguments: str) -> str:
-    """What a generic kernel computes: `lerp_tensor`, `add`; empty where its arguments do not tell."""
+def parts(name: str) -> tuple[str, str, str]:
+    """`name` in one line without return type and anonymous namespaces; its function; what stands behind that."""
+    plain = _ANONYMOUS.sub("", " ".join("".join(c if c.isprintable() else " " for c in name).split()))
+    plain = plain.removeprefix("void ").replace("at::native::", "at::")
+    head = re.split(r"[<(\[{]", plain, maxsplit=1)[0].strip() or plain
+    return plain, head.rsplit("::", 1)[-1] or head, plain[len(head) :]
+
+
+def computed(arguments: str) -> tuple[str, str]:
+    """What a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`, `lerp_tensor`),
+    (`CUDAFunctor_add`, `add`); empty where its arguments do not tell."""
     for match in _OPERATION.finditer(arguments):
         if match[1].lower() not in _WRAPPERS:
-            return match[1]
+            return match[0], match[1]
     for pattern in _FUNCTORS:
         for match in pattern.finditer(arguments):
             if match[1] and match[1].lower() not in _WRAPPERS:
-                return match[1].lower()
-    return ""
+                return match[0], match[1].lower()
+    return "", ""
 
 
 def _types(text: str, generic: bool) -> tuple[str, ...]:

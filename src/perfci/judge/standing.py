@@ -3,7 +3,9 @@
 import math
 import re
 
-from perfci.judge.seen import (
+from perfci.judge.numbers import counted, finite, gain, number, percent_of
+from perfci.judge.seen import UP, Finding, Group, Seen, calls_of, copied, idle, pinning, value
+from perfci.judge.thresholds import (
     DOMINANT,
     IDLE,
     IDLE_TENSOR,
@@ -12,21 +14,8 @@ from perfci.judge.seen import (
     SHARE,
     SPILLED,
     TENSOR,
-    UP,
-    Finding,
-    Group,
-    Seen,
-    call_name,
-    calls_of,
-    copied,
-    counted,
-    finite,
-    gain,
-    idle,
-    number,
-    percent_of,
-    value,
 )
+from perfci.judge.words import call_name
 from perfci.model.evidence import Trace
 from perfci.model.units import show
 
@@ -39,7 +28,7 @@ def standing(seen: Seen) -> list[Finding]:
 
     Most time that could be given back first; where none is known in the order of the list above.
     """
-    found = [*(_host(seen, seen.trace) if seen.trace else []), *_kernels(seen)]
+    found = [*(_host(seen, seen.trace) if seen.trace and not seen.evidence.reports else []), *_kernels(seen)]
     return sorted(found, key=lambda one: (one.seconds is None, -(one.seconds or 0.0), one.order, one.text))
 
 
@@ -69,7 +58,7 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
         one = copied(trace, kind)
         if one and one.pageable and one.rate and one.seconds >= SHARE * trace.wall:
             text = f"{UP[kind]} is pageable: {show(one.rate, 'B/s')}, {percent_of(one.seconds, trace.wall)} of the time"
-            step = f"pin the host memory of {UP[kind]} (pin_memory=True, cudaHostAlloc)"
+            step = pinning(kind)
             found.append(Finding(2, text, None, step, kind))
     share_idle = idle(trace)
     if bound and share_idle is not None and share_idle >= IDLE and seen.launches >= 2:

@@ -1,10 +1,13 @@
 """What rows and reports say in words: directions are spelled out, never left to a sign."""
 
 import math
+from collections.abc import Iterable
 
 from perfci.model.report import CLASSES, Class, Effect, Row
 from perfci.model.units import significant
 
+NEEDS_A_LOOK = " — this change needs a look"
+"""How the sentence of a comparison that fails ends."""
 _LONGEST = 160
 _SPEED = ("time", "cycles")
 
@@ -13,6 +16,23 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
     """`text` on one line, cut at `longest` characters."""
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def listed(labels: Iterable[str], most: int = 3) -> str:
+    """`a`, `b`, `c` and 2 more."""
+    names = [f"`{label}`" for label in labels]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def call_name(name: str) -> str:
+    """A function's name as sentences hold it."""
+    return f"`{one_line(printable(name).replace('`', chr(39)), 40)}`"
+
+
+def printable(text: str) -> str:
+    """`text` with blanks for what does not print."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def percent(share: float) -> str:
@@ -64,7 +84,7 @@ def headline(row: Row) -> str:
         case "regression" if row.change is not None:
             return f"{where}: {what} is {change_words(row.change, what)}"
         case "violation" if row.kind == "kernels":
-            return f"{where}: {one_line(row.reason)}"
+            return f"{where}: {one_line(row.reason, 200)}"  # it names two kernels
         case "violation":
             return f"{where}: {what} of {one_line(row.reason)}"
         case "missing":

@@ -37,6 +37,8 @@ class Runner:
     """The metrics that commands may report besides the catalogue's."""
     reported: dict[str, frozenset[str]] = field(default_factory=dict)
     """Case key → the metrics that its first execution reported; filled by `discover`."""
+    cases: dict[str, int] = field(default_factory=dict)
+    """Command → how many cases its first execution reported in either arm, asked for or not; filled by `discover`."""
 
     def command(self, name: ArmName, command: str) -> Command | None:
         """The arm's own form of a command."""
@@ -44,25 +46,18 @@ class Runner:
 
     def execute(self, name: ArmName, command: Command) -> dict[str, Reported]:
         """Run a command once. Returns case id → what it reported. Raises Died."""
-        arm = self.arms[name]
         out = self.scratch / "command"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        env = {name: value for name, value in arm.env.items() if STEADY_MALLOC.get(name) != value}
-        env["PERFCI_METRICS"] = str(out / "metrics.jsonl")
-        env["PERFCI_NVBENCH"] = str(out / "nvbench.json")
-        env["PYTHONPATH"] = ":".join([*arm.path(), *filter(None, [env.get("PYTHONPATH")])])
-        line = command.run
-        if command.reads == "nvbench" and "PERFCI_NVBENCH" not in line:
-            line += ' --jsonbin "$PERFCI_NVBENCH"'
+        argv, env = self.line(name, command, out)
         log = self.logs / f"{name}.log"
         ended = self.parent.execute(
-            ["/bin/sh", "-c", line],
+            argv,
             env=env,
-            cwd=arm.tree,
+            cwd=self.arms[name].tree,
             log=log,
-            timeout=command.timeout or self.timeout,
-            cores=self.cores if command.device == "cpu" else (),
+            timeout=self.time(command),
+            cores=self.pinned(command),
         )
         if ended.code != 0:
             kind = "crash" if ended.signal is not None else "exit"
@@ -76,6 +71,32 @@ class Runner:
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
+
+    def line(
+        self, name: ArmName, command: Command, out: Path, *, profiled: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment of one execution that reports into the folder `out`.
+
+        `profiled`: an NVBench program runs each state once, without its blocking kernel, which waits for the host while
+        a profiler makes the host wait for it (NVBench's `--profile`).
+        """
+        arm = self.arms[name]
+        env = {name: value for name, value in arm.env.items() if STEADY_MALLOC.get(name) != value}
+        env["PERFCI_METRICS"] = str(out / "metrics.jsonl")
+        env["PERFCI_NVBENCH"] = str(out / "nvbench.json")
+        env["PYTHONPATH"] = ":".join([*arm.path(), *filter(None, [env.get("PYTHONPATH")])])
+        line = command.run
+        if adds_options(command):
+            line += ' --jsonbin "$PERFCI_NVBENCH"' + " --profile" * profiled
+        return ["/bin/sh", "-c", line], env
+
+    def time(self, command: Command) -> float:
+        """Seconds that one execution may take."""
+        return command.timeout or self.timeout
+
+    def pinned(self, command: Command) -> Sequence[int]:
+        """The cores of one execution; none where it may use all."""
+        return self.cores if command.device == "cpu" else ()
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
         """Run every command once in each arm: which cases there are, and whether they work."""
@@ -103,7 +124,9 @@ class Runner:
                         found[arm] = self.execute(arm, command)
                     except Died as died:
                         found[arm] = died.reason
-            for case in self._cases(name, device, found):
+            made = self._cases(name, device, found)
+            self.cases[name] = len(made)
+            for case in made:
                 self._note_reported(case, found)
                 if not globs or any(matches(glob, case.id) for glob in globs):
                     cases[case.key] = case
@@ -197,6 +220,11 @@ class Runner:
 
 def _status(reason: Reason) -> Literal["failed", "skipped", "absent"]:
     return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
+
+
+def adds_options(command: Command) -> bool:
+    """Whether perfci adds options of NVBench's to the command line, which does not say itself where to write to."""
+    return command.reads == "nvbench" and "PERFCI_NVBENCH" not in command.run
 
 
 def _close(outcome: Outcome, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], first: ArmName) -> None:

@@ -147,6 +147,7 @@ class Measurement:
             policy_from=sources.policy_from,
             policy_digest=digest(limits.model_dump(mode="json")),
             gate=limits.mode,
+            gpu_hour=limits.gpu_hour,
             custom_metrics=limits.metrics,
             plan=plan,
             cases=cases,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
     """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says."""
     traced, counted = [], []
     for case in cases:
-        if case.device != "cuda" or case.arms["head"].status != "ok" or case.origin != "kernel":
+        if case.device != "cuda" or case.arms["head"].status != "ok":
             continue
         look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
         own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
@@ -132,27 +132,39 @@ def look(
         if not todo:
             break
         read: Read[Seen]
-        died, read, whole = _session(bench, name, todo, profiler, scratch / f"{tool}-{name}-{session}", note)
+        log = fresh_log(bench.logs, f"{tool}-{name}")
+        report = scratch / f"{tool}-{name}-{session}"
+        died, read, whole = _session(bench, name, todo, profiler, report, log, note)
         for dead, fault in died.items():
             found[todo.pop(dead).key] = Look(None, [fault])
         done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}
-        found |= {case.key: _told(tool, read, ident) for ident, case in done.items()}
+        found |= {case.key: told(tool, read, ident) for ident, case in done.items()}
         todo = {ident: case for ident, case in todo.items() if ident not in done}
     for case in todo.values():
         text = f"cases before it ended {tool} {SESSIONS} times"
-        found[case.key] = Look(None, [Fault(tool=tool, kind="crash", text=text, remedy=_see(tool, name))])
+        found[case.key] = Look(None, [Fault(tool=tool, kind="crash", text=text, remedy=_see(log))])
     return found
 
 
-def _told(tool: Tool, read: Read[Seen], ident: str) -> Look[Seen]:
+def told(tool: Tool, read: Read[Seen], ident: str) -> Look[Seen]:
+    """What a report says of one range, with at least one fault where that is nothing."""
     faults = [*read.faults.get(ident, []), *read.general]
     if ident not in read.seen and not faults:
         faults = [Fault(tool=tool, kind="empty", text="the report says nothing of this case")]
     return Look(read.seen.get(ident), faults)
 
 
-def _see(tool: Tool, name: ArmName) -> str:
-    return f"see logs/{tool}-{name}.log"
+def fresh_log(folder: Path, stem: str) -> Path:
+    """`STEM.log`, or with a number what is not there yet: what one start of a tool said is not the next one's."""
+    log, number = folder / f"{stem}.log", 1
+    while log.exists():
+        number += 1
+        log = folder / f"{stem}-{number}.log"
+    return log
+
+
+def _see(log: Path) -> str:
+    return f"see logs/{log.name}"
 
 
 def _session(
@@ -161,35 +173,41 @@ def _session(
     todo: Mapping[str, Case],
     profiler: Profiler[Seen],
     report: Path,
+    log: Path,
     note: Callable[[str], None],
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
     """One start of the tool. Returns what went wrong in single cases, what the report says, and whether all had their
     turn."""
     tool = profiler.tool
-    log = bench.logs / f"{tool}-{name}.log"
+    see = _see(log)
     faults: dict[str, Fault] = {}
     begun: list[str] = []
     ended: Exit | None = None
     try:
         launch = bench.launch(name, profiler.under(report), log)
     except Died as died:
-        return {}, Read(general=profiler.read(report, [], None, log).general or [_died(tool, name, died)]), True
+        return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(tool, died, see)]), True
+    if profiler.window is False:
+        # What a case loads at first is not the case's, and some versions of nsys lose all that follows it.
+        for ident, case in todo.items():
+            try:
+                launch.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
+            except Died as died:
+                faults[ident] = died_of(tool, died, see)
+                if not launch.alive:
+                    return faults, Read(), False
     for ident, case in todo.items():
+        if ident in faults:
+            continue
         note(f"{tool}: {name} · {case.id}")
-        fields = {
-            "seed": bench.seed,
-            "name": ident,
-            "executions": profiler.executions,
-            "window": profiler.window,
-            "path": profiler.path(report, ident),
-        }
         try:
             if profiler.window is False and not begun:
                 launch.ask("capture", profiler.seconds, on=True, device=case.device)
             begun.append(ident)
-            launch.ask("profile", profiler.seconds, **case_fields(case, name), **fields)
+            asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
+            launch.ask("profile", profiler.seconds, **asked)
         except Died as died:
-            faults[ident] = _died(tool, name, died)
+            faults[ident] = died_of(tool, died, see)
             if not launch.alive:
                 break
     if launch.alive:
@@ -197,15 +215,25 @@ def _session(
             if profiler.window is False:
                 launch.ask("capture", profiler.seconds, on=False)
             deadline = time.monotonic() + WRITTEN
-            while not profiler.written(report) and time.monotonic() < deadline:
+            while begun and not profiler.written(report) and time.monotonic() < deadline:
                 time.sleep(WRITING)
             ended = launch.finish(FINISH)
         except Died as died:
-            return faults, Read(general=[_died(tool, name, died)]), True
+            return faults, Read(general=[died_of(tool, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
-    return faults, read, len(begun) == len(todo) and ended is not None
+    return faults, read, not todo.keys() - faults.keys() - set(begun) and ended is not None
 
 
-def _died(tool: Tool, name: ArmName, died: Died) -> Fault:
+def _asked(
+    bench: Bench, name: ArmName, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
+) -> dict[str, Any]:
+    """What a launch is told to execute a case for a profiler."""
+    path = profiler.path(report, ident)
+    fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
+    return {**case_fields(case, name), **fields}
+
+
+def died_of(tool: Tool, died: Died, remedy: str) -> Fault:
+    """The fault of a process that ended, or had to be ended, under a tool."""
     kind: FaultKind = "timeout" if died.reason.kind == "timeout" else "crash"
-    return Fault(tool=tool, kind=kind, text=died.reason.text[:1000], remedy=_see(tool, name))
+    return Fault(tool=tool, kind=kind, text=died.reason.text[:1000], remedy=remedy)

@@ -11,14 +11,18 @@ from perfci.evidence.metrics import of_counters, of_trace
 from perfci.evidence.ncu_command import find as find_ncu
 from perfci.evidence.ncu_command import may_count
 from perfci.evidence.nsys_command import find as find_nsys
+from perfci.measure.code import read_code
 from perfci.measure.looking import Look, look, wanted
 from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.profilers import SLOWER, Keep, Kineto, Ncu, Nsys
+from perfci.measure.profilers import COMMAND_LAUNCHES, SLOWER, TRACED, Keep, Kineto, Ncu, Nsys
 from perfci.measure.rounds import Bench
+from perfci.measure.whole import look_whole
 from perfci.model.base import ArmName, DeviceKind
 from perfci.model.evidence import Counters, Evidence, Fault, Tool, Trace
+from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Plan
+from perfci.model.policy import Command
 from perfci.model.results import Case
 from perfci.system.gpu import Gpu
 
@@ -45,6 +49,18 @@ class Tools:
         """The tools for cases of one device: on the CPU no capture range opens, and no call of CUDA is missed."""
         trace = replace(self.trace, cuda=device == "cuda") if self.trace else None
         return replace(self, trace=trace, fallback=replace(self.fallback, device=device))
+
+    def tracing(self, command: Command, timeout: float) -> Nsys | Fault:
+        """The timeline of a command that takes `timeout` seconds at most."""
+        trace = self.on(command.device).trace
+        return replace(trace, whole=True, seconds=TRACED * timeout) if trace else self.faults["nsys"]
+
+    def counting(self, timeout: float, kernels: str | None) -> Ncu | Fault:
+        """The counters of such a command, of those of its `kernels`."""
+        if self.counters is None:
+            return self.faults["ncu"]
+        seconds = SLOWER * timeout
+        return replace(self.counters, whole=True, kernels=kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
 
     def unanswerable(self, plan: Plan) -> list[str]:
         """Limits that no tool here can judge, each once, with the reason and the remedy."""
@@ -73,7 +89,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     if isinstance(nsys, Fault):
         faults["nsys"] = nsys
     else:
-        trace = Nsys(nsys, 3 * timeout, keep=keep)
+        trace = Nsys(nsys, TRACED * timeout, keep=keep)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     ncu = may_count() or find_ncu(gpu.cuda() if gpu else "")
     major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
@@ -89,7 +105,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
         counters = Ncu(ncu, chip or "", names, SECTIONS[place.limits.counters], SLOWER * timeout, keep=keep)
-    return Tools(trace, Kineto(3 * timeout, keep=keep), counters, faults, lacking, capability)
+    return Tools(trace, Kineto(TRACED * timeout, keep=keep), counters, faults, lacking, capability)
 
 
 def observe(
@@ -105,14 +121,17 @@ def observe(
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.evidence)
     if everything:
-        traced = [case for case in cases if case.origin == "kernel" and case.arms["head"].status == "ok"]
+        traced = [case for case in cases if case.arms["head"].status == "ok"]
         counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
     scratch.mkdir(parents=True, exist_ok=True)
+    for tool in ("nsys", "ncu", "torch.profiler"):
+        for stale in place.runner.logs.glob(f"{tool}-*.log"):
+            stale.unlink()
     for device, bench in place.benches.items():
-        timelines = [case for case in traced if case.device == device]
-        counting = [case for case in counted if case.device == device]
+        timelines = [case for case in traced if case.device == device and case.origin == "kernel"]
+        counting = [case for case in counted if case.device == device and case.origin == "kernel"]
         _trace(tools.on(device), bench, list(place.arms), timelines, scratch, note)
         for name in place.arms:
             if tools.counters is not None:
@@ -121,6 +140,12 @@ def observe(
                 _keep(
                     tools, counting, name, {case.key: Look[Counters](None, [tools.faults["ncu"]]) for case in counting}
                 )
+    for command in dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command"):
+        timelines, counting = (
+            [case for case in some if case.origin == "command" and case.kernel == command] for some in (traced, counted)
+        )
+        _look_at(place, tools, command, timelines, counting, scratch, note)
+    read_code(list(place.arms.values()), counted, tools.capability, note)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
     return [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
@@ -141,21 +166,49 @@ def _trace(
         _keep(tools, unseen, name, look(bench, name, unseen, tools.fallback, scratch, note))
 
 
+def _look_at(
+    place: Place,
+    tools: Tools,
+    command: str,
+    traced: Sequence[Case],
+    counted: Sequence[Case],
+    scratch: Path,
+    note: Callable[[str], None],
+) -> None:
+    """Evidence of one command for its cases: the arms in turns, nsys before ncu."""
+    runner = place.runner
+    forms = {name: form for name in place.arms if (form := runner.command(name, command)) is not None}
+    kernels = next(iter(forms.values())).kernels  # base's, where it has the command: head does not choose them
+    reports = runner.cases[command]
+    for name, form in forms.items() if traced else ():
+        note(f"nsys: {name} · {command}")
+        tracing = tools.tracing(form, runner.time(form))
+        _keep(tools, traced, name, look_whole(runner, name, form, traced, tracing, scratch), reports)
+    for name, form in forms.items() if counted else ():
+        note(f"ncu: {name} · {command}")
+        counting = tools.counting(runner.time(form), kernels)
+        _keep(tools, counted, name, look_whole(runner, name, form, counted, counting, scratch), reports)
+
+
 def _seen(case: Case, name: ArmName) -> bool:
     arm = case.arms[name]
     return arm.status != "ok" or (arm.evidence is not None and arm.evidence.trace is not None)
 
 
 def _keep(
-    tools: Tools, cases: Sequence[Case], name: ArmName, looks: Mapping[str, Look[Trace]] | Mapping[str, Look[Counters]]
+    tools: Tools,
+    cases: Sequence[Case],
+    name: ArmName,
+    looks: Mapping[str, Look[Trace]] | Mapping[str, Look[Counters]],
+    reports: int | None = None,
 ) -> None:
-    """What was seen goes into the results, with the metrics that follow from it."""
+    """What was seen goes into the results, with the metrics that follow from it. `reports`: cases of their command."""
     for case in cases:
         found = looks.get(case.key)
         if found is None:
             continue  # the case does not work in this arm
         arm = case.arms[name]
-        evidence = arm.evidence = arm.evidence or Evidence()
+        evidence = arm.evidence = arm.evidence or Evidence(reports=reports)
         evidence.faults += found.faults
         if isinstance(found.seen, Trace):
             if evidence.trace is not None:
@@ -164,7 +217,16 @@ def _keep(
             evidence.trace = found.seen
             if case.device == "cpu":
                 continue  # these metrics are of a GPU
-            evidence.metrics |= of_trace(found.seen, tools.capability)
+            evidence.metrics |= _holding(of_trace(found.seen, tools.capability), found, reports)
         elif isinstance(found.seen, Counters):
             evidence.counters = found.seen
-            evidence.metrics |= of_counters(found.seen)
+            evidence.metrics |= _holding(of_counters(found.seen), found, reports)
+
+
+def _holding(metrics: dict[str, float], found: Look[Trace] | Look[Counters], reports: int | None) -> dict[str, float]:
+    """The metrics that are those of the case: of a command where it reports no other and was seen to its end."""
+    if reports is None:
+        return metrics
+    if reports > 1 or found.faults:
+        return {}
+    return {name: value for name, value in metrics.items() if name not in UNSEEN_OF_COMMANDS}

@@ -1,5 +1,6 @@
 """What the caller asks of a measurement, and how it is told about progress."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -22,6 +23,9 @@ class Options:
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None
     python: str | None = None
+    """Interpreter of the code under test."""
+    own_python: str = sys.executable
+    """Taken where neither `python`, the policy nor an active environment names one."""
     budget: float | None = None
     """Seconds; None takes the policy's."""
     exact_pairs: int | None = None

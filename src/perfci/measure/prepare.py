@@ -94,14 +94,20 @@ def find_sources(options: Options) -> Sources:
     policies: dict[ArmName, Policy] = {"head": parse_policy(_decode(text, FILE))}
     policy_from: ArmName = "head"
     if base and repo:
-        old = repo.read(base.sha, FILE)
+        old = policy_of(repo, base)
         if old is None:
             policies["base"] = policies["head"]
             notes.append(f"base {base.sha[:10]} has no {FILE}: judged by the limits of head")
         else:
-            policies["base"] = parse_policy(_decode(old, FILE), f"{base.sha[:10]}:{FILE}")
+            policies["base"] = old
             policy_from = "base"
     return Sources(repo, root, base, head, policies, policy_from, notes)
+
+
+def policy_of(repo: Repository, commit: Commit) -> Policy | None:
+    """The policy that a commit holds; None where it holds none. Raises UsageError."""
+    text = repo.read(commit.sha, FILE)
+    return None if text is None else parse_policy(_decode(text, FILE), f"{commit.sha[:10]}:{FILE}")
 
 
 def _decode(text: bytes, name: str) -> str:
@@ -111,8 +117,8 @@ def _decode(text: bytes, name: str) -> str:
         raise UsageError(f"{name}: is not UTF-8 text: save it as UTF-8") from None
 
 
-def choose_python(asked: str | None, policy: Policy, root: Path) -> str:
-    """The interpreter of the code under test: asked for, the policy's, the active environment's, else perfci's own."""
+def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.executable) -> str:
+    """The interpreter of the code under test: asked for, the policy's, the active environment's, else `own`."""
     named = asked or policy.python
     if named:
         candidate = Path(named).expanduser()
@@ -129,7 +135,7 @@ def choose_python(asked: str | None, policy: Policy, root: Path) -> str:
         inside = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
         if inside.exists():
             return str(inside)
-    return sys.executable
+    return own
 
 
 def materialise(
@@ -141,7 +147,7 @@ def materialise(
     names: list[ArmName] = ["base", "head"] if sources.base else ["head"]
     for name in names:
         policy = sources.policies[name]
-        python = choose_python(options.python, policy, sources.root)
+        python = choose_python(options.python, policy, sources.root, options.own_python)
         arm = ArmWork(name, Arm(), policy, scratch / name, python)
         for folder in (arm.tree, arm.site, arm.folder / "cache"):
             folder.mkdir(parents=True)

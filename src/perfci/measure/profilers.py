@@ -7,20 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command, perfetto
+from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command, nsys_privacy, perfetto
 from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.measure.looking import Profiler, Read
 from perfci.model.base import DeviceKind
 from perfci.model.evidence import Counters, Fault, Tool, Trace
+from perfci.model.results import Reason
 from perfci.system.process import Exit, Under
 
 EXECUTIONS = 10
 """Of a case under a timeline."""
 LAUNCHES = 5000
-"""Kernel launches that ncu profiles at most in one start."""
-SLOWER = 10
-"""Under ncu a case may take this many times the policy's time-out: each kernel is replayed, its memory saved."""
+"""Kernel launches that ncu profiles at most in one start around cases, of which each is executed once."""
+COMMAND_LAUNCHES = 1000
+"""The same around a command, which launches as it likes: tens of milliseconds each."""
+TRACED, SLOWER = 3, 10
+"""Under a timeline, and under ncu, a case may take this many times its time-out: ncu replays each kernel, and saves its
+memory."""
 EXPORT_TIMEOUT = 300.0
 LOG_END = 200_000
 """Bytes of a log that are searched for what went wrong."""
@@ -44,31 +48,46 @@ def _end_of(log: Path) -> str:
 
 def isolated(env: Mapping[str, str]) -> dict[str, str]:
     """What of a launch's environment a profiled launch gets."""
-    return nsys_command.environment(env)
+    return nsys_privacy.environment(env)
 
 
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
-    """Nsight Systems around a launch; one start for all cases of an arm."""
+    """Nsight Systems around a launch; one start for all cases of an arm. Or around a command, as a whole."""
 
     installed: InstalledNsys
     seconds: float
     cuda: bool = True
+    whole: bool = False
+    """Whether all that the process does is one execution, whose name is ""."""
     keep: Keep | None = None
     tool: Tool = "nsys"
     executions: int = EXECUTIONS
     window: bool | None = False
 
     def under(self, report: Path) -> Under:
-        """How a launch is started under nsys."""
+        """How a launch or a command is started under nsys."""
         output = report.with_suffix(".nsys-rep")
+        duration = nsys_command.DURATION if self.whole else None
 
         def command(argv: list[str]) -> list[str]:
-            return nsys_command.isolate(
-                nsys_command.profile_command(self.installed, output, argv, cuda=self.cuda, capture_range=True)
+            return nsys_privacy.isolate(
+                nsys_command.profile_command(
+                    self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
+                )
             )
 
-        return Under(command, isolated)
+        def environment(env: Mapping[str, str]) -> dict[str, str]:
+            # What nsys writes meanwhile is then below one folder, and can be weighed.
+            return isolated(env) | ({"TMPDIR": str(report.parent)} if self.whole else {})
+
+        return Under(command, environment)
+
+    def excess(self, report: Path) -> Reason | None:
+        """Why nsys is to be ended: what it writes to the report's folder passes what is read of it."""
+        if (size := nsys_command.used(report.parent)) <= nsys_command.SIZE:
+            return None
+        return Reason(kind="memory", text=_too_large("nsys and the command under it wrote", size))
 
     def path(self, report: Path, name: str) -> str | None:
         """Nsys writes one report for all."""
@@ -85,6 +104,10 @@ class Nsys(Profiler[Trace]):
         fault = nsys_command.classify(code, _end_of(log), raw, signal=killer, timed_out=ended is None)
         if not raw.is_file():
             return Read(general=[fault] if fault else [])
+        if (size := raw.stat().st_size) > nsys_command.SIZE:
+            raw.unlink()
+            text = _too_large("nsys wrote a report of", size)
+            return Read(general=[Fault(tool="nsys", kind="crash", text=text, remedy=SMALLER)])
         try:
             with log.open("ab") as handle:
                 subprocess.run(
@@ -95,15 +118,16 @@ class Nsys(Profiler[Trace]):
         except subprocess.TimeoutExpired:
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
-        found = nsys.read(export, names)
+        found = nsys.read(export, None if self.whole else names)
         refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
         for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
             del found.traces[name]
-            found.faults[name] = _BLIND
+            found.faults[name] = _BLIND_COMMAND if self.whole else _BLIND
         general = [
             *([fault] if fault else []),
+            *(_cut() for trace in found.traces.values() if self.whole and _ran_on(trace)),
             *refused,
             *(one for one in found.general if one not in found.faults.values()),
         ]
@@ -113,10 +137,10 @@ class Nsys(Profiler[Trace]):
         """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
         scan of its export finds no secret."""
         assert self.keep is not None
-        held = nsys_command.contains(export, nsys_command.secrets(dict(os.environ))) if self.keep.raw else []
+        held = nsys_privacy.contains(export, nsys_privacy.secrets(dict(os.environ))) if self.keep.raw else []
         if self.keep.raw and not held:
             shutil.copyfile(raw, self.keep.folder / raw.name)
-        nsys_command.scrub(export)
+        nsys_privacy.scrub(export)
         refused = perfetto.write(export, self.keep.folder / f"{export.stem}.timeline.json.gz")
         shutil.copyfile(export, self.keep.folder / export.name)
         if not held:
@@ -131,6 +155,28 @@ _BLIND = Fault(
     text="nsys recorded the executions, and no call of the CUDA API in them",
     remedy="another nsys version may help; torch.profiler is asked instead",
 )
+_BLIND_COMMAND = Fault(
+    tool="nsys",
+    kind="empty",
+    text="nsys recorded the command, and no call of the CUDA API in it",
+    remedy="another nsys version may help; write device: cpu where the command does not use the GPU",
+)
+SMALLER = "let it do less: fewer steps, or fewer shapes"
+"""What mends a process that is too much for a profiler."""
+
+
+def _too_large(what: str, size: int) -> str:
+    return f"{what} {size / 2**30:.1f} GiB, more than {nsys_command.SIZE / 2**30:.1f} GiB"
+
+
+def _ran_on(trace: Trace) -> bool:
+    """Whether recording ended before the process did. A duration is kept to the millisecond (seen with 2023.4)."""
+    return trace.wall >= 0.99 * nsys_command.DURATION
+
+
+def _cut() -> Fault:
+    text = f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on"
+    return Fault(tool="nsys", kind="incomplete", text=text, remedy=SMALLER)
 
 
 def _blind(trace: Trace) -> bool:
@@ -140,7 +186,7 @@ def _blind(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a launch; one start for all cases of an arm, one execution of each."""
+    """Nsight Compute around a launch; one start for all cases of an arm, one execution of each. Or around a command."""
 
     installed: InstalledNcu
     chip: str
@@ -149,13 +195,18 @@ class Ncu(Profiler[Counters]):
     sections: tuple[str, ...]
     """Sections of ncu, for its rules."""
     seconds: float
+    whole: bool = False
+    """Whether all that the process launches is counted, under the name ""."""
+    kernels: str | None = None
+    """A regular expression for the functions that are profiled; None for all."""
+    launches: int = LAUNCHES
     keep: Keep | None = None
     tool: Tool = "ncu"
     executions: int = 1
     window: bool | None = True
 
     def under(self, report: Path) -> Under:
-        """How a launch is started under ncu."""
+        """How a launch or a command is started under ncu."""
 
         def command(argv: list[str]) -> list[str]:
             return ncu_command.command(
@@ -165,10 +216,15 @@ class Ncu(Profiler[Counters]):
                 log=report.with_suffix(".log"),
                 metrics=chips.metrics_for(self.names, self.chip),
                 sections=self.sections,
-                launches=LAUNCHES,
+                launches=self.launches,
+                kernels=self.kernels,
+                capture=not self.whole,
             )
 
         return Under(command, isolated)
+
+    def excess(self, report: Path) -> None:
+        """Ncu writes what it counted, and no more than `launches` of it."""
 
     def path(self, report: Path, name: str) -> str | None:
         """Ncu writes one report for all."""
@@ -188,7 +244,10 @@ class Ncu(Profiler[Counters]):
         if not raw.is_file():
             nothing = Fault(tool="ncu", kind="empty", text="ncu wrote no report", remedy=f"see logs/{log.name}")
             return Read(general=[fault or nothing])
-        found = ncu.read(raw, ranges=names, names=self.names, most=LAUNCHES, ncu=self.installed.path)
+        ranges = None if self.whole else names
+        found = ncu.read(
+            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, ncu=self.installed.path
+        )
         if self.keep is not None and self.keep.raw:
             shutil.copyfile(raw, self.keep.folder / raw.name)
         raw.unlink(missing_ok=True)

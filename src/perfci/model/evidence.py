@@ -6,7 +6,7 @@ from pydantic import Field
 
 from perfci.model.base import Document
 
-Tool = Literal["nsys", "ncu", "torch.profiler"]
+Tool = Literal["nsys", "ncu", "torch.profiler", "cuobjdump"]
 FaultKind = Literal[
     "absent",  # the tool is not installed
     "forbidden",  # counters or tracing are not permitted
@@ -154,11 +154,35 @@ class Counters(Document):
     """Longest first."""
 
 
+class KernelCode(Document):
+    """The machine code of a kernel. Counts are of instructions as they stand, not as they are executed."""
+
+    name: str = Field(max_length=2000)
+    """As the trace has it."""
+    arch: str
+    """Such as `sm_90a`."""
+    tensor: dict[str, int] = Field(default_factory=dict)
+    """Instructions of the tensor cores by opcode; empty where there is none."""
+    local_loads: int = 0
+    local_stores: int = 0
+    """Of local memory: spilled registers, and arrays that are indexed at run time."""
+    registers: int | None = None
+    """A thread; None where the tool does not tell them, as all of these."""
+    stack: int | None = None
+    """Bytes a thread."""
+    shared: int | None = None
+    """Bytes a block, static; from 9.0 on the driver's 1 KiB is among them."""
+
+
 class Evidence(Document):
     """Everything that profilers saw of one case in one arm."""
 
+    reports: int | None = Field(None, ge=1)
+    """Of a command, which profilers see as a whole: how many cases it reports. None for a kernel."""
     trace: Trace | None = None
     counters: Counters | None = None
+    code: list[KernelCode] = Field(default_factory=list)
+    """Of the trace's kernels that the arm itself built or compiled, where there are no counters; others are absent."""
     metrics: dict[str, Finite] = Field(default_factory=dict)
     """Values of the catalogue's trace, counters and static tiers, of one execution."""
     faults: list[Fault] = Field(default_factory=list)

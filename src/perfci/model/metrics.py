@@ -106,6 +106,9 @@ CATALOGUE: dict[str, Metric] = {
         ),
     )
 }
+UNSEEN_OF_COMMANDS = frozenset({"device_busy", "launch_overhead", "peak_memory"})
+"""What profilers cannot tell of a command: its process starts and ends, and the profiler with it, within what they
+record, and no check allocates its inputs."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of an NVTX range of the user's own within the case."""
 

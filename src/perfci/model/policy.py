@@ -1,11 +1,12 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from perfci.model.base import DeviceKind, Document
+from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.units import (
     FLOP_UNITS,
@@ -14,6 +15,7 @@ from perfci.model.units import (
     TIME_UNITS,
     Duration,
     Percent,
+    Price,
     Size,
     parse,
 )
@@ -118,6 +120,9 @@ class Command(Document):
     """Which device the command needs."""
     timeout: Duration | None = None
     """For one execution; the policy's own by default."""
+    kernels: Regex | None = None
+    """Which kernels ncu profiles, as its `--kernel-name regex:` takes it: a regular expression that is found in the
+    names of functions, without arguments. All by default."""
 
 
 def _unique(commands: list[Command]) -> list[Command]:
@@ -170,10 +175,21 @@ class Policy(Document):
     """Seed of inputs and schedule."""
     mode: Literal["gate", "observe"] = "gate"
     """`observe` judges and never fails."""
+    gpu_hour: Price | None = None
+    """What an hour on the GPU costs, such as `3.50 USD`: reports then say what the run cost."""
     metrics: dict[Name, CustomMetric] = Field(default_factory=dict)
     """Metrics that commands report themselves."""
     limits: list[Limit] = Field(default_factory=list)
     """What must hold."""
+    ignore: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
+        default_factory=list
+    )
+    """Globs on paths, such as `docs/*` or `*.md`: in CI a change to nothing but these passes without being measured,
+    where base says so."""
+
+    def ignores(self, files: Sequence[str]) -> bool:
+        """Whether a change to `files`, paths from the root of the repository, need not be measured."""
+        return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
 
     @model_validator(mode="after")
     def _metrics_known(self) -> "Policy":

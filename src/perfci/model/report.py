@@ -7,6 +7,7 @@ from pydantic import Field
 from perfci.model.base import ArmName, DeviceKind, Document
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.results import Arm, Check, Reason, Work
+from perfci.model.units import Price
 
 Class = Literal[
     "regression", "violation", "missing", "failed", "changed", "clock", "inconclusive", "invalid",
@@ -142,6 +143,8 @@ class KernelRow(Document):
     """A kernel of a case in both arms: launches and device seconds of one execution; None where an arm lacks it."""
 
     name: str
+    short: str = ""
+    """Shortened for people, and still another for each kernel of the case."""
     base_count: float | None = None
     head_count: float | None = None
     base_seconds: float | None = None
@@ -198,6 +201,8 @@ class Report(Document):
     started: str
     seconds: float
     measuring_seconds: float
+    gpu_hour: Price | None = None
+    """What an hour on the GPU costs, as the policy says."""
     pairs: int = 0
     """Launch pairs of the case that took most."""
     noise: float | None = None

@@ -9,6 +9,7 @@ from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
+from perfci.model.units import Price
 
 ReasonKind = Literal[
     "absent",  # the arm does not declare the case
@@ -231,6 +232,8 @@ class Results(Document):
     policy_digest: str = ""
     """Digest of the limits, budget and mode that the plan was made from."""
     gate: Literal["gate", "observe"] = "gate"
+    gpu_hour: Price | None = None
+    """What an hour on the GPU costs, as the policy says."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
     cases: list[Case] = Field(default_factory=list)

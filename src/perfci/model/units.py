@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+_PRICE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,4})?) ([A-Z]{3})")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 TIME_UNITS = {
@@ -72,6 +73,19 @@ def parse_size(value: Any) -> int:
     return int(size)
 
 
+def parse_price(value: Any) -> tuple[float, str]:
+    """`"3.50 USD"` → (3.5, `USD`). Raises ValueError otherwise."""
+    match = _PRICE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no price: write it like '3.50 USD'")
+    return float(match[1]), match[2]
+
+
+def _price(value: Any) -> str:
+    parse_price(value)
+    return str(value)
+
+
 def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
     for name in keep:
         number = round(value / units[name], 9)
@@ -105,6 +119,13 @@ Size = Annotated[
     PlainSerializer(lambda v: f"{v}B", return_type=str),
     _written(SIZE_UNITS, ["8GiB", "500MB"]),
 ]
+
+Price = Annotated[
+    str,
+    BeforeValidator(_price),
+    WithJsonSchema({"type": "string", "pattern": f"^{_PRICE.pattern}$", "examples": ["3.50 USD"]}),
+]
+"""An amount of money with its currency's code (ISO 4217)."""
 
 
 def significant(value: float, digits: int = 3) -> str:

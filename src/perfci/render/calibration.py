@@ -62,7 +62,7 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
 
 def render(calibration: Calibration) -> str:
     """`calibration.md`."""
-    lines = [f"### {prose(calibration.sentence)}", "", cell(_machine(calibration)), ""]
+    lines = [f"### {prose(calibration.sentence)}", "", prose(_machine(calibration, "`")), ""]
     for title, texts in (("", calibration.warnings), ("Notes", calibration.notes)):
         lines += [f"**{title}**", ""] if title and texts else []
         lines += [f"- {prose(text, 600)}" for text in texts] + ([""] if texts else [])
@@ -80,11 +80,11 @@ def render(calibration: Calibration) -> str:
     return "\n".join(lines)
 
 
-def _machine(calibration: Calibration) -> str:
+def _machine(calibration: Calibration, quote: str = "") -> str:
     facts = calibration.fingerprint
     devices = [facts.devices.get(kind, kind) for kind in calibration.machines]
     driver = [f"driver {facts.driver}"] if facts.driver and "cuda" in calibration.machines else []
-    commit = f"{calibration.commit[:10]} against itself" if calibration.commit else "HEAD against itself"
+    commit = f"{quote}{calibration.commit[:10]}{quote} against itself" if calibration.commit else "HEAD against itself"
     pairs = max((case.pairs for case in calibration.cases), default=0)
     return " · ".join([*devices, *driver, commit, f"{pairs} pairs", _time(calibration.seconds)])
 

@@ -14,7 +14,9 @@ _ACTIVE = str.maketrans(
 _BREAK = "&#8203;"
 """A zero-width space, written as an entity: keeps GitHub from making links and mentions of what follows."""
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
+_COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
+_URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
 _FORMULA = "=+-@\t\r＝＋－＠"
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
@@ -59,7 +61,7 @@ def shorten(text: str, limit: int, middle: bool = False) -> str:
 def markdown(text: str, limit: int = 300) -> Safe:
     """Plain text inside GitHub Markdown: a sentence, a list item or a table cell.
 
-    Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`), autolink, HTML,
+    Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML,
     mathematics, list or heading.
     """
     return _escaped(shorten(visible(text), limit))
@@ -67,6 +69,7 @@ def markdown(text: str, limit: int = 300) -> Safe:
 
 def _escaped(text: str, begins: bool = True) -> Safe:
     escaped = _LINKS.sub(lambda match: match[0] + _BREAK, text.translate(_ACTIVE))
+    escaped = _COMMITS.sub(lambda match: _BREAK.join(re.findall(".{1,6}", match[0])), escaped)
     leading = _LEADING.match(escaped) if begins else None
     if leading:
         # `-`, `+` and `=` themselves, or the `.` and `)` behind a number
@@ -117,9 +120,16 @@ def xml(text: str, limit: int = 2000) -> str:
     return shorten(visible(text), limit)
 
 
-def fence(text: str) -> Safe:
-    """A fenced code block of one command line that nothing inside can close; its spaces stay as they are."""
-    shown = _shown(text)
+def link(text: str, url: str, near: str) -> Safe:
+    """`[text](url)` where `url` lies on the site of the address `near`; else the text alone."""
+    there, here = _URL.fullmatch(url), _URL.fullmatch(near)
+    shown = markdown(text, 100)
+    return Safe(f"[{shown}]({url})") if there and here and there[1] == here[1] and shown else shown
+
+
+def fence(*lines: str) -> Safe:
+    """A fenced code block of command lines that nothing inside can close; their spaces stay as they are."""
+    shown = "\n".join(map(_shown, lines))
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)
     return Safe(f"{mark}sh\n{shown}\n{mark}")

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfci.model.base import ARMS, ArmName, DeviceKind
-from perfci.model.report import CLASSES, CaseFacts, Class, Measured, Report, Row, Stats
-from perfci.model.units import show, show_change, significant
+from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Class, Measured, Report, Row, Stats
+from perfci.model.units import parse_price, show, show_change, significant
 from perfci.render.escape import visible
 from perfci.render.facts import contract, device_facts
 from perfci.render.words import class_count, count, direction, duration, half_width, percent, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
+MOST_EVIDENCE = 20
+"""Cases whose evidence is shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
 
@@ -73,6 +75,20 @@ class View:
     def improvements(self) -> list[Row]:
         """Rows that got better."""
         return [row for row in self.report.rows if row.class_ == "improvement" and row.effect == "pass"]
+
+    @cached_property
+    def without_base(self) -> list[Row]:
+        """Rows of cases that base does not have: limits on their change have nothing to hold against."""
+        return [row for row in self.report.rows if row.class_ == "added"]
+
+    @cached_property
+    def icon(self) -> str:
+        """The verdict as one sign."""
+        if self.report.verdict == "error":
+            return "⛔"
+        if self.report.verdict == "fail":
+            return "❌"
+        return "⚠️" if self.warnings or self.failing else "✅"
 
     @staticmethod
     def passed_over(row: Row) -> bool:
@@ -237,7 +253,7 @@ class View:
 
     @cached_property
     def effort(self) -> list[str]:
-        """`16 pairs`, `noise 0.2 %`, `measured for 2 min 40 s`, `3 min 5 s in all`."""
+        """`16 pairs`, `noise 0.2 %`, `measured for 2 min 40 s`, `3 min 5 s of GPU, 0.18 USD`."""
         report = self.report
         parts = []
         if report.pairs:
@@ -247,8 +263,16 @@ class View:
             parts.append(f"noise {significant(report.noise * 100, 2)} %")
         if report.measuring_seconds:
             parts.append(f"measured for {duration(report.measuring_seconds)}")
-        parts.append(f"{duration(report.seconds)} in all")
+        parts.append(f"{duration(report.seconds)} {'of GPU' if 'cuda' in self.kinds else 'in all'}{self._cost}")
         return parts
+
+    @property
+    def _cost(self) -> str:
+        """`, 0.18 USD`: of the time in which the run held a GPU; empty where the policy names no price."""
+        if self.report.gpu_hour is None or "cuda" not in self.kinds:
+            return ""
+        amount, currency = parse_price(self.report.gpu_hour)
+        return f", {amount * self.report.seconds / 3600:.2f} {currency}"
 
     @cached_property
     def sentence(self) -> str:
@@ -260,6 +284,17 @@ class View:
             if found and before[-1:] in ("", " ") and after[:1] in ("", " ", ":", ",") and "`" not in name:
                 return f"{before}`{name}`{after}"
         return sentence
+
+    @cached_property
+    def evidence(self) -> list[CaseEvidence]:
+        """What profilers saw, of the cases whose rows are worst."""
+        return self.report.evidence[:MOST_EVIDENCE]
+
+    @cached_property
+    def shortened(self) -> list[tuple[str, str]]:
+        """Kernels whose names the evidence shortens: short and full name, each pair once."""
+        kernels = (kernel for case in self.evidence for kernel in case.kernels)
+        return list(dict.fromkeys((one.short, one.name) for one in kernels if one.short not in ("", one.name)))
 
     @cached_property
     def remarks(self) -> list[str]:
@@ -305,11 +340,11 @@ class View:
 
     @cached_property
     def environment(self) -> list[tuple[str, str]]:
-        """Facts of machine, tools and code as name and value."""
+        """Facts of machine, tools and code as name and value; names to copy stand between backticks."""
         report, facts = self.report, self.report.fingerprint
         pairs = [(f"device ({kind})", name) for kind, name in sorted(facts.devices.items()) if name != facts.cpu]
         pairs += [
-            ("GPU UUID", facts.uuid or ""),
+            ("GPU UUID", _name(facts.uuid)),
             ("driver", facts.driver or ""),
             (
                 "torch",
@@ -328,9 +363,13 @@ class View:
                 built = f"built in {duration(code.build_seconds)}" if code.build_seconds else ""
                 state = "with uncommitted changes" if code.dirty else ""
                 named = code.ref if code.ref != code.commit else ""
-                pairs.append((arm, ", ".join(filter(None, (code.commit, named, code.subject, state, built)))))
-        pairs += [("limits", f"of {report.policy_from}"), ("started", report.started), ("run", report.run)]
+                pairs.append((arm, ", ".join(filter(None, (_name(code.commit), named, code.subject, state, built)))))
+        pairs += [("limits", f"of {report.policy_from}"), ("started", report.started), ("run", _name(report.run))]
         return [(name, value) for name, value in pairs if value]
+
+
+def _name(text: str | None) -> str:
+    return f"`{text}`" if text and "`" not in text else text or ""
 
 
 def by_class(rows: Iterable[Row]) -> str:

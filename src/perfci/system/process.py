@@ -266,15 +266,25 @@ class Parent:
         log: Path,
         timeout: float,
         cores: Sequence[int] = (),
+        watch: Callable[[], Reason | None] | None = None,
     ) -> Exit:
-        """Run a program to its end. Raises Died when it outlasts `timeout` seconds or the memory limit."""
+        """Run a program to its end. Raises Died when it outlasts `timeout` seconds or the memory limit, or where
+        `watch`, which is asked meanwhile, has a reason to end it."""
         ident = self._ident()
         pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
-        self._wait(ident, pid, timeout, None)
+        self._wait(ident, pid, timeout, None, watch)
         return self._exits.pop(ident)
 
-    def _wait(self, ident: int, pid: int, timeout: float, channel: Channel | None) -> None:
-        """Until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory."""
+    def _wait(
+        self,
+        ident: int,
+        pid: int,
+        timeout: float,
+        channel: Channel | None,
+        watch: Callable[[], Reason | None] | None = None,
+    ) -> None:
+        """Until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory, or where
+        `watch` says why."""
         deadline = time.monotonic() + timeout
         look = time.monotonic() + POLL
         watched: list[Any] = [self.control, *([channel] if channel else [])]
@@ -292,6 +302,9 @@ class Parent:
                     allowed = f"{self.memory_limit / 2**30:.1f} GiB allowed"
                     text = f"used {used / 2**30:.1f} GiB of memory, more than the {allowed}"
                     raise Died(Reason(kind="memory", text=text))
+                if watch is not None and (reason := watch()) is not None:
+                    self.kill(ident)
+                    raise Died(reason)
             ready = select.select(watched, [], [], min(deadline, look) - now)[0]
             if channel is not None and channel in ready:
                 return

@@ -265,7 +265,6 @@ class Launch:
         if message["on"]:
             self.capture.enter_context(profile.capture(message["device"] == "cuda"))
         else:
-            time.sleep(profile.FLUSHED)
             self.capture.close()
         return {}
 
@@ -275,7 +274,7 @@ class Launch:
         With `window` the profiler records these executions alone. With `path` there is no profiler but torch's own,
         which writes its trace there.
         """
-        kernel, device = self.kernels[message["kernel"]], message["device"]
+        kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
         cuda = device == "cuda"
         one = bench.prepare(kernel, message["params"], device, message["seed"], 0, False)
         try:
@@ -283,8 +282,9 @@ class Launch:
             name, executions = message["name"], message["executions"]
             if message.get("path"):
                 return {"marked": "torch.profiler", **kineto.profile(one.fn, executions, message["path"], device)}
-            with profile.capture(cuda) if message["window"] else contextlib.nullcontext():
-                marked = profile.execute(one.fn, name, executions)
+            with profile.capture(cuda) if window else contextlib.nullcontext():
+                # Where the window ends with the case, a range may hold what all threads do.
+                marked = profile.execute(one.fn, name, executions, threads=bool(window))
             if cuda:
                 sys.modules["torch"].cuda.synchronize()
             return {"marked": marked}

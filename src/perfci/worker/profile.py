@@ -9,25 +9,29 @@ from typing import Any, Callable, Optional
 WARM_CALLS = 5
 """Executions before those that count: compilation, autotuning and first allocations are not the case's."""
 
-FLUSHED = 1.0
-"""Seconds before a capture ends: a profiler hands on at intervals what the GPU told it, and some lose the last."""
 
+def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[Any], Any]]:
+    """What opens and closes NVTX ranges here: its name and both functions; the second takes what the first returned.
 
-def marker() -> tuple[str, Callable[[str], Any], Callable[[], Any]]:
-    """What pushes and pops NVTX ranges here: its name and both functions. The name is "" where nothing can.
-
-    torch's own where it is built with CUDA: ranges of the `nvtx` package are lost under some versions of nsys.
+    `threads`: ranges of the whole process, which hold the work of other threads too, such as autograd's. The name is ""
+    where nothing can. torch's own where it is built with CUDA: ranges of the `nvtx` package are lost under some
+    versions of nsys.
     """
     with contextlib.suppress(ImportError):
         import torch
 
         if torch.version.cuda:
-            return "torch.cuda.nvtx", torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+            own = torch.cuda.nvtx
+            if threads:
+                return "torch.cuda.nvtx", own.range_start, own.range_end
+            return "torch.cuda.nvtx", own.range_push, lambda _: own.range_pop()
     try:
         import nvtx
     except ImportError:
-        return "", lambda name: None, lambda: None
-    return "nvtx", nvtx.push_range, nvtx.pop_range
+        return "", lambda name: None, lambda _: None
+    if threads:
+        return "nvtx", nvtx.start_range, nvtx.end_range
+    return "nvtx", nvtx.push_range, lambda _: nvtx.pop_range()
 
 
 @contextlib.contextmanager
@@ -46,15 +50,15 @@ def capture(cuda: bool) -> Iterator[None]:
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def execute(fn: Callable[[], Any], name: str, executions: int) -> str:
+def execute(fn: Callable[[], Any], name: str, executions: int, threads: bool = False) -> str:
     """Execute `fn` that often, one behind the other, each in a range of this name. Returns what marked them."""
-    marked, push, pop = marker()
+    marked, begin, end = marker(threads)
     for _ in range(executions):
-        push(name)
+        opened = begin(name)
         try:
             fn()
         finally:
-            pop()
+            end(opened)
     return marked
 
 

@@ -91,11 +91,13 @@ class Container:
     """What says so."""
     apart: tuple[str, ...]
     """Namespaces that are not those the machine booted with."""
+    layered: bool
+    """Whether / is an overlay, as that of containers which share every namespace with their host."""
 
     @property
     def inside(self) -> bool:
-        """Whether this is a container; a mark without a namespace of its own is an image booted as a machine."""
-        return bool(self.kind and self.apart)
+        """Whether this is a container; a mark with nothing of its own is an image booted as a machine."""
+        return bool(self.kind and (self.apart or self.layered))
 
 
 def container(machine: Machine) -> Container:
@@ -109,7 +111,9 @@ def container(machine: Machine) -> Container:
         if link != f"{name}:[{first}]":
             apart.append(name)
     kind, mark = _mark(machine)
-    return Container(kind, mark, tuple(apart))
+    mounts = map(_MOUNT.fullmatch, (machine.read("/proc/self/mountinfo") or "").splitlines())
+    roots = [mount["kind"] for mount in mounts if mount and mount["point"] == "/"]
+    return Container(kind, mark, tuple(apart), bool(roots) and "overlay" in roots[-1])
 
 
 def _mark(machine: Machine) -> tuple[str, str]:
@@ -134,7 +138,7 @@ def _mark(machine: Machine) -> tuple[str, str]:
 def check_container(machine: Machine) -> Iterator[Finding]:
     """Docker, Podman, Kubernetes or none."""
     seen = machine.known(container)
-    own = f"namespaces of its own: {', '.join(seen.apart)}"
+    own = f"namespaces of its own: {', '.join(seen.apart)}" if seen.apart else "the host's namespaces"
     if seen.inside:
         admin = sys_admin(machine)
         capability = "capabilities not told" if admin is None else f"{'with' if admin else 'without'} CAP_SYS_ADMIN"
@@ -257,7 +261,8 @@ def check_temporary(machine: Machine) -> Iterator[Finding]:
         folder = machine.temporary()
     except FileNotFoundError:
         text = f"no folder for temporary files can be written: neither TMPDIR={named or '(not set)'} nor /tmp"
-        yield fail("temporary folder", text, "set TMPDIR to a folder that can be written")
+        mount = "docker run --tmpfs /tmp:exec, or " if machine.known(container).inside else ""
+        yield fail("temporary folder", text, f"{mount}set TMPDIR to a folder that can be written")
         return
     if named and folder != Path(named):
         yield warn(
@@ -268,7 +273,9 @@ def check_temporary(machine: Machine) -> Iterator[Finding]:
         return
     if hasattr(os, "ST_NOEXEC") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
         text = f"{folder} is mounted noexec: kernels compiled there (Triton, extensions) cannot be loaded"
-        yield fail("temporary folder", text, f"mount -o remount,exec {folder}, or set TMPDIR to another folder")
+        inside = machine.known(container).inside
+        mount = f"docker run --tmpfs {folder}:exec" if inside else f"mount -o remount,exec {folder}"
+        yield fail("temporary folder", text, f"{mount}, or set TMPDIR to another folder")
         return
     yield _space(
         "temporary folder", f"for temporary files in {folder}", folder, "free space, or set TMPDIR to another disk"

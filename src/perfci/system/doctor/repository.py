@@ -11,10 +11,14 @@ from perfci.system.doctor.machine import Machine, Said, fail, ok, warn
 
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""
+DUBIOUS = "dubious ownership"
+"""What git before 2.38 says of a repository of another user."""
 _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@]*:[^\s/@]+@", re.IGNORECASE)
 # A user's name alone is no secret, but tokens are written there too: GitHub's and GitLab's by their prefixes.
 _TOKEN = re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}")
 _HEADER = re.compile(r"http\.(.*\.)?extraheader")
+_INCLUDE = re.compile(r"include(if\..*)?\.path", re.DOTALL)
+_HELPER = re.compile(r"credential\.(.*\.)?helper", re.DOTALL)
 _AUTHORISING = re.compile(r"\s*(authorization|private-token|cookie)\s*:", re.IGNORECASE)
 
 
@@ -42,9 +46,16 @@ def _git(machine: Machine, *args: str) -> Said:
     env = {
         name: value for name, value in machine.env.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     }
+    # As perfci does when it measures, another user's repository is read; git before 2.38 refuses it all the same.
     return machine.run(
-        ["git", *args], env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}, cwd=machine.where
+        ["git", "-c", "safe.directory=*", *args],
+        env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+        cwd=machine.where,
     )
+
+
+def _trust(machine: Machine) -> str:
+    return f"git config --global --add safe.directory '{machine.where}'"
 
 
 def check_git(machine: Machine) -> Iterator[Finding]:
@@ -59,9 +70,8 @@ def check_git(machine: Machine) -> Iterator[Finding]:
     name = version.out.strip().replace("git version ", "git ")
     repo, said = machine.known(repository)
     if repo is None:
-        if "dubious ownership" in said.err:
-            remedy = f"git config --global --add safe.directory '{machine.where}'"
-            yield warn("git", f"{name}; {machine.where} belongs to another user", remedy)
+        if DUBIOUS in said.err:
+            yield warn("git", f"{name}; {machine.where} belongs to another user", _trust(machine))
         elif "not a git repository" in said.err:
             yield warn("git", f"{name}; {machine.where} is in no repository", "git init, and commit; or use perfci run")
         else:
@@ -77,16 +87,20 @@ def check_token(machine: Machine) -> Iterator[Finding]:
     """Secrets in the repository's configuration and those of its submodules: named, never shown."""
     if machine.which("git") is None:
         return
-    repo, _ = machine.known(repository)
+    repo, said = machine.known(repository)
     if repo is None:
+        if DUBIOUS in said.err:
+            yield warn("token", f"not looked for: git refuses {machine.where}", _trust(machine))
         return
     files = configurations(repo)
     found, unread = [], []
-    for file in files:
-        said = _git(machine, "config", "--file", str(file), "--includes", "--list", "-z")
+    for file in files:  # grows by what is included: git itself follows a condition only where it holds just now
+        said = _git(machine, "config", "--file", str(file), "--list", "-z")
         if not said.fine:
             unread.append(str(file))
-        found += [f"{word} in {_short(file, repo)}" for word in secrets(said.out.split("\0"))]
+        entries = said.out.split("\0")
+        found += [f"{word} in {_short(file, repo)}" for word in secrets(entries)]
+        files += [path for path in included(entries, file) if path.is_file() and path not in files][:MOST_CONFIGS]
     if found:
         yield fail(
             "token",
@@ -105,8 +119,10 @@ def check_token(machine: Machine) -> Iterator[Finding]:
 
 
 def configurations(repo: Repo) -> list[Path]:
-    """The repository's own configuration, its worktree's, and those of its submodules."""
-    found = [file for file in (repo.common / "config", repo.common / "config.worktree") if file.is_file()]
+    """The repository's own configuration, its worktrees', and those of its submodules."""
+    named = [repo.common / "config", repo.common / "config.worktree"]
+    named += sorted(repo.common.glob("worktrees/*/config.worktree"))
+    found = [file for file in named if file.is_file()]
     for folder, folders, names in os.walk(repo.common / "modules"):
         folders[:] = sorted(set(folders) - {"objects", "refs", "logs", "hooks", "info"})
         if "config" in names and "HEAD" in names:
@@ -116,16 +132,33 @@ def configurations(repo: Repo) -> list[Path]:
     return found
 
 
+def included(entries: Sequence[str], file: Path) -> list[Path]:
+    """The files that entries of `file` include, on a condition or without."""
+    found = []
+    for entry in entries:
+        key, _, value = entry.partition("\n")
+        if _INCLUDE.fullmatch(key):
+            found.append(file.parent / Path(value).expanduser())
+    return found
+
+
+def is_credential(text: str) -> bool:
+    """Whether `text` holds a password of a URL or a token, as far as their form tells."""
+    return bool(_PASSWORD.search(text) or _TOKEN.search(text))
+
+
 def secrets(entries: Sequence[str]) -> list[str]:
     """What of `KEY\\nVALUE` entries is a secret, in words that do not show it."""
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
-        if _PASSWORD.search(key) or _TOKEN.search(key):  # url.https://user:password@….insteadOf
+        if is_credential(key):  # url.https://user:password@….insteadOf
             found.append(f"a credential in the name of {key.split('.')[0]}.….{key.rsplit('.', 1)[-1]}")
         elif _HEADER.fullmatch(key) and _AUTHORISING.match(value):
             found.append(key)
-        elif _PASSWORD.search(value) or _TOKEN.search(value):
+        elif _HELPER.fullmatch(key) and value.split()[:1] == ["store"]:
+            found.append(f"{key}, which keeps credentials in a file")
+        elif is_credential(value):
             found.append(f"a credential in the value of {key}")
     return found
 

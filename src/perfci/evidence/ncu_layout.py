@@ -1,0 +1,87 @@
+"""The layout of a report of ncu (`.ncu-rep`): a magic, then protobuf headers with payloads behind them.
+
+See extras/FileFormat/ProfilerReport.proto of Nsight Compute.
+"""
+
+import mmap
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAGIC = b"NVR\0"
+LAYOUT = 7
+"""Version of the file format, as of ncu 2025.3."""
+RESULTS, PAYLOAD = (2, 7, 8, 9), 5
+"""Fields of BlockHeader: results of kernels, ranges, command lists and graphs; bytes of payload."""
+_WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A header and its payload: from `begin` up to `end`, in bytes."""
+
+    begin: int
+    end: int
+    header: Mapping[int, int]
+    """Field → number."""
+
+
+def blocks(content: mmap.mmap) -> list[Block] | None:
+    """The file header and the blocks of a report, in order; None where it does not end with one, as one that was cut.
+
+    After the magic come a FileHeader and blocks: the size of the header in 4 bytes, the header, a block's payload.
+    Behind a file header of a layout that perfci does not know there is nothing.
+    """
+    found: list[Block] = []
+    at = len(MAGIC)
+    while at < len(content):
+        end = at + 4 + int.from_bytes(content[at : at + 4], "little")
+        header = _fields(content[at + 4 : end]) if at + 4 < end <= len(content) else None
+        if header is None:
+            return None
+        if found:
+            end += header.get(PAYLOAD, 0)
+        found.append(Block(at, end, header))
+        if found[0].header.get(1) != LAYOUT:
+            return found
+        at = end
+    return found if found and at == len(content) else None
+
+
+def written_by(content: mmap.mmap) -> str:
+    """Version of the ncu that wrote the report, such as `2025.3.1`; empty where it does not tell."""
+    match = _WRITTEN_BY.search(content)
+    return "" if match is None else ".".join(match[1].decode().split(".")[:3])
+
+
+def _fields(message: bytes) -> dict[int, int] | None:
+    """The numbers in a protobuf message (protobuf.dev/programming-guides/encoding); None where it is none."""
+    found: dict[int, int] = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while shift < 70 and at < len(message):
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+        raise ValueError
+
+    try:
+        while at < len(message):
+            key = varint()
+            kind = key & 7
+            if kind == 0:
+                found[key >> 3] = varint()
+            elif kind in (1, 2, 5):
+                length = varint() if kind == 2 else {1: 8, 5: 4}[kind]
+                at += length
+            else:
+                return None
+    except ValueError:
+        return None
+    return found if at == len(message) else None

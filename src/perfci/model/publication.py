@@ -1,0 +1,92 @@
+"""What is said of a pull request: where the numbers come from, and the judgement of every matrix job that has some."""
+
+from pydantic import Field
+
+from perfci.model.base import Document
+from perfci.model.report import Report
+
+ACCEPT_LABEL = "perf-regression-accepted"
+ACCEPT_LINE = "Perf-Accepted"
+"""What accepts a failing verdict: a label, and the line of the description that gives the reason."""
+
+
+class Origin(Document):
+    """The run that measured. A publisher fills it from GitHub's API, never from an artifact."""
+
+    repository: str
+    """`owner/name`, of the base."""
+    pull_request: int | None = None
+    """None for a push, a schedule or a dispatch."""
+    event: str = ""
+    """What started the run: `pull_request`, `push`, …"""
+    head_sha: str
+    head_ref: str = ""
+    base_ref: str = ""
+    fork: bool = False
+    """Whether the head lies in another repository."""
+    run_id: int
+    attempt: int = 1
+    run_url: str = ""
+
+
+class Artifact(Document):
+    """Files of the run that people can fetch while GitHub keeps them."""
+
+    name: str
+    url: str
+    expires: str = ""
+    """ISO 8601, UTC; empty where it is not known."""
+    bytes: int = 0
+
+
+class Acceptance(Document):
+    """Who took a failing verdict upon themselves."""
+
+    by: str
+    """Login, without `@`."""
+    at: str
+    """ISO 8601, UTC."""
+    reason: str = ""
+    """From a line `Perf-Accepted: …` of the pull request's description."""
+
+
+class Attempt(Document):
+    """An earlier measurement of the same head."""
+
+    run_id: int
+    attempt: int
+    sentence: str
+    """Its verdict."""
+    url: str = ""
+
+
+class Shard(Document):
+    """One job that measured: a matrix of GPUs gives several."""
+
+    name: str = ""
+    """What tells it from the others, such as `h100`; empty where there is one."""
+    report: Report
+    """Judged anew by the publisher, with the limits of the base branch."""
+    artifacts: list[Artifact] = Field(default_factory=list)
+
+
+class Publication(Document):
+    """Everything that the comment, the check run and the summary say."""
+
+    suite: str = "perfci"
+    """Tells the comments of several suites of one repository apart."""
+    origin: Origin
+    shards: list[Shard] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+    """What kept a job that should have measured from being heard, one line each."""
+    acceptance: Acceptance | None = None
+    attempts: list[Attempt] = Field(default_factory=list)
+    """Earlier ones of this head, oldest first."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed or accepted, 1 failed, 3 where a job has no numbers: an infrastructure fault outranks a failure."""
+        codes = [shard.report.exit_code for shard in self.shards]
+        if self.missing or not codes or 3 in codes:
+            return 3
+        return 1 if 1 in codes and self.acceptance is None else 0

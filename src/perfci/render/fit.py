@@ -1,0 +1,87 @@
+"""Pages of bounded length: what gives way, in which order, and what is left out by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+from perfci.render.escape import Safe
+
+LIMIT = 60_000
+"""Characters of a comment; GitHub refuses more than 65 536."""
+LEAST = 10_000
+
+
+@dataclass(frozen=True)
+class Most:
+    """How many of each a page names; in the order in which they give way."""
+
+    remarks: int = 12
+    """Of each job."""
+    attempts: int = 5
+    rows: int = 20
+    """Over all jobs."""
+    files: int = 20
+    missing: int = 10
+    jobs: int = 32
+
+    def less(self) -> "Most | None":
+        """Half of what gives way next; None where nothing is left to give."""
+        for field in fields(self):
+            number: int = getattr(self, field.name)
+            if number:
+                return replace(self, **{field.name: number // 2})
+        return None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A folded section: what it is called when it must be left out, of which job it is, and its Markdown."""
+
+    name: str
+    text: Safe
+    job: int = 0
+
+
+class Page(Protocol):
+    """A text whose parts can be left out."""
+
+    def folds(self, most: Most) -> list[Fold]:
+        """The folded sections, those to keep first in front."""
+
+    def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
+        """The page with `kept`, naming what was `dropped`. Never longer for a fold that is dropped."""
+
+
+def fit(page: Page, limit: int) -> str:
+    """The page in at most `limit` characters, always whole; what was left out to keep to it is named.
+
+    Folds go first, from the last one on (those that fit after all stay), then what `Most` counts. Raises
+    ValueError for a limit under 10 000, and where what is left, verdict, counts and commands, is longer still: a
+    report's never is, and a comment's is not at 20 000, however hostile the text.
+    """
+    if limit < LEAST:
+        raise ValueError(f"limit={limit}: a page needs at least {LEAST} characters")
+    most = Most()
+    folds = page.folds(most)
+    bare = page.text(most, [], folds)
+    while len(bare) > limit:
+        less = most.less()
+        if less is None:
+            raise ValueError(f"limit={limit}: the shortest page has {len(bare)} characters")
+        most, folds = less, page.folds(less)
+        bare = page.text(most, [], folds)
+    kept = _fitting(folds, limit - len(bare))
+    evidence = {fold.job for fold in kept if fold.name == "evidence"}
+    kept = [fold for fold in kept if fold.name != "kernel names" or fold.job in evidence]  # names in the evidence
+    return page.text(most, kept, [fold for fold in folds if fold not in kept])
+
+
+def _fitting(folds: Sequence[Fold], room: int) -> list[Fold]:
+    """The sections that fit into `room` characters: dropped from the last on, taken back where they fit."""
+    kept = list(folds)
+    while kept and sum(len(fold.text) + 1 for fold in kept) > room:
+        kept.pop()
+    for fold in folds[len(kept) :]:
+        if sum(len(other.text) + 1 for other in kept) + len(fold.text) + 1 <= room:
+            kept.append(fold)
+    return kept

@@ -1,0 +1,173 @@
+"""The parts of which Markdown pages are made: tables, folded sections, and the templates that print them."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from perfci.model.report import Row
+from perfci.model.units import show, significant
+from perfci.render import escape, view, words
+from perfci.render.escape import Safe
+from perfci.render.fit import Fold
+from perfci.render.view import View
+
+_MOST_FOLDED = 50
+_NO_BREAK = "\u00a0"
+
+
+def page(template: str, **values: Any) -> str:
+    """A whole page from a template; what it prints is escaped unless it is Safe."""
+    return environment().get_template(template).render(values).rstrip() + "\n"
+
+
+def folds(shown: View) -> list[Fold]:
+    """The folded sections that have something to say, in reading order, with their numbers in the summary."""
+    found = []
+
+    def add(name: str, title: str, body: str) -> None:
+        found.append(Fold(name, Safe(_macro("fold", title, Safe(body)))))
+
+    for name, rows in (("warnings", shown.warnings), ("improvements", shown.improvements)):
+        if rows:
+            one = name[:-1] if len(rows) == 1 else name
+            title = f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name == "warnings" else "")
+            add(name, title, _macro("rows_table", shown, rows[:_MOST_FOLDED], False) + _rest(rows))
+    if shown.report.evidence:
+        many = words.count(len(shown.report.evidence), "case")
+        add("evidence", f"Evidence from profilers: {many}", _macro("evidence", shown))
+    if rows := shown.without_base:
+        many, table = words.count(len(rows), "case"), _macro("added", shown, rows[:_MOST_FOLDED])
+        add("without a baseline", f"{many} without a baseline", table + _rest(rows))
+    if shown.measured:
+        body = _macro("measured", shown)
+        if shown.other_measured:
+            body += _macro("others", shown)
+        add("measured values", words.count(len(shown.measured), "measured case"), body)
+    if shown.device_pairs:
+        add(
+            "CPU against GPU",
+            f"CPU against GPU: {words.count(len(shown.device_pairs), 'case')}",
+            _macro("device_pairs", shown),
+        )
+    if shown.checked:
+        add(
+            "correctness",
+            f"Correctness: {words.count(len(shown.checked), 'case')} checked",
+            _macro("correctness", shown),
+        )
+    if shown.noisy:
+        add("noise", f"Where noise comes from: {words.count(len(shown.noisy), 'case')}", _macro("noise", shown))
+    add("environment", "Environment", _macro("environment", shown))
+    if shown.measured or shown.report.rows:
+        add("method", "How it was measured and decided", _macro("method", shown))
+    if shown.shortened:
+        many = words.count(len(shown.shortened), "kernel")
+        add("kernel names", f"Full names of {many}", _macro("kernel_names", shown))
+    return found
+
+
+def body(shown: View, rows: Sequence[Row], remarks: Sequence[str], kept: Sequence[Fold]) -> Safe:
+    """What is told of one report below its sentence: device, counts, remarks, the rows that fail, folded sections."""
+    return Safe(_macro("body", shown, rows, remarks, [fold.text for fold in kept]).rstrip())
+
+
+def dropped(left_out: Sequence[Fold]) -> list[str]:
+    """Names of sections that were left out, each once."""
+    return list(dict.fromkeys(fold.name for fold in left_out))
+
+
+def _rest(rows: Sequence[Row]) -> str:
+    more = len(rows) - _MOST_FOLDED
+    return f"\n… and {more} more: `report.json` has them all.\n" if more > 0 else ""
+
+
+def _macro(name: str, *arguments: Any) -> str:
+    return str(getattr(environment().get_template("sections.md.j2").module, name)(*arguments))
+
+
+@cache
+def environment() -> Environment:
+    """The templates, and what they may call."""
+    found = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # HTML is not the target: `_finalize` escapes for Markdown
+    )
+    found.filters |= {
+        "markdown": escape.markdown, "code": escape.code, "cell": escape.cell, "prose": escape.prose,
+        "fence": escape.fence, "amount": _amount, "safe": Safe,
+    }  # fmt: skip
+    found.globals |= {
+        "class_count": words.class_count, "count": words.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
+        "show": show, "mark": _mark, "change": _change, "subject": _subject, "why": _why, "tolerance": _tolerance,
+        "percent": _percent, "times": _times,
+    }  # fmt: skip
+    return found
+
+
+def _finalize(value: Any) -> str:
+    """Escape what a template prints, unless it is Safe. Raises TypeError for all but text and integers."""
+    if isinstance(value, Safe):
+        return value
+    if isinstance(value, str) or type(value) is int:
+        # As it stands inside a line: its own spaces at the ends belong to the template.
+        text = str(value)
+        lead, trail = text[: len(text) - len(text.lstrip(" "))], text[len(text.rstrip(" ")) :]
+        return f"{lead}{escape.markdown(text)}{trail}" if text.strip(" ") else text
+    raise TypeError(f"a template prints {value!r}: format it first")
+
+
+_MARKS = {"fail": "❌", "warn": "⚠️", "pass": "✅"}
+
+
+def _mark(row: Row) -> str:
+    return _MARKS[row.effect]
+
+
+def _subject(shown: View, row: Row) -> Safe:
+    """The case, its device where there are several, and the metric."""
+    return Safe(" ".join(filter(None, (escape.code(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
+
+
+def _change(shown: View, row: Row, failing: bool) -> Safe:
+    """The change with its direction; its number in bold where it fails the run."""
+    number, space, rest = shown.change(row).partition(" %")
+    if not (failing and space):
+        return escape.markdown(shown.change(row))
+    return Safe(f"**{_amount(number + space)}**{' ' if rest else ''}{escape.markdown(rest)}")
+
+
+def _why(shown: View, row: Row) -> Safe:
+    """The class and its reason, with where the case stands and its log."""
+    reason = escape.prose(words.because(row)) if row.reason else ""
+    parts = [f"{row.class_}: {reason}" if reason else row.class_]
+    if row.file and row.effect != "pass":
+        parts.append(escape.code(f"{row.file}:{row.line}" if row.line else row.file))
+    log = shown.log(row)
+    if log:
+        parts.append(f"log {escape.code(log)}")
+    return Safe(" · ".join(parts))
+
+
+def _amount(text: str) -> Safe:
+    """A value that stays on one line with its unit; its interval may go to the next."""
+    return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
+
+
+def _times(count: float | None) -> str:
+    return "–" if count is None else f"{significant(count)} ×" if count != int(count) else f"{int(count)} ×"
+
+
+def _percent(share: float | None) -> str:
+    return show(None if share is None else share * 100, "%")
+
+
+def _tolerance(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"

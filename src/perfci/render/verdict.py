@@ -1,0 +1,97 @@
+"""What a publication comes to, over all its jobs: a sign, a sentence, what to do. Plain text, names in backticks."""
+
+from perfci.judge.rows import order
+from perfci.judge.words import NEEDS_A_LOOK
+from perfci.model.publication import Publication
+from perfci.model.report import CLASSES, Class
+from perfci.render.view import View
+from perfci.render.words import class_count, count
+
+NO_RESULTS = "no job handed over results"
+_ADVICE = "Look at the log of the run, mend what it names, and run it again: this says nothing about performance."
+
+
+class Verdict:
+    """The reports of a publication as Views, worst first, and what they come to together."""
+
+    def __init__(self, publication: Publication) -> None:
+        self.publication = publication
+        shards = [(shard, View(shard.report)) for shard in publication.shards]
+        self.shards = sorted(shards, key=lambda one: _severity(one[1]))
+        """Jobs with their Views: failing ones by their worst row, then those without a verdict, then the rest."""
+        self.views = [view for _, view in self.shards]
+        self.missing = publication.missing or ([] if shards else [NO_RESULTS])
+        self.jobs = len(shards) + len(publication.missing)
+        self.failing = [one for one in self.shards if one[1].failing and one[1].report.verdict != "error"]
+        self.silent = len(self.missing) + sum(view.report.verdict == "error" for view in self.views)
+        """Jobs that gave no verdict."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether somebody accepted a failure that there is."""
+        return self.publication.acceptance is not None and any(v.report.exit_code == 1 for v in self.views)
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether a failure waits for somebody to accept it."""
+        return self.publication.exit_code == 1 and self.publication.origin.pull_request is not None
+
+    @property
+    def icon(self) -> str:
+        """The verdict as one sign."""
+        code = self.publication.exit_code
+        if code:
+            return "⛔" if code == 3 else "❌"
+        if self.accepted:
+            return "☑️"
+        return "⚠️" if any(view.warnings or view.failing for view in self.views) else "✅"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its largest gating change."""
+        text = self._one() if self.jobs <= 1 else self._several()
+        plain = text.replace(NEEDS_A_LOOK, "")
+        if self.accepted:
+            return f"Accepted: {plain}"
+        return plain + NEEDS_A_LOOK if plain != text else text
+
+    @property
+    def advice(self) -> str:
+        """What to do now; empty where there is nothing."""
+        lead = self.failing or self.shards
+        if lead and (self.failing or not self.missing):
+            return lead[0][1].report.advice
+        return _ADVICE
+
+    @property
+    def counts(self) -> list[tuple[Class, int]]:
+        """Classes that occur in any job, worst first, with their number of cases."""
+        sums = {name: sum(view.report.counts.get(name, 0) for view in self.views) for name in CLASSES}
+        return [(name, number) for name, number in sums.items() if number]
+
+    def _one(self) -> str:
+        return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
+
+    def _several(self) -> str:
+        silent = f"{self.silent} of {count(self.jobs, 'job')} gave no verdict" if self.silent else ""
+        if self.failing:
+            shard, view = self.failing[0]
+            parts = [named(shard.name, view.sentence)]
+            parts += [f"{len(self.failing)} of {self.jobs} jobs fail"] if len(self.failing) > 1 else []
+            return "; ".join([*parts, silent] if silent else parts)
+        if silent:
+            first = self.missing[0] if self.missing else named(self.shards[0][0].name, self.views[0].sentence)
+            return f"{silent}: {first}"
+        return f"Passed in {self.jobs} jobs: " + ", ".join(class_count(*one) for one in self.counts)
+
+
+def named(job: str, sentence: str) -> str:
+    """A sentence of one job of several: `h100: …`."""
+    name = job.replace("`", "'")
+    return f"{name}: {sentence}" if name else sentence
+
+
+def _severity(view: View) -> tuple[object, ...]:
+    if view.report.verdict == "error":
+        return (1,)
+    return (0, *order(view.failing[0])) if view.failing else (2, not view.warnings)

@@ -1,0 +1,127 @@
+"""Commands under real profilers, by the real command line."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfci.evidence.nsys_command import Nsys, find, probe
+
+from .conftest import PLAIN_PYTHON, Repo
+
+RANGES = """
+    import time
+    import nvtx
+
+    for _ in range({steps}):
+        with nvtx.annotate("step"):
+            time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def nsys(env: dict[str, str]) -> str:
+    """The version of the nsys that perfci then finds."""
+    path = os.environ.get("PERFCI_TEST_NSYS")
+    found = probe(Path(path), os.environ) if path else find()
+    if not isinstance(found, Nsys):
+        pytest.skip(f"needs nsys on PATH or in PERFCI_TEST_NSYS: {found.text}")  # no package index has it
+    env["PATH"] = f"{found.path.parent}:{env['PATH']}"
+    return found.version
+
+
+@pytest.mark.nsys
+def test_a_command_on_the_cpu_is_profiled_in_both_arms(repo: Repo, nsys: str) -> None:
+    pytest.importorskip("nvtx")  # the command pushes ranges with it
+    command = f"{{name: app, run: {sys.executable} app.py}}"
+    repo.write("perfci.yaml", f"version: 1\npython: {PLAIN_PYTHON}\ndevices: [cpu]\ncommands: [{command}]\n")
+    repo.write("app.py", RANGES.format(steps=3))
+    repo.commit("base")
+    repo.write("app.py", RANGES.format(steps=5))
+    run = repo.perfci("profile", "app", "--base", "HEAD")
+    assert run.code == 0, run.out + run.err
+    (case,) = run.results["cases"]
+    traces = {name: arm["evidence"]["trace"] for name, arm in case["arms"].items()}
+    assert {name: trace["version"] for name, trace in traces.items()} == {"base": nsys, "head": nsys}
+    assert {name: [(one["name"], one["count"]) for one in trace["ranges"]] for name, trace in traces.items()} == {
+        "base": [("step", 3)],
+        "head": [("step", 5)],
+    }
+    out = run.folder / "perfci-out"
+    assert {path.name for path in (out / "profile").iterdir()} == {
+        f"nsys-{arm}-app.{suffix}" for arm in ("base", "head") for suffix in ("sqlite", "timeline.json.gz")
+    }
+    assert (out / "logs" / "nsys-base-app.log").is_file()
+    assert "which sees no kernels on the CPU" in (out / "report.md").read_text()
+
+
+KERNELS = """
+    import json, os
+    import torch
+
+    x = torch.randn(1 << 22, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.nvtx.range("work"):
+        for _ in range({sines}):
+            torch.sin(x)
+        torch.cuda.synchronize()
+    x.sum().item()
+    if "two" in os.sys.argv:
+        with open(os.environ["PERFCI_METRICS"], "a") as file:
+            for case in ("a", "b"):
+                for value in (1e-3, 1e-3):
+                    line = {{"case": case, "metric": "time", "value": value, "unit": "s"}}
+                    file.write(json.dumps(line) + "\\n")
+"""
+POLICY = """
+    version: 1
+    budget: 60s
+    evidence: never
+    commands:
+      - {{name: app, run: {python} app.py, device: cuda, kernels: vectorized_elementwise}}
+      - {{name: two, run: {python} app.py two, reads: perfci, device: cuda}}
+    limits:
+      - {{cases: app, metric: time, max: 600s}}
+      - {{cases: app, metric: kernel_launches, regression: 0%}}
+      - {{cases: app, metric: registers, regression: 0%}}
+      - {{cases: app, metric: "range:work", max: 10s}}
+      - {{cases: app, metric: device_busy, min: 0%, severity: warn, on_missing: warn}}
+      - {{cases: app, metric: instructions, regression: 0%}}
+      - {{cases: app, expect_kernels: elementwise}}
+      - {{cases: two/a, metric: time, max: 600s}}
+      - {{cases: two/a, metric: kernel_launches, regression: 0%, on_missing: warn}}
+      - {{cases: two/a, expect_kernels: elementwise, on_missing: warn}}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("gpu")
+def test_a_command_on_a_gpu_is_gated_by_what_profilers_see(repo: Repo, nsys: str) -> None:
+    repo.write("perfci.yaml", POLICY.format(python=sys.executable))
+    repo.write("app.py", KERNELS.format(sines=10))
+    repo.commit("base")
+    repo.write("app.py", KERNELS.format(sines=12))
+    run = repo.perfci("compare", "--base", "HEAD", timeout=500)
+    assert run.code == 1, run.out + run.err
+    rows = {(row["case"], row["metric"]): row for row in run.report["rows"]}
+    launches = rows["app", "kernel_launches"]
+    assert (launches["class"], launches["head"] - launches["base"]) == ("regression", 2)
+    assert rows["app", "registers"]["class"] == rows["app", "range:work"]["class"] == "unchanged"
+    assert rows["app", "kernels"]["class"] == "unchanged"
+    assert rows["app", "device_busy"]["class"] == "invalid"
+    for metric in ("kernel_launches", "kernels"):
+        assert rows["two/a", metric]["class"] == "invalid" and "it reports 2 cases" in rows["two/a", metric]["reason"]
+    evidence = next(case for case in run.results["cases"] if case["id"] == "app")["arms"]
+    instructions = rows["app", "instructions"]
+    if evidence["head"]["evidence"]["counters"] is None:
+        assert instructions["class"] == "invalid" and "ncu" in instructions["reason"]
+        pytest.skip(f"its second half needs ncu: {instructions['reason']}")  # a host may forbid counters
+    counted = {name: arm["evidence"]["counters"]["kernels"] for name, arm in evidence.items()}
+    assert all("vectorized_elementwise" in one["name"] for kernels in counted.values() for one in kernels)
+    sines = {name: [one for one in kernels if "sin_kernel" in one["name"]] for name, kernels in counted.items()}
+    assert [[one["count"] for one in sines[name]] for name in ("base", "head")] == [[10], [12]]
+    executed = [one["values"]["instructions"] for name in ("base", "head") for one in sines[name]]
+    assert executed[1] == pytest.approx(1.2 * executed[0], rel=1e-3)
+    assert instructions["class"] == "regression"

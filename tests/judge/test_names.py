@@ -1,0 +1,103 @@
+"""Short names of kernels: one line, never empty, never longer, and never the same for two kernels of a case."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.judge.names import LONGER, SHORT, short_names
+
+DATA = Path(__file__).parent.parent / "data"
+RECORDED = sorted(
+    {
+        kernel["name"]
+        for arm in ("base", "head")
+        for case in json.loads((DATA / "evidence" / f"{arm}.json").read_text()).values()
+        for part in ("trace", "counters")
+        for kernel in (case.get(part) or {}).get("kernels", [])
+    }
+    | {
+        event["name"]
+        for event in json.loads((DATA / "kineto" / "cuda.json").read_text())["traceEvents"]
+        if event.get("cat") == "kernel"
+    }
+)
+"""Names as nsys, ncu and Kineto tell them."""
+NUMBER = re.compile(r" #\d+$")
+
+
+def holds(names):
+    short = short_names(names)
+    assert list(dict.fromkeys(names)) and set(short) == set(names)
+    assert len(set(short.values())) == len(short)
+    for name, shown in short.items():
+        bare = NUMBER.sub("", shown)
+        assert bare.strip() and shown.isprintable() and "`" not in shown
+        assert len(bare) <= max(len(name), 1)
+    return short
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("void f<float>(float*)", "f<float>"),
+        (
+            "void <unnamed>::softmax_warp_forward<float, float, float, (int)9, (bool)0, (bool)0>(T2 *, const T1 *, int)",
+            "softmax_warp_forward<float, float, float, 9, 0, 0>",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+            "(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)",
+            "vectorized_elementwise_kernel<CUDAFunctor_add, float32>",
+        ),
+        ("void k<(f)->g<int>>(int)", "k<(f)->g<int>>"),
+        ("a`b", "a'b"),
+        ("\x00\n", "?"),
+        ("", "?"),
+    ],
+)  # fmt: skip
+def test_the_function_and_its_telling_argument(name, short):
+    assert holds([name]) == {name: short}
+
+
+def test_recorded_names():
+    assert len(RECORDED) > 20
+    assert max(map(len, holds(RECORDED).values())) <= LONGER
+    for name in RECORDED:
+        assert len(short_names([name])[name]) <= SHORT
+
+
+def test_more_is_told_where_less_is_not_unique():
+    four, two = (
+        f"void at::native::vectorized_elementwise_kernel<{n}, at::native::FillFunctor<float>>(int)" for n in (4, 2)
+    )
+    assert list(holds([four, two]).values()) == [
+        "vectorized_elementwise_kernel<4, FillFunctor<float>>",
+        "vectorized_elementwise_kernel<2, FillFunctor<float>>",
+    ]
+    assert list(holds(["void f(int)", "void f(long)", "f #1"]).values()) == ["f #2", "f #3", "f #1"]
+
+
+PIECES = st.sampled_from(
+    ["void ", "at::native::", "f", "g<", "<", ">", "(int)4", "(", ")", ", ", "::", "float", " #1", "…", "`", "\n", "->"]
+)
+
+
+@given(
+    st.lists(
+        st.lists(PIECES, max_size=30).map("".join) | st.sampled_from(RECORDED) | st.text(max_size=200),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_no_two_kernels_share_a_name(names):
+    holds(names)
+
+
+@given(st.sampled_from(RECORDED), st.lists(st.tuples(st.integers(0, 400), PIECES), min_size=1, max_size=8))
+def test_nor_do_variants_of_one(name, edits):
+    holds([name, *(name[:at] + piece + name[at:] for at, piece in edits)])

@@ -1,0 +1,49 @@
+"""Judging by another policy than the plan's: what counts, and what stays."""
+
+from perfci.judge.replan import judge_by
+from perfci.model.limits import Subject, judgements
+from perfci.model.policy_text import parse_policy
+from perfci.model.results import Results
+from tests.judge.build import case, limit, pairs, results, values
+
+POLICY = "version: 1\nsuite: [k.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
+
+
+def measured(policy: str = POLICY) -> Results:
+    cases = [case(ratio=1.05)]
+    return results(cases, judgements(parse_policy(policy), [Subject(c.id, c.device) for c in cases]))
+
+
+def test_the_same_policy_gives_the_planned_judgement() -> None:
+    report = judge_by(parse_policy(POLICY), measured())
+    assert (report.exit_code, report.exploratory) == (1, False)
+
+
+def test_the_plans_own_limits_and_mode_do_not_count() -> None:
+    loose = measured(POLICY.replace("2%", "50%")).model_copy(update={"gate": "observe"})
+    report = judge_by(parse_policy(POLICY), loose)
+    assert (report.exit_code, report.exploratory, report.observe) == (1, True, False)
+
+
+def test_a_kernels_own_limit_stands() -> None:
+    made = measured()
+    made.plan.judgements.append(limit(bound=0.5, source="kernels/a.py:3: limits[0]"))
+    del made.plan.judgements[0]
+    report = judge_by(parse_policy(POLICY), made)
+    assert [row.limit for row in report.rows] == [0.5]
+    assert (report.exit_code, report.exploratory) == (0, False)
+
+
+def test_a_glob_asks_only_for_what_a_case_reports() -> None:
+    policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
+    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=values(1.0)))
+    both = results([case(), serve], [])
+    report = judge_by(parse_policy(policy), both)
+    assert {(row.case, row.metric) for row in report.rows} == {("matmul/n=64", "time"), ("serve", "time"), ("serve", "p99")}
+
+
+def test_what_base_reported_is_asked_of_head() -> None:
+    policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
+    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=(values(1.0)[0], None)))
+    report = judge_by(parse_policy(policy), results([serve], []))
+    assert [(row.metric, row.effect) for row in report.rows if row.metric == "p99"] == [("p99", "fail")]

@@ -1,0 +1,311 @@
+"""Commands under profilers: one execution of the whole process, its limits, and what of it is a case's."""
+
+import lzma
+import os
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from perfci.evidence import nsys_command
+from perfci.evidence.ncu_command import Ncu as InstalledNcu
+from perfci.evidence.nsys_command import Nsys as InstalledNsys
+from perfci.evidence.nsys_command import probe
+from perfci.measure import whole
+from perfci.measure.observe import Tools, observe
+from perfci.measure.options import Options
+from perfci.measure.place import Place, open_place
+from perfci.measure.profilers import Kineto, Ncu, Nsys
+from perfci.measure.readers import Reported
+from perfci.measure.whole import look_whole
+from perfci.model.evidence import Fault
+from perfci.model.plan import Plan
+from perfci.model.policy import Command
+from perfci.model.results import Case
+
+DATA = Path(__file__).parent.parent / "data"
+APP = """
+    import os, sys, time
+    import nvtx
+
+    for _ in range(int(sys.argv[1])):
+        nvtx.push_range("step")
+        time.sleep(0.02)
+        nvtx.push_range("inner")
+        time.sleep(0.02)
+        nvtx.pop_range()
+        nvtx.pop_range()
+    print("token:", os.environ.get("A_TOKEN"))
+"""
+
+
+class Quiet:
+    def stage(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A tree measured alone, whose commands the tests give; by the plain interpreter, which starts fast."""
+    root = tmp_path / "repo"
+    root.mkdir()
+    (root / "app.py").write_text(dedent(APP))
+    (root / "perfci.yaml").write_text(
+        "version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n"
+    )
+    with ExitStack() as stack:
+        yield open_place(
+            Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable), Quiet(), stack
+        )
+
+
+def form(run: str, **fields) -> Command:
+    return Command(name="app", run=run, **fields)
+
+
+def cases_of(place: Place, command: Command, *names: str) -> list[Case]:
+    """The cases that a first execution would have found, and the arms' policies with this command in them."""
+    for arm in place.arms.values():
+        arm.policy = arm.policy.model_copy(update={"commands": [command]})
+    found = {name: {one: Reported(one, {"time": [1.0]}) for one in names} for name in place.arms}
+    place.runner.cases["app"] = len(names)
+    return place.runner._cases("app", command.device, found)
+
+
+def looked(place: Place, command: Command, profiler):
+    cases = cases_of(place, command, "app")
+    (look,) = look_whole(place.runner, "head", command, cases, profiler, place.parent.scratch / "evidence").values()
+    return look
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text("#!/bin/sh\n" + dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+def fake_nsys(path: Path, profile: str, export: str = "exit 1") -> Nsys:
+    """An nsys whose `profile` and `export` are shell: in them `$out` is what it was told to write."""
+    program = script(
+        path,
+        f"""
+        verb=$1
+        for word in "$@"; do case "$word" in --output=*) out=${{word#--output=}};; esac; done
+        if [ "$verb" = export ]; then {export}; exit; fi
+        {profile}
+        """,
+    )
+    flags = frozenset({"trace", "output", "duration", "kill", "capture-range"})
+    return Nsys(InstalledNsys(program, "2025.1.1", flags, frozenset({"cuda", "nvtx"})), 60.0, whole=True)
+
+
+def fake_ncu(path: Path, text: str) -> Ncu:
+    """An ncu whose work is shell: in it `$out` is the report and `$log` the log that it was told to write."""
+    program = script(
+        path,
+        f"""
+        echo "$@" > {path}.args
+        while [ $# -gt 0 ]; do
+            case "$1" in --export) out=$2;; --log-file) log=$2;; esac
+            shift
+        done
+        {text}
+        """,
+    )
+    return Ncu(InstalledNcu(program, "2025.3.1"), "gh100", ("dram_bytes", "registers"), (), 60.0, whole=True)
+
+
+# ---------------------------------------------------------------- a real nsys
+
+
+@pytest.fixture(scope="module")
+def nsys() -> Nsys:
+    pytest.importorskip("nvtx")  # the case pushes ranges with it
+    installed = probe(Path(os.environ.get("PERFCI_TEST_NSYS") or "nsys"), os.environ)
+    if not isinstance(installed, InstalledNsys):
+        pytest.skip(f"needs nsys: {installed.text}")  # no package index has it
+    return Nsys(installed, 60.0, cuda=False, whole=True)
+
+
+@pytest.mark.nsys
+def test_nsys_sees_the_whole_process(place, nsys):
+    look = looked(place, form(f"{sys.executable} app.py 5"), nsys)
+    assert look.faults == [] and look.seen is not None
+    assert look.seen.executions == 1 and look.seen.wall > 0.2
+    ranges = {one.name: one for one in look.seen.ranges}
+    assert {name: one.count for name, one in ranges.items()} == {"step": 5, "step/inner": 5}
+    assert ranges["step"].host == pytest.approx(0.2, rel=0.2)
+    assert "token: None" in (place.runner.logs / "nsys-head-app.log").read_text()
+
+
+@pytest.mark.nsys
+def test_a_command_that_runs_on_is_cut_and_says_so(place, nsys, monkeypatch):
+    monkeypatch.setattr(nsys_command, "DURATION", 2)
+    begun = time.monotonic()
+    look = looked(place, form(f"{sys.executable} app.py 1000"), nsys)
+    assert time.monotonic() - begun < 20, "the command takes 40 s by itself"
+    assert look.seen is not None and 0 < look.seen.ranges[0].count < 100
+    (fault,) = look.faults
+    assert (fault.kind, fault.text) == ("incomplete", "nsys recorded the first 2 s of the command, which ran on")
+
+
+@pytest.mark.nsys
+def test_a_command_that_fails_is_a_fault(place, nsys):
+    look = looked(place, form("echo no such table >&2; exit 3"), nsys)
+    assert look.faults[0].kind == "crash" and "status 3" in look.faults[0].text
+
+
+# ---------------------------------------------------------------- limits
+
+
+def alive(marker: str) -> bool:
+    return any(marker in " ".join(one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+
+
+def test_nsys_is_ended_where_it_writes_too_much(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_command, "SIZE", 2**20)
+    writing = 'head -c 3000000 /dev/zero > "$TMPDIR/report.qdstrm"; sleep 3600.25'
+    begun = time.monotonic()
+    look = looked(place, form("true"), fake_nsys(tmp_path / "nsys", writing))
+    assert look.seen is None and time.monotonic() - begun < 20
+    (fault,) = look.faults
+    assert fault.kind == "crash" and fault.text.endswith("0.0 GiB, more than 0.0 GiB") and "fewer steps" in fault.remedy
+    assert not alive("sleep 3600.25"), "what nsys started is killed with it"
+    assert not list((place.parent.scratch / "evidence").iterdir()), "what it wrote is removed"
+
+
+def test_a_report_that_is_too_large_is_not_exported(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_command, "SIZE", 2**20)
+    monkeypatch.setattr(Nsys, "excess", lambda self, report: None)  # it grows between two looks
+    tool = fake_nsys(tmp_path / "nsys", 'head -c 3000000 /dev/zero > "$out"', f"touch {tmp_path}/exported")
+    look = looked(place, form("true"), tool)
+    assert look.seen is None and "wrote a report of" in look.faults[0].text
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_command_that_hangs_under_a_tool_is_ended(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(whole, "FINISH", 0.0)
+    tool = replace(fake_nsys(tmp_path / "nsys", "sleep 3600.5"), seconds=1.0)
+    look = looked(place, form("true"), tool)
+    assert (look.seen, look.faults[0].kind) == (None, "timeout")
+    assert not alive("sleep 3600.5")
+
+
+def test_nsys_is_asked_for_the_whole_process_with_a_folder_of_its_own(place, tmp_path):
+    look = looked(place, form("true"), fake_nsys(tmp_path / "nsys", 'echo "$@" tmp=$TMPDIR; exit 7'))
+    said = (place.runner.logs / "nsys-head-app.log").read_text()
+    assert "--duration=60 --kill=none" in said and "capture-range" not in said and "/bin/sh -c true" in said
+    assert f"tmp={place.parent.scratch}/evidence/nsys-head-app" in said
+    assert look.faults[0].kind == "crash" and "status 7" in look.faults[0].text
+
+
+# ---------------------------------------------------------------- ncu
+
+
+def counted(path: Path) -> Path:
+    """The raw page of a real report."""
+    path.write_bytes(lzma.decompress((DATA / "ncu" / "ncu_base.csv.xz").read_bytes()))
+    return path
+
+
+def test_ncu_counts_the_kernels_that_were_asked_for(place, tmp_path):
+    page = counted(tmp_path / "page.csv")
+    tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), kernels="gemm|softmax", launches=50)
+    look = looked(place, form("./bench", device="cuda"), tool)
+    assert look.faults == [] and look.seen is not None
+    assert sum(kernel.count for kernel in look.seen.kernels) > 1, "launches in no range count too"
+    given = (tmp_path / "ncu.args").read_text()
+    assert "--kernel-name-base function --kernel-name regex:gemm|softmax" in given and "--launch-count 50" in given
+    assert "--profile-from-start" not in given and "--nvtx-include" not in given
+    assert given.endswith("/bin/sh -c ./bench\n")
+
+
+def test_as_many_launches_as_were_to_be_taken_is_a_fault(place, tmp_path):
+    page = counted(tmp_path / "page.csv")
+    tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), launches=2)
+    look = looked(place, form("./bench", device="cuda"), tool)
+    assert look.seen is not None and look.faults[0].kind == "incomplete" and "choose kernels" in look.faults[0].remedy
+
+
+def test_a_regex_that_no_kernel_matches(place, tmp_path):
+    said = 'echo "==WARNING== No kernels were profiled." > "$log"'
+    look = looked(place, form("./bench", device="cuda"), replace(fake_ncu(tmp_path / "ncu", said), kernels="nothing"))
+    (fault,) = look.faults
+    assert (look.seen, fault.kind) == (None, "empty") and "`kernels:`" in fault.remedy
+
+
+# ---------------------------------------------------------------- NVBench
+
+
+def test_an_nvbench_program_runs_each_state_once_under_a_profiler(place, tmp_path):
+    own = form("./bench", reads="nvbench", device="cuda")
+    line = [place.runner.line("head", own, tmp_path, profiled=profiled)[0][-1] for profiled in (False, True)]
+    assert line == ['./bench --jsonbin "$PERFCI_NVBENCH"', './bench --jsonbin "$PERFCI_NVBENCH" --profile']
+    tool = fake_ncu(tmp_path / "ncu", f'cp {counted(tmp_path / "page.csv")} "$out"')
+    assert looked(place, own, tool).faults == []
+    named = form('./bench --jsonbin "$PERFCI_NVBENCH" && echo done', reads="nvbench", device="cuda")
+    (fault,) = looked(place, named, tool).faults
+    assert fault.kind == "incomplete" and "not of one execution" in fault.text
+
+
+# ---------------------------------------------------------------- what of it is a case's
+
+
+def two_arms(place: Place) -> Place:
+    """The same tree as base too."""
+    head = place.arms["head"]
+    arms = {"base": replace(head, name="base"), "head": head}
+    return replace(place, arms=arms, runner=replace(place.runner, arms=arms))
+
+
+def observed(place: Place, tmp_path: Path, *names: str, **fields) -> list[Case]:
+    """Evidence of a command on a GPU in both arms, through tools that hand out real captures."""
+    capture = tmp_path / "capture.sqlite"
+    capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
+    page = counted(tmp_path / "page.csv")
+    tools = Tools(
+        fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
+        Kineto(60.0),
+        fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'),
+        {},
+        capability=(9, 0),
+    )
+    both = two_arms(place)
+    cases = cases_of(both, form("./bench", device="cuda", **fields), *names)
+    assert {name for case in cases for name in case.arms} == {"base", "head"}
+    observe(both, tools, cases, Plan(seed=0, arms=["base", "head"]), both.parent.scratch / "e", print, everything=True)
+    return cases
+
+
+def test_metrics_of_a_command_with_one_case(place, tmp_path):
+    (case,) = observed(place, tmp_path, "app", kernels="gemm")
+    assert "--kernel-name regex:gemm" in (tmp_path / "ncu.args").read_text()
+    for arm in case.arms.values():
+        found = arm.evidence
+        assert found.reports == 1 and found.faults == [] and found.trace.executions == 1
+        assert found.metrics["kernel_launches"] == sum(kernel.count for kernel in found.trace.kernels) > 10
+        assert found.metrics["dram_bytes"] > 0 and found.metrics["registers"] > 0
+        assert not {"device_busy", "launch_overhead"} & set(found.metrics)
+
+
+def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_path):
+    cases = observed(place, tmp_path, "app/a", "app/b")
+    for case in cases:
+        for arm in case.arms.values():
+            assert arm.evidence.reports == 2 and arm.evidence.metrics == {}
+            assert arm.evidence.trace.kernels and arm.evidence.counters.kernels
+
+
+def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
+    absent = Fault(tool="nsys", kind="absent", text="nsys is not installed", remedy="install it")
+    tools = Tools(None, Kineto(60.0), None, {"nsys": absent, "ncu": absent.model_copy(update={"tool": "ncu"})})
+    cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
+    observe(place, tools, cases, Plan(seed=0, arms=["head"]), tmp_path / "e", print, everything=True)
+    for case in cases:
+        assert [fault.tool for fault in case.arms["head"].evidence.faults] == ["nsys", "ncu"]
