@@ -210,6 +210,15 @@ def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
     assert "matmul-n4096" not in reading.faults
 
 
+def test_a_hit_rate_over_all_is_none(tmp_path):
+    """ncu told 246 % of a fill of a few sectors: a limit of at least 80 % must not pass by it."""
+    reading = read(file(tmp_path, changed(CSV["base"], lts__t_sector_hit_rateDOTpct="246.5")), ranges=RANGES)
+    (told,) = [faults for faults in reading.faults.values() if faults]
+    assert "no usable value for some" in told[0].text and "l2_hit_rate (1)" in told[0].text
+    without = [one for seen in reading.counters.values() for one in seen.kernels if "l2_hit_rate" not in one.values]
+    assert len(without) == 1
+
+
 def test_a_launch_that_was_not_measured_is_a_fault(tmp_path):
     reading = read(file(tmp_path, changed(CSV["base"], gpu__time_durationDOTsum="nan")), ranges=RANGES)
     assert "sdpa-seq512" not in reading.counters
