@@ -39,7 +39,11 @@ def test_a_glob_asks_only_for_what_a_case_reports() -> None:
     serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=values(1.0)))
     both = results([case(), serve], [])
     report = judge_by(parse_policy(policy), both)
-    assert {(row.case, row.metric) for row in report.rows} == {("matmul/n=64", "time"), ("serve", "time"), ("serve", "p99")}
+    assert {(row.case, row.metric) for row in report.rows} == {
+        ("matmul/n=64", "time"),
+        ("serve", "time"),
+        ("serve", "p99"),
+    }
 
 
 def test_what_base_reported_is_asked_of_head() -> None:

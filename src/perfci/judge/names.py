@@ -10,6 +10,7 @@ SHORT, LONGER = 64, 120
 """Characters of a name, and of one that is not unique in as few."""
 
 _CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
+_WORD = re.compile(r"[^\W\d]")
 _SCOPE = re.compile(r"\b\w+::(?=\w)")
 
 
@@ -39,7 +40,8 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def _fitting(name: str, form: Callable[[str], str]) -> str:
     """`name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to show."""
     whole = " ".join("".join(c if c.isprintable() else " " for c in name).split())
-    return (min((form(name), whole), key=len) or whole or "?").replace("`", "'")
+    spelt = form(name)
+    return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
 
 
 def _telling(name: str) -> str:

@@ -79,6 +79,8 @@ class Publication(Document):
     shards: list[Shard] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
     """What kept a job that should have measured from being heard, one line each."""
+    unmeasured: str = ""
+    """Why nothing had to be measured; empty where something had."""
     acceptance: Acceptance | None = None
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""
@@ -87,6 +89,8 @@ class Publication(Document):
     def exit_code(self) -> int:
         """0 passed or accepted, 1 failed, 3 where a job has no numbers: an infrastructure fault outranks a failure."""
         codes = [shard.report.exit_code for shard in self.shards]
+        if self.unmeasured and not codes and not self.missing:
+            return 0
         if self.missing or not codes or 3 in codes:
             return 3
         return 1 if 1 in codes and self.acceptance is None else 0

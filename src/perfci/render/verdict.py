@@ -18,9 +18,9 @@ class Verdict:
         self.publication = publication
         shards = [(shard, View(shard.report)) for shard in publication.shards]
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
-        """Jobs with their Views: failing ones by their worst row, then those without a verdict, then the rest."""
+        """Jobs with their Views: failing ones by their worst row, those without a verdict, observed ones, the rest."""
         self.views = [view for _, view in self.shards]
-        self.missing = publication.missing or ([] if shards else [NO_RESULTS])
+        self.missing = publication.missing or ([] if shards or publication.unmeasured else [NO_RESULTS])
         self.jobs = len(shards) + len(publication.missing)
         self.failing = [one for one in self.shards if one[1].failing and one[1].report.verdict != "error"]
         self.silent = len(self.missing) + sum(view.report.verdict == "error" for view in self.views)
@@ -58,6 +58,8 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to do now; empty where there is nothing."""
+        if not self.jobs and not self.missing:
+            return ""
         lead = self.failing or self.shards
         if lead and (self.failing or not self.missing):
             return lead[0][1].report.advice
@@ -70,6 +72,8 @@ class Verdict:
         return [(name, number) for name, number in sums.items() if number]
 
     def _one(self) -> str:
+        if not self.views and not self.missing:
+            return f"Passed without measuring: {self.publication.unmeasured}"
         return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
 
     def _several(self) -> str:
@@ -77,7 +81,8 @@ class Verdict:
         if self.failing:
             shard, view = self.failing[0]
             parts = [named(shard.name, view.sentence)]
-            parts += [f"{len(self.failing)} of {self.jobs} jobs fail"] if len(self.failing) > 1 else []
+            failed = sum(view.report.verdict == "fail" for view in self.views)
+            parts += [f"{failed} of {self.jobs} jobs fail"] if failed > 1 else []
             return "; ".join([*parts, silent] if silent else parts)
         if silent:
             first = self.missing[0] if self.missing else named(self.shards[0][0].name, self.views[0].sentence)
@@ -94,4 +99,6 @@ def named(job: str, sentence: str) -> str:
 def _severity(view: View) -> tuple[object, ...]:
     if view.report.verdict == "error":
         return (1,)
-    return (0, *order(view.failing[0])) if view.failing else (2, not view.warnings)
+    if view.failing:
+        return (0 if view.report.verdict == "fail" else 2, *order(view.failing[0]))
+    return (3, not view.warnings)

@@ -1,0 +1,190 @@
+"""What is said of a pull request: its comment, the summary of its job, the text of its check run."""
+
+import glob
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+from perfci.judge.rows import order
+from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
+from perfci.render import parts
+from perfci.render.escape import Safe, code, fence, link, markdown, prose, shorten, visible
+from perfci.render.fit import LIMIT, Fold, Most, fit
+from perfci.render.verdict import Verdict, named
+from perfci.render.view import View
+
+SUMMARY_LIMIT = 250_000
+"""Characters of a job summary: GitHub takes 1 MiB, and a character has four bytes at most."""
+TITLE_LIMIT = 255
+"""Characters of a check run's title."""
+_FOLDED = ("warnings", "improvements", "evidence", "without a baseline", "environment", "method", "kernel names")
+"""What a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
+_MOST_CASES = 5
+_LONGEST_CASE = 160
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class CheckText:
+    """What a check run says."""
+
+    title: str
+    """Plain text of at most 255 characters."""
+    summary: str
+    """Markdown."""
+
+
+def render(publication: Publication, limit: int = LIMIT) -> str:
+    """The comment of at most `limit` characters, which are at least 10 000, without its hidden marker; see `fit`."""
+    return fit(_Page(Verdict(publication), _FOLDED), limit)
+
+
+def render_summary(publication: Publication) -> str:
+    """The same for the job's summary, which has room for every measured value."""
+    return fit(_Page(Verdict(publication)), SUMMARY_LIMIT)
+
+
+def render_check(publication: Publication) -> CheckText:
+    """The same for a check run, whose title is the verdict."""
+    verdict = Verdict(publication)
+    title = shorten(visible(verdict.sentence.replace("`", "")), TITLE_LIMIT)
+    return CheckText(title, fit(_Page(verdict, _FOLDED, titled=False), LIMIT))
+
+
+@dataclass(frozen=True)
+class _Page:
+    verdict: Verdict
+    only: Sequence[str] | None = None
+    """Names of the sections to fold; None for all."""
+    titled: bool = True
+
+    def folds(self, most: Most) -> list[Fold]:
+        return [fold for fold in self._folds if fold.job < most.jobs]
+
+    @cached_property
+    def _folds(self) -> list[Fold]:
+        """Of all jobs; what matters most of every job comes before what matters less of any."""
+        found: dict[object, Fold] = {}
+        for job, view in enumerate(self.verdict.views[: Most.jobs]):
+            for fold in parts.folds(view):
+                if self.only is None or fold.name in self.only:
+                    # How it was measured is mostly the same in all jobs: once, then.
+                    key = fold.text if fold.name == "method" else (job, fold.name)
+                    found.setdefault(key, replace(fold, job=job))
+        ranks = {name: rank for rank, name in enumerate(self.only or dict.fromkeys(f.name for f in found.values()))}
+        return sorted(found.values(), key=lambda fold: (ranks[fold.name], fold.job))
+
+    def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
+        verdict, publication = self.verdict, self.verdict.publication
+        rows = _shares(verdict.views, most.rows)
+        jobs = [
+            {
+                "heading": _heading(shard.name, view) if verdict.jobs > 1 else "",
+                "advice": view.report.advice if verdict.jobs > 1 and view.report.verdict == "error" else "",
+                "body": parts.body(
+                    view,
+                    view.failing[: rows[job]],
+                    view.remarks[: most.remarks],
+                    [fold for fold in kept if fold.job == job],
+                ),
+            }
+            for job, (shard, view) in enumerate(verdict.shards[: most.jobs])
+        ]
+        artifacts = [artifact for shard, _ in verdict.shards for artifact in shard.artifacts]
+        near = publication.origin.run_url
+        return parts.page(
+            "comment.md.j2",
+            verdict=verdict,
+            origin=publication.origin,
+            titled=self.titled,
+            accepted=_accepted(publication) if verdict.accepted else "",
+            missing=verdict.missing[: most.missing] if verdict.jobs > 1 else [],
+            attempts=[_attempt(one, near) for one in publication.attempts[::-1][: most.attempts]],
+            jobs=jobs,
+            dropped=parts.dropped(dropped),
+            files=Safe(", ".join(_file(artifact, near) for artifact in artifacts[: most.files])),
+            run=_run(publication),
+            commands=fence(*commands(verdict)) if verdict.views else "",
+            label=ACCEPT_LABEL,
+            line=ACCEPT_LINE,
+            more={
+                "missing": len(publication.missing) - most.missing,
+                "attempts": len(publication.attempts) - most.attempts,
+                "jobs": len(verdict.shards) - most.jobs,
+                "files": len(artifacts) - most.files,
+            },
+        )
+
+
+def commands(verdict: Verdict) -> list[str]:
+    """Shell lines that repeat the comparison in a clone: the commit that was measured, its base, the failing cases.
+
+    A commit is fetched by its hash: that works for forks and merges, and after the branch has moved on.
+    """
+    view = (verdict.failing or verdict.shards)[0][1]
+    base, head = (_commit(view, arm) for arm in ("base", "head"))
+    names = dict.fromkeys(
+        glob.escape(row.case) for row in view.failing if row.case != row.file and row.case.isprintable()
+    )
+    cases = [name for name in names if len(name) <= _LONGEST_CASE][:_MOST_CASES]
+    what = ["perfci", "compare", "--base", base] if view.comparing and base else ["perfci", "run"]
+    return [
+        f"git fetch origin {head or verdict.publication.origin.head_sha} && git switch --detach FETCH_HEAD",
+        shlex.join([*what, *cases]),
+    ]
+
+
+def _commit(view: View, arm: str) -> str:
+    found = next((one.commit for name, one in view.report.arms.items() if name == arm), None) or ""
+    return found if _COMMIT.fullmatch(found) else ""
+
+
+def _shares(views: Sequence[View], most: int) -> list[int]:
+    """How many failing rows each job shows: the worst over all jobs."""
+    rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.failing)
+    shown = [job for _, job in rows[:most]]
+    return [shown.count(job) for job in range(len(views))]
+
+
+def _heading(name: str, view: View) -> Safe:
+    """Of a job of several: its name, and what broke it; the rest is in its counts and rows."""
+    told = named(name, view.sentence) if view.report.verdict == "error" or not name else name
+    return Safe(f"#### {view.icon} {prose(told)}")
+
+
+def _accepted(publication: Publication) -> Safe:
+    accepted = publication.acceptance
+    assert accepted is not None
+    reason = f": {markdown(accepted.reason)}" if accepted.reason else ", without a reason"
+    return Safe(f"Accepted by {code(accepted.by, 40)} on {markdown(_minute(accepted.at), 30)}{reason}")
+
+
+def _attempt(one: Attempt, near: str) -> Safe:
+    return Safe(f"{link(f'run {one.run_id}, attempt {one.attempt}', one.url, near)}: {prose(one.sentence)}")
+
+
+def _run(publication: Publication) -> Safe:
+    origin = publication.origin
+    return link(f"run {origin.run_id}, attempt {origin.attempt}", origin.run_url, origin.run_url)
+
+
+def _file(artifact: Artifact, near: str) -> Safe:
+    expires = _moment(artifact.expires)
+    until = f" until {expires:%Y-%m-%d}" if expires else ""
+    return Safe(link(artifact.name, artifact.url, near) + until)
+
+
+def _minute(text: str) -> str:
+    """`2026-01-05 10:15 UTC`."""
+    moment = _moment(text)
+    return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else text
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

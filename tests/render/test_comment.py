@@ -1,0 +1,338 @@
+"""The comment of a pull request: one golden file per state, and what must hold for every publication."""
+
+import os
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cmarkgfm
+import pytest
+from cmarkgfm.cmark import Options
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.model.base import matches
+from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
+from perfci.render import comment
+from perfci.render.fit import LIMIT
+from perfci.render.verdict import Verdict
+from tests.arms.repo import ENV, commit, find, git, init
+from tests.render.build import HOSTILE, presence, row, unchanged
+from tests.render.build import report as build
+from tests.render.publications import ORIGIN, RUN, publication, publications
+
+GOLDEN = Path(__file__).with_name("golden")
+STATES = publications()
+TAGS = {
+    "h3", "h4", "p", "strong", "code", "pre", "ul", "li", "a", "details", "summary",
+    "table", "thead", "tbody", "tr", "th", "td",
+}  # fmt: skip
+
+
+class Seen(HTMLParser):
+    """What a reader's browser gets of Markdown that went through GitHub's own parser."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.plain = ""
+        self.code: list[str] = []
+        self.open: list[str] = []
+        self.rows: list[int] = []
+        # Raw HTML is let through: what GitHub's sanitizer would mend counts as a fault here.
+        self.feed(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.open.append(tag)
+        if tag == "a":
+            self.links.append(dict(attrs)["href"])
+        else:
+            assert {name for name, _ in attrs} <= {"align", "lang"}, (tag, attrs)
+        if tag == "table":
+            self.rows.append(0)
+        elif tag == "th":
+            self.rows[-1] += 1
+        elif tag == "code":
+            self.code.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "code" in self.open:
+            self.code[-1] += data
+        elif "a" not in self.open:
+            self.plain += data
+
+    def handle_comment(self, data):
+        raise AssertionError(f"a hidden comment: {data}")
+
+
+# What GitHub makes a link or a mention of in text: https://docs.github.com/get-started/writing-on-github
+ACTIVE = re.compile(
+    r"@[a-z0-9]|(?<![\w&])#\d|\bgh-\d|https?://|ftp://|www\.|mailto:\S|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])", re.I
+)
+
+
+def harmless(markdown: str, headings: list[str] | None = None) -> Seen:
+    """Assert that nothing is active but what perfci wrote, and that tables and folds are whole."""
+    seen = Seen(markdown)
+    assert seen.open == []
+    assert set(seen.tags) <= TAGS, set(seen.tags) - TAGS
+    assert [tag for tag in seen.tags if tag == "h3"] == (headings if headings is not None else ["h3"])
+    assert all(re.fullmatch(re.escape(RUN[:-4]) + r"[0-9]+[a-z0-9/]*", link) for link in seen.links), seen.links
+    assert not ACTIVE.search(seen.plain), ACTIVE.search(seen.plain)
+    columns = 0
+    for line in markdown.splitlines():  # cmark drops cells that are too many: the source must not have any
+        bars = line.count("|") if line.startswith("|") else 0
+        assert not (columns and bars) or bars == columns, line
+        columns = bars
+    return seen
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_golden(state):
+    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    text = comment.render(STATES[state], 12_000 if state == "truncated" else LIMIT)
+    file = GOLDEN / f"comment-{state}.md"
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_no_golden_file_without_a_state():
+    assert {file.stem.removeprefix("comment-") for file in GOLDEN.glob("comment-*.md")} == set(STATES)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_is_harmless_and_within_its_limit(state):
+    for limit in (12_000, 20_000, 60_000):
+        text = comment.render(STATES[state], limit)
+        harmless(text)
+        assert len(text) <= limit
+    assert len(comment.render_summary(STATES[state]).encode()) <= 2**20
+
+
+def test_same_publication_same_bytes():
+    for one in STATES.values():
+        again = Publication.model_validate_json(one.model_dump_json())
+        assert comment.render(one) == comment.render(again)
+
+
+def test_the_comment_leaves_out_what_only_the_summary_has_room_for():
+    text, summary = comment.render(STATES["many"]), comment.render_summary(STATES["many"])
+    assert "measured cases" not in text and "Correctness" not in text
+    assert "<summary>500 measured cases</summary>" in summary
+    assert text.count("| ❌ |") == 20 and "… and 20 more rows that fail" in text
+    assert "**40 regressions** · 1 inconclusive · 459 unchanged" in text
+
+
+def test_failing_rows_of_several_jobs_are_the_worst_over_all():
+    def job(first: float) -> list:
+        return [row(f"k/n={i}", "regression", ratio=first - i * 1e-3) for i in range(20)]
+
+    worse, better = build(job(3.0), "worse"), build(job(1.5), "better")
+    text = comment.render(publication(better, worse, names=("b", "a")))
+    assert text.count("| ❌ |") == 20
+    assert text.startswith("### ❌ a: worse; 2 of 2 jobs fail\n")
+    assert text.index("#### ❌ a") < text.index("| ❌ |") < text.index("#### ❌ b")
+    assert "… and 20 more rows that fail" in text[text.index("#### ❌ b") :]
+
+
+@pytest.mark.parametrize(
+    ("state", "icon", "code"),
+    [
+        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "⚠️", 0), ("accepted", "☑️", 0), ("observe", "⚠️", 0),
+        ("error", "⛔", 3), ("no-results", "⛔", 3), ("shard-missing", "⛔", 3), ("shard-missing-and-regression", "⛔", 3),
+    ],
+)  # fmt: skip
+def test_the_sign_is_that_of_the_exit_code(state, icon, code):
+    assert STATES[state].exit_code == code
+    assert comment.render(STATES[state]).startswith(f"### {icon} ")
+
+
+def test_how_to_accept_is_told_only_where_it_would_help():
+    for state, one in STATES.items():
+        helps = one.exit_code == 1 and one.origin.pull_request is not None
+        assert ("perf-regression-accepted" in comment.render(one)) == helps, state
+    assert "push" in STATES and STATES["push"].exit_code == 1
+
+
+def test_an_acceptance_of_what_passes_is_not_told():
+    one = STATES["pass"].model_copy(update={"acceptance": Acceptance(by="alice", at="2026-01-05T12:00:00Z")})
+    assert "ccepted" not in comment.render(one)
+
+
+def test_an_acceptance_without_a_reason_says_so():
+    one = STATES["regression"].model_copy(update={"acceptance": Acceptance(by="al`ice", at="noon <b>")})
+    assert "Accepted by <code>al&#96;ice</code> on noon &lt;b&gt;, without a reason" in comment.render(one)
+
+
+def test_cost_is_told_where_the_policy_names_a_price():
+    assert "3 min 5 s of GPU, 0.18 USD".replace(" ", "\u00a0") in comment.render(STATES["regression"])
+    free = STATES["regression"].model_copy(deep=True)
+    free.shards[0].report.gpu_hour = None
+    assert "USD" not in comment.render(free)
+    cpu = publication(build([row("a/n=1", device="cpu")], "x"))
+    assert "USD" not in comment.render(cpu) and "of\u00a0GPU" not in comment.render(cpu)
+
+
+def test_links_lead_to_the_site_of_the_run_alone():
+    text = comment.render(STATES["hostile"])
+    assert harmless(text).links == [f"{RUN[:-4]}1042/artifacts/81", RUN]
+    nowhere = STATES["regression"].model_copy(update={"origin": ORIGIN.model_copy(update={"run_url": ""})})
+    assert harmless(comment.render(nowhere)).links == []
+
+
+def test_links_say_until_when():
+    assert "[perfci](" + RUN + "/artifacts/80) until 2026-12-04" in comment.render(STATES["pass"])
+
+
+def test_check_run_has_the_verdict_as_its_title():
+    for state, one in STATES.items():
+        check = comment.render_check(one)
+        assert len(check.title) <= 255 and check.title.isprintable() and "`" not in check.title
+        assert len(check.summary) <= 65_535
+        harmless(check.summary, headings=[])
+        assert Verdict(one).sentence.replace("`", "")[:40] in check.title, state
+    long = publication(build([row("k" * 9000, "regression", ratio=2.0)], f"`{'k' * 9000}` is 2× slower"))
+    assert len(comment.render_check(long).title) == 255
+
+
+def test_a_sentence_over_many_jobs():
+    assert (
+        Verdict(STATES["shards"]).sentence
+        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs a look"
+    )
+    assert (
+        Verdict(STATES["shards-pass"]).sentence
+        == "Passed in 2 jobs: 1 invalid, 1 clock, 1 inconclusive, 1 improvement, 12 unchanged"
+    )
+    assert (
+        Verdict(STATES["shards-observe"]).sentence
+        == "h200: Observed only, would have failed: `sdpa/seq=512` is 3.1× slower"
+    )
+    assert Verdict(
+        publication(STATES["observe"].shards[0].report, STATES["many"].shards[0].report, names=("a", "b"))
+    ).sentence.startswith("b: ")
+    assert Verdict(Publication(origin=ORIGIN)).sentence == "Nothing was measured: no job handed over results"
+
+
+def test_hostile_names_reach_the_reader_as_text():
+    seen = harmless(comment.render(STATES["hostile"]))
+    for name in HOSTILE[:4]:
+        assert name in [text.replace("\u200b", "") for text in seen.code]
+
+
+NASTY = st.lists(
+    st.sampled_from([
+        "|", "`", "``", "<b>", "</details>", "<!--", "-->", "@everyone", "@", "#1", "GH-1", "a/b#2", "*", "__", "~~", "[x](http://e.example)",
+        "![i](x)", "]", "\n", "\n\n", "# ", "- ", "> ", "```", "\\", "&amp;", "https://e.example", "www.e.example", "a@b.example", "$x$",
+        "\x00", "\x1b[31m", "\u202e", "\u200b", "4d5993f0", "deadbeef" * 5, "aaaaaa" + "deadbeef" * 4, "1234567", "é", " ", "a", "x" * 300, "<" * 300,
+    ]),
+    max_size=8,
+).map("".join)  # fmt: skip
+
+
+@st.composite
+def hostile_publications(draw) -> Publication:
+    def job(index: int) -> Shard:
+        cases = [f"k{index}{draw(NASTY)}" for _ in range(draw(st.integers(0, 3)))] * draw(st.sampled_from([1, 1, 30]))
+        rows = [
+            row(f"{case}{number}", draw(st.sampled_from(["regression", "inconclusive", "improvement"])), ratio=2.0, reason=draw(NASTY), file=case, metric=draw(NASTY))
+            for number, case in enumerate(cases)
+        ] + [presence("x" + draw(NASTY), "added", draw(NASTY)), *unchanged(1)]  # fmt: skip
+        verdict = draw(st.sampled_from([{}, {}, {"verdict": "error"}]))
+        report = build(
+            rows, draw(NASTY) or "x", draw(NASTY), notes=[draw(NASTY)] * draw(st.sampled_from([1, 40])), **verdict
+        )
+        report.arms["head"].subject, report.arms["base"].commit, report.arms["base"].ref = (
+            draw(NASTY),
+            None,
+            draw(NASTY),
+        )
+        report.fingerprint.devices["cuda"] = draw(NASTY)
+        report.fingerprint.extra[draw(NASTY)] = draw(NASTY)
+        found = [
+            Artifact(
+                name=draw(NASTY),
+                url=draw(st.sampled_from([RUN, f"{RUN})[x](y", "http://e.example/", ""])),
+                expires=draw(NASTY),
+            )
+        ]
+        return Shard(name=draw(NASTY), report=report, artifacts=found * draw(st.sampled_from([1, 30])))
+
+    return Publication(
+        origin=ORIGIN.model_copy(
+            update={"fork": draw(st.booleans()), "head_ref": draw(NASTY), "base_ref": draw(NASTY)}
+        ),
+        shards=[job(index) for index in range(draw(st.integers(0, 3)))] * draw(st.sampled_from([1, 1, 1, 20])),
+        missing=[draw(NASTY)] * draw(st.sampled_from([0, 1, 40])),
+        acceptance=draw(st.none() | st.builds(Acceptance, by=NASTY, at=NASTY, reason=NASTY)),
+        attempts=[Attempt(run_id=1, attempt=1, sentence=draw(NASTY), url=draw(NASTY))]
+        * draw(st.sampled_from([0, 1, 40])),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(hostile_publications(), st.sampled_from([12_000, 20_000, LIMIT]))
+def test_any_text_anywhere_is_harmless_and_within_the_limit(one, limit):
+    text = comment.render(one, limit)
+    assert len(text) <= limit
+    harmless(text)
+    harmless(comment.render_check(one).summary, headings=[])
+
+
+@pytest.mark.parametrize("measured", ["head of a fork", "merge"])
+def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
+    """What was measured lies in no branch of their origin, and the pull request has moved on since."""
+    upstream = init(tmp_path / "upstream", {"perfci.yaml": "version: 1"})
+    base = git(upstream, "rev-parse", "HEAD")
+    git(tmp_path, "clone", "-q", str(upstream), "fork")
+    git(tmp_path, "clone", "-q", upstream.as_uri(), "clone")
+    fork, clone = tmp_path / "fork", tmp_path / "clone"
+    head = commit(fork, {"a.py": "1"})
+    if measured == "merge":
+        base = commit(upstream, {"b.py": "1"})
+        git(upstream, "fetch", "-q", str(fork), "HEAD")
+        git(upstream, "merge", "-q", "--no-ff", "FETCH_HEAD", "-m", "Merge")
+        head = git(upstream, "rev-parse", "HEAD")
+        git(upstream, "update-ref", "refs/pull/7/merge", head)
+        git(upstream, "reset", "-q", "--hard", base)
+    else:
+        commit(fork, {"a.py": "2"}, "later")
+        git(fork, "push", "-q", str(upstream), "HEAD:refs/pull/7/head")
+
+    names = ["k/$(touch pwned)", "k/a='b' *[1]", "k/`id`;x"]
+    report = build([row(name, "regression", ratio=2.0) for name in [*names, "k/\x1b[31m"]], "x")
+    report.arms["base"].commit, report.arms["head"].commit = base, head
+    lines = comment.commands(Verdict(publication(report)))
+    stub = tmp_path / "bin" / "perfci"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    stub.chmod(0o755)
+    env = ENV | {"PATH": f"{stub.parent}:{ENV['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-ec", "\n".join(lines)], cwd=clone, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert git(clone, "rev-parse", "HEAD") == head
+    assert find(clone).resolve_base(base, False).sha == base
+    verb, option, given, *patterns = done.stdout.splitlines()
+    assert (verb, option, given) == ("compare", "--base", base)
+    assert [name for name in names for one in patterns if matches(one, name)] == names
+    assert not (clone / "pwned").exists()
+
+
+def test_commands_name_no_commit_that_is_none():
+    """Reports come from artifacts: what is no hash stays out of lines that people copy."""
+    report = build([row("a/n=1", "regression", ratio=2.0)], "x")
+    report.arms["base"].commit, report.arms["head"].commit = "$(id)", "-x; rm"
+    assert comment.commands(Verdict(publication(report))) == [
+        f"git fetch origin {ORIGIN.head_sha} && git switch --detach FETCH_HEAD",
+        "perfci run a/n=1",
+    ]
