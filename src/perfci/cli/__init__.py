@@ -3,7 +3,7 @@
 import io
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -70,6 +70,8 @@ Where = Annotated[
     Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
+
+When = Literal["on-change", "always", "on-regression", "never"]
 
 HERE = Path()
 OUT_DEFAULT = Path("perfci-out")
@@ -286,6 +288,17 @@ def doctor(
 
 
 @app.command()
+def ci(debug: Debug = False) -> None:
+    """What the GitHub Action calls: measure the event's commit against its base, in a job of GitHub Actions.
+
+    Its inputs come from the environment; action.yml describes them.
+    """
+    from perfci.cli.ci import run_job
+
+    run_job()
+
+
+@app.command()
 def init(
     where: Annotated[Path, typer.Argument(metavar="FOLDER", help="The repository.")] = HERE,
     debug: Debug = False,
@@ -294,6 +307,47 @@ def init(
     from perfci.cli.init import write_first_files
 
     write_first_files(where)
+
+
+@app.command()
+def publish(
+    suite: Annotated[
+        str, typer.Option("--suite", envvar="PERFCI_INPUT_SUITE", help="Which suite of the repository.")
+    ] = "perfci",
+    artifacts: Annotated[
+        str,
+        typer.Option(
+            "--artifacts",
+            metavar="GLOB",
+            envvar="PERFCI_INPUT_ARTIFACTS",
+            help="Artifacts to read, where the workflow names them itself.",
+            show_default=False,
+        ),
+    ] = "",
+    jobs: Annotated[
+        str,
+        typer.Option(
+            "--jobs", metavar="GLOB", envvar="PERFCI_INPUT_JOBS", help="The jobs that measure: each must succeed."
+        ),
+    ] = "*",
+    comment: Annotated[
+        When, typer.Option("--comment", envvar="PERFCI_INPUT_COMMENT", help="When to begin a comment.")
+    ] = "on-change",
+    policy: Annotated[
+        str,
+        typer.Option("--policy", metavar="PATH", envvar="PERFCI_INPUT_POLICY", help="The policy in the repository."),
+    ] = "perfci.yaml",
+    strict: Annotated[bool, typer.Option("--strict", envvar="PERFCI_INPUT_STRICT", help="Warnings fail too.")] = False,
+    debug: Debug = False,
+) -> None:
+    """In GitHub Actions: judge what a run measured by base's limits; write comment, check run and summary.
+
+    Needs no GPU and runs no code of the change. GITHUB_TOKEN needs actions: read, checks: write, contents: read and
+    pull-requests: write.
+    """
+    from perfci.cli.publish import publish_run
+
+    publish_run(suite=suite, artifacts=artifacts, jobs=jobs, comment=comment, policy=policy, strict=strict)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -15,16 +16,46 @@ from perfci.judge.judge import judge
 from perfci.measure.conductor import Measurement, failed_results
 from perfci.measure.options import OUT, Options
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.report import Report
 from perfci.model.units import parse_duration
 
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a measurement, written to its folder."""
+
+    report: Report
+    problem: PerfciError | KeyboardInterrupt | None
+    """What ended it early."""
+
+    @property
+    def exit_code(self) -> int:
+        """The problem's, else the report's."""
+        if self.problem is None:
+            return self.report.exit_code
+        return self.problem.exit_code if isinstance(self.problem, PerfciError) else MachineError.exit_code
+
+    @property
+    def words(self) -> str:
+        """The problem as one line."""
+        return "interrupted: go on with --resume" if isinstance(self.problem, KeyboardInterrupt) else str(self.problem)
+
+
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """One whole job. Ends the process with its exit code."""
     options = read_options(mode, **asked)
+    outcome = measure(options, Console(stderr=True))
+    tell(outcome.report, options.out, asked["json"])
+    if outcome.problem is not None:
+        typer.echo(f"perfci: {outcome.words}", err=True)
+    raise typer.Exit(outcome.exit_code)
+
+
+def measure(options: Options, console: Console) -> Outcome:
+    """Measure, judge, write everything into `options.out`. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
-    console = Console(stderr=True)
     teller = Teller(console)
     measurement = Measurement(options, teller)
     problem: PerfciError | KeyboardInterrupt | None = None
@@ -37,14 +68,9 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
         results, problem = kept, error
     finally:
         teller.stop()
-    report = judge(results, strict=asked["strict"])
+    report = judge(results, strict=options.strict)
     write_all(options.out, report, results)
-    tell(report, options.out, asked["json"])
-    if problem is not None:
-        text = "interrupted: go on with --resume" if isinstance(problem, KeyboardInterrupt) else str(problem)
-        typer.echo(f"perfci: {text}", err=True)
-        raise typer.Exit(problem.exit_code if isinstance(problem, PerfciError) else MachineError.exit_code)
-    raise typer.Exit(report.exit_code)
+    return Outcome(report, problem)
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:

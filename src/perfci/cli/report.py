@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
+from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
-from perfci.model.limits import Subject, gates, judgements
-from perfci.model.plan import Gate, Judgement
+from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
 
@@ -18,8 +18,10 @@ def judge_files(results: Path, *, policy: Path | None, strict: bool, out: Path |
     """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code."""
     path = results / "results.json" if results.is_dir() else results
     measured = read_results(path)
-    asked, gating = (None, None) if policy is None else _limits(policy, measured)
-    report = judge(measured, strict=strict, judgements=asked, gates=gating)
+    if policy is None:
+        report = judge(measured, strict=strict)
+    else:
+        report = judge_by(_read_policy(policy), measured, strict=strict)
     folder = out or path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,16 +48,9 @@ def read_results(path: Path) -> Results:
         ) from None
 
 
-def _limits(policy: Path, results: Results) -> tuple[list[Judgement], list[Gate]]:
+def _read_policy(policy: Path) -> Policy:
     try:
         text = policy.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {policy}: cannot be read ({error})") from None
-    names = results.fingerprint.devices
-    cases = [
-        Subject(c.id, c.device, names.get(c.device, ""), command=c.origin == "command")
-        for c in results.cases
-        if c.stopped != "skipped"
-    ]
-    parsed = parse_policy(text, str(policy))
-    return judgements(parsed, cases), gates(parsed, cases)
+    return parse_policy(text, str(policy))

@@ -1,0 +1,203 @@
+"""`perfci ci`: one job of GitHub Actions, from its event to its exit code."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from perfci.arms.environment import is_secret
+from perfci.arms.git import Repository
+from perfci.cli.measure import Outcome, measure
+from perfci.cli.output import tell
+from perfci.github import event, workflow
+from perfci.github.checkout import Compared, changed_files, find_base, require_no_secret
+from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
+from perfci.measure.options import OUT, Options
+from perfci.measure.prepare import policy_of
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.publication import Publication, Shard
+from perfci.render.comment import render_summary
+from perfci.render.escape import code, markdown
+from perfci.system.doctor.repository import is_credential
+
+_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)
+"""Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
+_MOST_FILES = 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the job says to the workflow."""
+
+    verdict: str
+    code: int
+    """What the job ends with."""
+    summary: str
+    """Markdown."""
+    failing: int = 0
+    """Cases that fail the gate."""
+    annotations: list[str] = field(default_factory=list)
+    out: Path | None = None
+    artifact: str = ""
+    """Empty where there is nothing to upload."""
+
+
+def run_job() -> None:
+    """The whole job. Ends the process with its exit code."""
+    env = without_secrets()
+    files = workflow.Files(env)
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # one stream: the runner mixes two in any order
+    with workflow.quiet(sys.stdout):
+        try:
+            answer = gate(env)
+        except PerfciError as error:
+            answer = _error(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            answer = _error("interrupted before anything was measured", MachineError.exit_code)
+        finally:
+            changed = files.restore()
+        if changed:
+            typer.echo(f"perfci: the code under test wrote into {', '.join(changed)}: undone")
+    for command in answer.annotations:
+        workflow.tell(command, sys.stdout)
+    files.summary([answer.summary, "The summary is larger than GitHub takes: see report.md in the artifact.\n"])
+    files.outputs(
+        {
+            "verdict": answer.verdict,
+            "regressions": str(answer.failing),
+            "report-path": str(answer.out or ""),
+            "artifact-name": answer.artifact,
+            "exit-code": str(answer.code),
+        }
+    )
+    raise typer.Exit(answer.code)
+
+
+def without_secrets() -> dict[str, str]:
+    """The environment of this process, of which the runner's part is then hidden from processes that it starts.
+
+    Where it holds a secret, the process first starts itself anew without: what a process was started with stays
+    readable in /proc. So it does where Python could import from the checkout.
+    """
+    env = dict(os.environ)
+    clean = scrubbed(env)
+    if clean != env or not sys.flags.isolated:
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, "-I", "-m", "perfci", *sys.argv[1:]], clean)
+    for name in env:
+        if name.startswith(_RUNNERS):
+            del os.environ[name]
+    return env
+
+
+def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without secrets; where the code is not trusted, without what looks like one in any variable."""
+    try:
+        trusted = event.load(env).trusted
+    except UsageError:
+        trusted = False
+    return {
+        name: value
+        for name, value in env.items()
+        if not (is_secret(name) or name.startswith("ACTIONS_") or (not trusted and is_credential(value)))
+    }
+
+
+def gate(env: Mapping[str, str]) -> Answer:
+    """Measure what the event asks for, if it must be measured. Raises PerfciError."""
+    settings = read_settings(env)
+    context = event.load(env)
+    name = artifact_name(settings, env)
+    if context.privileged:
+        raise UsageError(
+            f"event {env.get('GITHUB_EVENT_NAME')}: has rights that code of a pull request must not have: measure on "
+            "`pull_request`, and let only the publishing action run on this event"
+        )
+    where = Path.cwd() / settings.working_directory
+    if not where.is_dir():
+        raise UsageError(f"input working-directory: {settings.working_directory}: there is no such folder")
+    repo = Repository.find(where)
+    if repo is None:
+        raise UsageError(f"checkout: {where} is in no git repository: run actions/checkout first")
+    require_no_secret(repo.root)
+    compared = find_base(repo, context, settings.base)
+    if compared is not None:
+        policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
+        if policy is not None and policy.ignores(changed):
+            return _satisfied(changed)
+    options = _options(settings, where, compared)
+    outcome = measure(options, Console(stderr=True))
+    tell(outcome.report, options.out, json=False)
+    return _answer(outcome, settings, context, options.out, name)
+
+
+def _options(settings: Settings, where: Path, compared: Compared | None) -> Options:
+    return Options(
+        mode="compare" if compared else "run",
+        where=where,
+        out=where / OUT,
+        base=compared.ref if compared else None,
+        pull_request=compared.merge if compared else False,
+        cases=settings.cases,
+        devices=settings.device or None,
+        python=settings.python or None,
+        own_python=job_python(),
+        budget=settings.budget,
+        committed=True,
+        strict=settings.strict,
+        wait=settings.wait,
+        command=_command(settings, compared is not None),
+    )
+
+
+def _command(settings: Settings, compares: bool) -> list[str]:
+    """The command line that does the same in a clone; the conductor adds the base."""
+    words = ["perfci", "compare" if compares else "run", "--committed"]
+    for device in settings.device:
+        words += ["--device", device]
+    if settings.budget:
+        words += ["--budget", f"{settings.budget:g}s"]
+    return [*words, *(["--strict"] if settings.strict else []), *settings.cases]
+
+
+def job_python() -> str:
+    """The job's Python, which holds its torch, and not the environment that the action made for perfci itself."""
+    return shutil.which("python3") or shutil.which("python") or sys.executable
+
+
+def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: Path, artifact: str) -> Answer:
+    report, ends = outcome.report, outcome.exit_code
+    if outcome.problem is not None:
+        typer.echo(f"perfci: {outcome.words}")
+        notes = [workflow.annotation("error", outcome.words, title="perfci")]
+    elif report.verdict == "error":
+        notes = [workflow.annotation("error", report.sentence, title="perfci")]
+    else:
+        notes = [] if settings.publish else workflow.annotations(report)  # the check run has them
+    if settings.publish and ends == 1:
+        typer.echo("perfci: the gate fails, which the publishing job says")
+        ends = 0
+    publication = Publication(suite=settings.suite, origin=context.origin, shards=[Shard(report=report)])
+    failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
+    return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
+
+
+def _satisfied(changed: list[str]) -> Answer:
+    """Nothing that is measured can have changed."""
+    many = f"{len(changed)} file{'s' if len(changed) > 1 else ''}"
+    typer.echo(f"perfci: passed without measuring: base's `ignore` names every changed file ({many})")
+    shown = [f"- {code(path)}" for path in changed[:_MOST_FILES]]
+    more = [f"- and {len(changed) - _MOST_FILES} more"] if len(changed) > _MOST_FILES else []
+    lines = ["### ✅ Passed without measuring", "", "Base's `ignore` names every changed file:", "", *shown, *more]
+    return Answer("pass", 0, "\n".join(lines) + "\n")
+
+
+def _error(text: str, ends: int) -> Answer:
+    typer.echo(f"perfci: {text}")
+    said = workflow.annotation("error", text, title="perfci")
+    return Answer("error", ends, f"### ⛔ Nothing was judged\n\n{markdown(text, 1000)}\n", annotations=[said])

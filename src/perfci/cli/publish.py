@@ -1,0 +1,60 @@
+"""`perfci publish`: judge what a workflow run measured, and say so on GitHub."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from perfci.model.base import UsageError
+from perfci.render.escape import prose, visible
+
+
+def publish_run(**asked: Any) -> None:
+    """One whole publication, from the runner's environment. Ends the process with the verdict's exit code."""
+    from perfci.github.api import Api
+    from perfci.github.event import load
+    from perfci.github.publish import Wanted, publish
+    from perfci.github.workflow import Files
+    from perfci.render import comment
+
+    wanted = Wanted(**asked)
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:
+        raise UsageError(f"--suite {wanted.suite!r}: use lower-case letters and digits, with single hyphens between")
+    if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):
+        raise UsageError(f"--policy {wanted.policy!r}: must be a path inside the repository")
+    env = os.environ
+    token = env.get("GITHUB_TOKEN", "")
+    if not token:
+        raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
+    found = load(env)
+    api = Api(token, found.origin.repository, env.get("GITHUB_API_URL") or "https://api.github.com")
+    files = Files(env)
+    outcome = publish(found, _action(env), wanted, api)
+    report = outcome.publication
+
+    notes = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes)
+    files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
+    verdict = {0: "pass", 1: "fail"}.get(report.exit_code, "error")
+    url = outcome.comment.url if outcome.comment else ""
+    files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
+    typer.echo(_line(comment.render_check(report).title))
+    for line in [*report.missing, *outcome.notes]:
+        typer.echo(_line(f"- {line}"))
+    if outcome.comment is not None:
+        typer.echo(_line(f"comment: {outcome.comment.state} {url}"))
+    raise typer.Exit(report.exit_code)
+
+
+def _line(text: str) -> str:
+    """One line of the log that the runner takes for no command."""
+    return " " + visible(text).replace("##[", "## [")
+
+
+def _action(env: Mapping[str, str]) -> str:
+    """What happened, such as `labeled`; empty for events that have no such word."""
+    action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
+    return action if isinstance(action, str) else ""

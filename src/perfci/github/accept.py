@@ -1,0 +1,62 @@
+"""Who took a failing verdict upon themselves, and whether after the last push."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from github.PullRequest import PullRequest
+
+from perfci.github.api import Api, ApiError
+from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
+
+_REASON = re.compile(rf"^{ACCEPT_LINE}:[ \t]*(\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
+_LONGEST = 500
+
+
+def acceptance(pull: PullRequest, api: Api) -> tuple[Acceptance | None, str]:
+    """The acceptance of a pull request as it is now, or why its label does not count; both empty without the label.
+
+    The label counts when someone with write access set it after the last push to the head. Times are GitHub's own: of
+    the label from the events of the pull request, of the push from the activity of the head's branch. The dates in
+    commits are the author's to choose, and a workflow run may be older than the push that brought its commit here.
+    Raises ApiError.
+    """
+    if ACCEPT_LABEL not in {label.name for label in pull.labels}:
+        return None, ""
+    events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
+    set_ = [one for one in events if one.event == "labeled" and one.label and one.label.name == ACCEPT_LABEL]
+    last = max(set_, key=lambda one: (one.created_at, one.id), default=None)
+    if last is None or last.actor is None:
+        return None, f"the label {ACCEPT_LABEL} does not count: nobody is known to have set it"
+    login = last.actor.login
+    try:
+        pushed = _pushed(pull, api)
+        permission = api.call(f"rights of {login}", lambda: api.repository.get_collaborator_permission(login))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None, f"the label {ACCEPT_LABEL} does not count: the last push or {login}'s rights cannot be seen"
+    if permission not in {"admin", "write"}:
+        return None, f"the label {ACCEPT_LABEL} does not count: {login} may not write to {api.name}"
+    at = last.created_at.astimezone(UTC)
+    if pushed is None or at <= pushed:
+        return None, f"the label {ACCEPT_LABEL} does not count: the head was pushed to after it was set"
+    reason = _REASON.search(pull.body or "")
+    return Acceptance(by=login, at=_iso(at), reason=reason[1][:_LONGEST] if reason else ""), ""
+
+
+def _pushed(pull: PullRequest, api: Api) -> datetime | None:
+    """When the head's branch last moved to where it is; None where its newest move led elsewhere."""
+    head = pull.head
+    if head.repo is None:
+        return None
+    path = f"/repos/{head.repo.full_name}/activity"
+    parameters: dict[str, Any] = {"ref": f"refs/heads/{head.ref}", "per_page": 1}
+    moves = api.call("activity of the head's branch", lambda: api.get(path, parameters))
+    if not moves or moves[0]["after"] != head.sha:
+        return None
+    return datetime.fromisoformat(moves[0]["timestamp"]).astimezone(UTC)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

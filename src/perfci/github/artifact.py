@@ -1,0 +1,254 @@
+"""Measurements of a run, out of archives that code under test may have written: nothing in them is believed."""
+
+import json
+import math
+import stat
+import zipfile
+import zlib
+from collections import Counter
+from datetime import UTC
+from fnmatch import fnmatchcase
+from io import BytesIO
+from typing import Any
+
+from github.Artifact import Artifact as RemoteArtifact
+from github.WorkflowRun import WorkflowRun
+from pydantic import ValidationError
+
+from perfci.github.api import Api, ApiError
+from perfci.github.settings import ArtifactName
+from perfci.model.plan import Looks
+from perfci.model.publication import Artifact, Origin
+from perfci.model.results import Results
+from perfci.render.escape import shorten, visible
+
+MEMBER = "results.json"
+ARCHIVE_BYTES = 64 << 20
+MEMBER_BYTES = 16 << 20
+MOST_RATIO = 200
+"""Expansion of the member; JSON of launch values shrinks to a tenth."""
+MOST_ENTRIES = 10_000
+MOST_ARTIFACTS = 256
+"""Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
+MOST_CASES = 10_000
+MOST_PAIRS = 256
+"""Of a case: an estimate takes time with their square."""
+MOST_QUESTIONS = 100_000
+LONGEST_TEXT = 20_000
+"""Characters of one string, or digits of one number."""
+_CENTRAL = b"PK\x01\x02"
+"""Begins an entry of a zip's directory (PKWARE APPNOTE 4.3.12)."""
+
+
+class Unfit(Exception):
+    """Why an archive cannot be used: a clause for people, with nothing in it that the archive says."""
+
+
+def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
+    """The newest artifact of each job of the suite in a run up to `attempt`, with what tells the job from the others.
+
+    `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
+    """
+    remote = api.call("artifacts", lambda: list(run.get_artifacts()))
+    newest: dict[str, tuple[int, RemoteArtifact]] = {}
+    for one in remote:
+        name, of = _shard(one.name, suite, pattern)
+        if name is None or of > attempt:
+            continue
+        if name not in newest or (of, one.id) > (newest[name][0], newest[name][1].id):
+            newest[name] = of, one
+    if len(newest) > MOST_ARTIFACTS:
+        raise ApiError(f"artifacts: the run has {len(newest)} of this suite; at most {MOST_ARTIFACTS} are read")
+    return [(name, newest[name][1]) for name in sorted(newest)]
+
+
+def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
+    if pattern:
+        return (name if fnmatchcase(name, pattern) else None), 0
+    parsed = ArtifactName.parse(name)
+    if parsed is None or parsed.suite != suite:
+        return None, 0
+    return f"{parsed.job} {parsed.shard}".removesuffix(" 0"), parsed.attempt
+
+
+def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results:
+    """The measurements in an artifact of the run that `origin` names. Raises Unfit, ApiError."""
+    run = remote.workflow_run
+    if run.id != origin.run_id or run.head_sha != origin.head_sha:
+        raise Unfit("belongs to another run")
+    if remote.expired:
+        raise Unfit("has expired: run the measuring job again")
+    if remote.size_in_bytes > ARCHIVE_BYTES:
+        raise Unfit(f"has {remote.size_in_bytes >> 20} MiB, more than the {ARCHIVE_BYTES >> 20} MiB that are read")
+    try:
+        content = api.download(remote.id, ARCHIVE_BYTES)
+    except ApiError as error:
+        if error.status in {404, 410}:
+            raise Unfit("is gone: run the measuring job again") from None
+        raise
+    results = parse(read_member(content))
+    confirm(results, origin, api)
+    return results
+
+
+def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
+    """Where people find an artifact, and until when."""
+    expires = remote.expires_at
+    return Artifact(
+        name=remote.name,
+        url=f"{origin.run_url.partition('/attempts/')[0]}/artifacts/{remote.id}",
+        expires=expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if expires else "",
+        bytes=remote.size_in_bytes,
+    )
+
+
+def read_member(archive: bytes) -> bytes:
+    """The bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
+
+    One entry that has no place in an artifact makes the archive unfit, whatever else is in it.
+    """
+    if archive.count(_CENTRAL) > MOST_ENTRIES:
+        raise Unfit(f"has more than {MOST_ENTRIES} entries")
+    try:
+        with zipfile.ZipFile(BytesIO(archive)) as opened:
+            entries = opened.infolist()
+            for entry in entries:
+                _check_entry(entry)
+            if any(count > 1 for count in Counter(entry.filename for entry in entries).values()):
+                raise Unfit("has two entries of one name")
+            member = next((entry for entry in entries if entry.filename == MEMBER), None)
+            if member is None:
+                raise Unfit(f"has no {MEMBER}: the measuring job ended before it could write one")
+            if member.file_size > MEMBER_BYTES:
+                raise Unfit(f"has a {MEMBER} of more than {MEMBER_BYTES >> 20} MiB")
+            if member.file_size > MOST_RATIO * max(1, member.compress_size):
+                raise Unfit(f"has a {MEMBER} that expands more than {MOST_RATIO} times")
+            with opened.open(member) as stream:
+                content = stream.read(MEMBER_BYTES + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise Unfit(f"is no sound zip archive ({type(error).__name__})") from None
+    if len(content) > MEMBER_BYTES:
+        raise Unfit(f"has a {MEMBER} of more than {MEMBER_BYTES >> 20} MiB")
+    return content
+
+
+def _check_entry(entry: zipfile.ZipInfo) -> None:
+    # `filename` ends where a NUL stands, `orig_filename` does not.
+    name = entry.orig_filename.replace("\\", "/")
+    if name.startswith("/") or ":" in name or "\0" in name or ".." in name.split("/"):
+        raise Unfit("has an entry whose path leads elsewhere")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        raise Unfit("has an entry that is no file: a link or a device")
+    if entry.flag_bits & 0x1:
+        raise Unfit("has an encrypted entry")
+    if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise Unfit("has an entry that is compressed in another way than GitHub does")
+
+
+def parse(content: bytes) -> Results:
+    """Results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
+    try:
+        data = json.loads(
+            content.decode("utf-8"),
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_unique,
+        )
+        _check_text(data)
+        results = Results.model_validate(data)
+    except RecursionError:
+        raise Unfit(f"has a {MEMBER} that is nested too deeply") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        # Names of fields may be the archive's own: shortened, and on one line.
+        where = shorten(visible(field), 80, middle=True)
+        raise Unfit(f"has a {MEMBER} that is no results document of this version ({where}: {first['type']})") from None
+    except ValueError as error:
+        said = str(error) if isinstance(error, _Refused) else "not valid"
+        raise Unfit(f"has a {MEMBER} that is no strict JSON ({said})") from None
+    _check_bounds(results)
+    return results
+
+
+class _Refused(ValueError):
+    pass
+
+
+def _no_constant(_: str) -> float:
+    raise _Refused("NaN or Infinity")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _Refused("a number beyond all others")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:  # of a 64-bit integer with its sign
+        raise _Refused("an integer of too many digits")
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _Refused("a key written twice")
+    return made
+
+
+def _check_text(data: Any) -> None:
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str) and len(one) > LONGEST_TEXT:
+            raise _Refused(f"a text of more than {LONGEST_TEXT} characters")
+        if isinstance(one, dict):
+            waiting += one.keys()
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _check_bounds(results: Results) -> None:
+    plan, normal = results.plan, Looks()
+    if len(results.cases) > MOST_CASES:
+        raise Unfit(f"has more than {MOST_CASES} cases")
+    if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
+        raise Unfit(f"has a case with more than {MOST_PAIRS} launch pairs")
+    if len({case.key for case in results.cases}) != len(results.cases):
+        raise Unfit("has two cases of one name")
+    if len(plan.judgements) + len(plan.gates) > MOST_QUESTIONS:
+        raise Unfit(f"has more than {MOST_QUESTIONS} limits")
+    looks = plan.looks
+    usual = (looks.alpha, looks.beta, looks.confirm) == (normal.alpha, normal.beta, normal.confirm)
+    spent = math.isclose(math.fsum(looks.convict), 1.0, abs_tol=1e-6)
+    # What would let a change pass that perfci, planning by itself, would convict.
+    if not usual or not spent or plan.m > max(1, sum(one.gating for one in plan.judgements)):
+        raise Unfit("was planned with error rates that are not perfci's")
+
+
+def confirm(results: Results, origin: Origin, api: Api) -> None:
+    """Raise Unfit unless the measured head is the run's, or the commit that GitHub merged it into. Raises ApiError."""
+    head = results.arms.get("head")
+    commit = head.commit if head else None
+    if head is None or commit is None:
+        raise Unfit("does not say which commit was measured")
+    if head.dirty:
+        raise Unfit("measured uncommitted changes")
+    if commit == origin.head_sha:
+        return
+    if not (len(commit) in {40, 64} and all(character in "0123456789abcdef" for character in commit)):
+        raise Unfit("does not say which commit was measured")
+    try:
+        merged = api.call("the measured commit", lambda: api.repository.get_git_commit(commit).parents)
+    except ApiError as error:
+        if error.status == 404:
+            raise Unfit("measured another commit than the run's") from None
+        raise
+    if origin.head_sha not in {parent.sha for parent in merged}:
+        raise Unfit("measured another commit than the run's")

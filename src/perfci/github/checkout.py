@@ -1,0 +1,137 @@
+"""Is the checkout fit to be measured, and does it hold the base? Everything here runs before code under test does."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfci.arms.git import Commit, Repository, one_line, run_git
+from perfci.github.event import Context
+from perfci.model.base import MachineError, UsageError
+from perfci.system.doctor.machine import Machine
+from perfci.system.doctor.repository import check_token
+
+FETCH_TIMEOUT = 600.0
+"""Seconds for one fetch."""
+DEEPEN = (50, 500, 5000)
+"""Commits by which a shallow clone is deepened, one after the other, until there is a merge-base; then all of them."""
+# No hook (arms/git.py), no command as a remote, no clean-up in the background that would outlive the fetch.
+_CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What HEAD is compared with, in words of arms/git.py."""
+
+    ref: str | None
+    merge: bool
+    """HEAD is the pull request's merge commit: base is its first parent."""
+    base: Commit
+
+
+def require_no_secret(where: Path) -> None:
+    """Raises UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
+    for finding in check_token(Machine(where=where)):
+        if finding.status != "ok":
+            raise UsageError(f"checkout: {finding.found}: {finding.remedy}")
+
+
+def require_head(repo: Repository, context: Context) -> bool:
+    """Whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event speaks of.
+
+    By hand and on a schedule any commit may be checked out.
+    """
+    head = repo.head_commit()
+    if head is None:
+        raise UsageError(f"checkout: {one_line(repo.root)} has no commit: run actions/checkout first")
+    wanted = context.origin.head_sha
+    if head.sha == wanted or context.origin.event in ("workflow_dispatch", "schedule"):
+        return False
+    merges = context.merge_sha is not None and head.sha == context.merge_sha
+    if merges and repo.parents(head.sha)[1:] == [wanted]:
+        return True
+    raise UsageError(
+        f"checkout: HEAD is {head.sha[:10]}, neither the commit {wanted[:10]} of this {context.origin.event} nor its "
+        "merge with the base: let actions/checkout take its default `ref`, or run the workflow anew"
+    )
+
+
+def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
+    """What HEAD is compared with, fetched where the checkout lacks it; None: with nothing.
+
+    `asked` is a branch, tag or commit that takes the place of what the event says, `none` for nothing.
+    Raises UsageError where there is no such commit, MachineError where it cannot be fetched.
+    """
+    merge = require_head(repo, context)
+    if asked == "none" or not (asked or context.base):
+        return None
+    if merge and not asked:
+        [base, _] = repo.parents(_commit(repo, "HEAD"))
+        if not _has(repo, base):
+            _fetch(repo, base, base)
+        return Compared(None, True, repo.resolve_base(None, pull_request=True))
+    ref = _obtain(repo, asked or context.base)
+    for depth in DEEPEN:
+        if _merge_base(repo, ref) or not repo.is_shallow():
+            break
+        _fetch(repo, ref, f"--deepen={depth}")
+    if not _merge_base(repo, ref) and repo.is_shallow():
+        _fetch(repo, ref, "--unshallow")
+    return Compared(ref, False, repo.resolve_base(ref, pull_request=False))
+
+
+def changed_files(repo: Repository, base: str) -> list[str]:
+    """Paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
+    args = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none", "-z")
+    done = repo.git(*args, base, "HEAD", "--")
+    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
+
+
+def _obtain(repo: Repository, name: str) -> str:
+    """`name` (a commit, a branch, a tag) as git here knows it, fetched: what a runner kept of a branch may be old."""
+    if _is_hash(name):
+        if not _has(repo, name):
+            _fetch(repo, name, name)
+        return name
+    short = name.removeprefix("refs/heads/")
+    known = f"refs/remotes/origin/{short}"
+    try:
+        _fetch(repo, short, f"+refs/heads/{short}:{known}")
+    except MachineError:
+        # No such branch; or no right to fetch, where actions/checkout has fetched everything and kept no token.
+        for here in (known, f"refs/tags/{short}", short):
+            if _has(repo, here):
+                return here.removeprefix("refs/remotes/").removeprefix("refs/tags/")
+        raise
+    return f"origin/{short}"
+
+
+def _is_hash(name: str) -> bool:
+    return len(name) in (40, 64) and set(name) <= set("0123456789abcdef")
+
+
+def _has(repo: Repository, name: str) -> bool:
+    done = repo.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", allow=(0, 1, 128))
+    return done.returncode == 0
+
+
+def _commit(repo: Repository, name: str) -> str:
+    return repo.git("rev-parse", "--verify", f"{name}^{{commit}}").stdout.decode().strip()
+
+
+def _merge_base(repo: Repository, ref: str) -> bool:
+    return repo.git("merge-base", "HEAD", ref, allow=(0, 1)).returncode == 0
+
+
+def _fetch(repo: Repository, name: str, what: str) -> None:
+    """Fetch `what` from origin: commit, refspec, or an option that deepens HEAD and `name`. Raises MachineError."""
+    depth = ["--depth=1"] if repo.is_shallow() else []  # in a whole clone it would cut the history off
+    both = [_commit(repo, "HEAD"), _commit(repo, name)] if what.startswith("--") else []
+    wanted = [what, "origin", *both] if both else [*depth, "origin", what]
+    args = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", *wanted]
+    try:
+        run_git(args, cwd=repo.root, config=_CONFIG, timeout=FETCH_TIMEOUT)
+    except MachineError as error:
+        raise MachineError(
+            f"base {one_line(name)}: is not in this checkout and cannot be fetched ({error}): check out with "
+            "`fetch-depth: 2` for pull requests, `fetch-depth: 0` for other events"
+        ) from None

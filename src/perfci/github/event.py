@@ -1,0 +1,287 @@
+"""From the event that started a workflow to what is measured against what. The payload is untrusted text."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from perfci.model.base import UsageError
+from perfci.model.publication import Origin
+
+_COPIED = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,9})")
+"""Branches of copy-pr-bot: the head of a pull request whose author is unknown here."""
+_QUEUED = re.compile(r"/pr-([1-9][0-9]{0,9})-[0-9a-f]{40,64}$")
+
+
+def _ref(text: str) -> str:
+    # What `git check-ref-format` forbids, as far as it could do harm; shells and Markdown are met by escaping.
+    if text.startswith("-") or ".." in text or "@{" in text or re.search(r"[\x00-\x20\x7f~^:?*\[\\]", text):
+        raise ValueError("is no name of a branch or tag")
+    return text
+
+
+Sha = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
+Ref = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_ref)]
+Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=200)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
+
+
+class _Untrusted(BaseModel):
+    """Only the fields that are needed, with strict types."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class _Repository(_Untrusted):
+    full_name: Slug
+    default_branch: Ref
+
+
+class _HeadRepository(_Untrusted):
+    full_name: Slug
+
+
+class _Side(_Untrusted):
+    ref: Ref
+    sha: Sha
+    repo: _HeadRepository | None = None
+    """None where the fork has been deleted."""
+
+
+class _PullRequest(_Untrusted):
+    number: Number
+    head: _Side
+    base: _Side
+
+
+class _PullRequestEvent(_Untrusted):
+    pull_request: _PullRequest
+    repository: _Repository
+
+
+class _PushEvent(_Untrusted):
+    ref: Ref
+    before: Sha
+    after: Sha
+    repository: _Repository
+
+
+class _Group(_Untrusted):
+    head_sha: Sha
+    head_ref: Ref
+    base_sha: Sha
+    base_ref: Ref
+
+
+class _MergeGroupEvent(_Untrusted):
+    merge_group: _Group
+    repository: _Repository
+
+
+class _Run(_Untrusted):
+    id: Number
+    run_attempt: Number
+    event: Annotated[str, Field(pattern=r"^[a-z_]{1,64}$")]
+    head_sha: Sha
+    head_branch: Ref | None = None
+    head_repository: _HeadRepository | None = None
+
+
+class _WorkflowRunEvent(_Untrusted):
+    workflow_run: _Run
+    repository: _Repository
+
+
+class _OtherEvent(_Untrusted):
+    repository: _Repository | None = None
+    """A schedule may come without."""
+
+
+class Surroundings(BaseModel):
+    """What the runner says of the run in its environment."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True)
+
+    GITHUB_REPOSITORY: Slug
+    GITHUB_SHA: Sha
+    GITHUB_REF: Ref
+    GITHUB_RUN_ID: Number
+    GITHUB_RUN_ATTEMPT: Number = 1
+    GITHUB_SERVER_URL: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:-]+$")] = "https://github.com"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is measured, and on whose word."""
+
+    origin: Origin
+    base: str
+    """What head is compared with: a commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
+    merge_sha: str | None
+    """The commit that GitHub made of the pull request's head and its base, and that actions/checkout takes."""
+    head_repository: str
+    """`owner/name` of the head; empty where it is not known. With `origin.head_ref` and `origin.head_sha` it finds the
+    pull request where `origin.pull_request` is None."""
+    trusted: bool
+    """The code is of people who may write to the repository; False for forks and where that is not known."""
+    privileged: bool
+    """The event carries the rights of the base repository: code of a pull request must not run."""
+
+
+def load(env: Mapping[str, str]) -> Context:
+    """The context of the event whose payload the runner left in a file. Raises UsageError."""
+    name, path = env.get("GITHUB_EVENT_NAME"), env.get("GITHUB_EVENT_PATH")
+    if not name or not path:
+        missing = "GITHUB_EVENT_PATH" if name else "GITHUB_EVENT_NAME"
+        raise UsageError(f"{missing}: is not set: this runs in GitHub Actions; elsewhere use perfci compare")
+    try:
+        payload = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"GITHUB_EVENT_PATH: {path}: cannot be read ({error})") from None
+    if not isinstance(payload, dict):
+        raise UsageError(f"GITHUB_EVENT_PATH: {path}: is no event: it must hold a JSON object")
+    return context(name, payload, env)
+
+
+def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Context:
+    """What the event `name` with this `payload` asks for; `env` is the runner's environment. Pure.
+
+    Raises UsageError for an event that is not supported, and for a payload or a variable that is not as GitHub
+    documents it.
+    """
+    reader = _READERS.get(name)
+    if reader is None:
+        raise UsageError(f"event {name[:60]!r}: is not supported: start the workflow on {', '.join(_READERS)}")
+    return reader(name, payload, _read(Surroundings, env, "environment"))
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _read(model: type[Model], data: Mapping[str, Any], where: str) -> Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        missing = f"{where}: {field} is missing"
+        text = missing if first["type"] == "missing" else f"{where}: {field} does not fit: {first['msg']}"
+        raise UsageError(f"{text}: perfci ci and perfci publish run in GitHub Actions") from None
+
+
+def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
+    event = _read(_PullRequestEvent, payload, name)
+    pull, repository = event.pull_request, event.repository.full_name
+    head = pull.head.repo.full_name if pull.head.repo else ""
+    origin = _origin(env, name, repository, pull.head.sha, pull.head.ref).model_copy(
+        update={"pull_request": pull.number, "base_ref": pull.base.ref, "fork": head != repository}
+    )
+    privileged = name == "pull_request_target"
+    merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
+    return Context(origin, pull.base.sha, merge, head, head == repository, privileged)
+
+
+def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
+    event = _read(_PushEvent, payload, name)
+    repository, default = event.repository.full_name, f"refs/heads/{event.repository.default_branch}"
+    if _nothing(event.after):
+        raise UsageError(f"push: {event.ref} was deleted: there is nothing to measure")
+    if event.ref == default:
+        base = "" if _nothing(event.before) else event.before
+    else:
+        base = default if event.ref.startswith("refs/heads/") else ""
+    return _of_branch(_origin(env, name, repository, event.after, event.ref), event.ref, base, default)
+
+
+def _merge_group(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
+    event = _read(_MergeGroupEvent, payload, name)
+    group, repository = event.merge_group, event.repository.full_name
+    queued = _QUEUED.search(group.head_ref)
+    origin = _origin(env, name, repository, group.head_sha, group.head_ref).model_copy(
+        update={"pull_request": int(queued[1]) if queued else None, "base_ref": _short(group.base_ref)}
+    )
+    return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False)
+
+
+def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
+    event = _read(_WorkflowRunEvent, payload, name)
+    run, repository = event.workflow_run, event.repository.full_name
+    head = run.head_repository.full_name if run.head_repository else ""
+    branch = run.head_branch or ""
+    copied = _COPIED.fullmatch(f"refs/heads/{branch}") if run.event == "push" and head == repository else None
+    # `workflow_run.pull_requests` is empty for forks, and may name several: the API finds the right one.
+    origin = _origin(env, run.event, repository, run.head_sha, branch).model_copy(
+        update={
+            "pull_request": int(copied[1]) if copied else None,
+            "fork": head != repository,
+            "run_id": run.id,
+            "attempt": run.run_attempt,
+            "run_url": _run_url(env, repository, run.id, run.run_attempt),
+        }
+    )
+    return Context(origin, "", None, head, trusted=head == repository and not copied, privileged=True)
+
+
+def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
+    event = _read(_OtherEvent, payload, name)
+    repository = event.repository.full_name if event.repository else env.GITHUB_REPOSITORY
+    default = f"refs/heads/{event.repository.default_branch}" if event.repository else env.GITHUB_REF
+    base = default if env.GITHUB_REF.startswith("refs/heads/") and default != env.GITHUB_REF else ""
+    return _of_branch(_origin(env, name, repository, env.GITHUB_SHA, env.GITHUB_REF), env.GITHUB_REF, base, default)
+
+
+_READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] = {
+    "pull_request": _pull_request,
+    "push": _push,
+    "merge_group": _merge_group,
+    "workflow_dispatch": _other,
+    "schedule": _other,
+    "workflow_run": _workflow_run,
+    "pull_request_target": _pull_request,
+}
+
+
+def _of_branch(origin: Origin, ref: str, base: str, default: str) -> Context:
+    copied = _COPIED.fullmatch(ref)
+    update = {
+        "pull_request": int(copied[1]) if copied else None,
+        "base_ref": _short(default) if base else "",
+    }
+    return Context(
+        origin.model_copy(update=update),
+        base,
+        None,
+        "" if copied else origin.repository,
+        trusted=not copied,
+        privileged=False,
+    )
+
+
+def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str) -> Origin:
+    return Origin(
+        repository=repository,
+        event=event,
+        head_sha=sha,
+        head_ref=_short(ref),
+        run_id=env.GITHUB_RUN_ID,
+        attempt=env.GITHUB_RUN_ATTEMPT,
+        run_url=_run_url(env, repository, env.GITHUB_RUN_ID, env.GITHUB_RUN_ATTEMPT),
+    )
+
+
+def _run_url(env: Surroundings, repository: str, run: int, attempt: int) -> str:
+    return f"{env.GITHUB_SERVER_URL}/{repository}/actions/runs/{run}/attempts/{attempt}"
+
+
+def _short(ref: str) -> str:
+    """`main` of `refs/heads/main`, `v1` of `refs/tags/v1`."""
+    return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
+
+
+def _nothing(sha: str) -> bool:
+    """Whether a push says so of a commit that is not there."""
+    return set(sha) == {"0"}

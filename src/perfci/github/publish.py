@@ -1,0 +1,346 @@
+"""From measurements that a run left behind to comment, check run and verdict. Runs no code of the change, ever."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Literal, TypeVar
+
+from github.Artifact import Artifact as RemoteArtifact
+from github.ContentFile import ContentFile
+from github.PullRequest import PullRequest
+from github.WorkflowRun import WorkflowRun
+
+from perfci.github import artifact, check, sticky
+from perfci.github.accept import acceptance
+from perfci.github.api import Api, ApiError, Forbidden
+from perfci.github.event import Context
+from perfci.judge.judge import judge
+from perfci.judge.replan import judge_by
+from perfci.model.base import UsageError
+from perfci.model.policy import Policy
+from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.publication import Origin, Publication, Shard
+from perfci.model.report import Report
+from perfci.model.results import Results
+from perfci.render import comment
+from perfci.render.escape import prose, shorten, visible
+from perfci.render.words import count
+
+When = Literal["on-change", "always", "on-regression", "never"]
+MOST_FILES = 300
+"""As many as GitHub names in a comparison: of more it is not known which."""
+MOST_RUNS = 50
+"""Runs of one head that are searched for stored measurements."""
+_QUEUE = re.compile(r"gh-readonly-queue/(.+)/pr-[0-9]+-[0-9a-f]{40,64}")
+_MEASURED = frozenset({"pull_request", "push", "merge_group", "workflow_dispatch", "schedule"})
+"""Events whose runs measure."""
+_FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
+_RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
+"""Actions on a pull request that leave its head where it is."""
+_QUIET = frozenset({"unchanged", "skipped"})
+_UNJUDGED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What judging and rendering may raise of values that no measurement gives."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the workflow's author asks of the publishing action."""
+
+    suite: str = "perfci"
+    artifacts: str = ""
+    """Glob of the artifacts to read; empty for those that the measuring action names."""
+    jobs: str = "*"
+    """Glob of the jobs that measure: one that failed was not heard."""
+    comment: When = "on-change"
+    policy: str = FILE
+    """Path in the repository."""
+    strict: bool = False
+
+
+@dataclass
+class Outcome:
+    """What was published."""
+
+    publication: Publication
+    comment: sticky.Posted | None = None
+    check: str = ""
+    """Address of the check run; empty where it could not be written."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be done, one line each. The verdict stands."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Whose measurements these are, by what the API says."""
+
+    origin: Origin
+    run: WorkflowRun
+    pull: PullRequest | None
+    base: str
+    """The branch whose policy counts; empty: the measured commit's own."""
+    artifacts: Sequence[tuple[str, RemoteArtifact]]
+
+
+def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
+    """Judge what the run of `context` measured, and say so on GitHub.
+
+    `action`: of the event, such as `labeled`. Raises ApiError where not even the run can be found out, and UsageError
+    where base's policy is none; whatever fails after that is named in the outcome, and its exit code stands.
+    """
+    try:
+        source = _locate(context, action, wanted, api)
+        policy = _policy(source, wanted.policy, api)
+    except Forbidden as error:
+        remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
+        raise ApiError(f"{error}: {remedy}", error.status) from None
+    publication = Publication(suite=wanted.suite, origin=source.origin)
+    outcome = Outcome(publication)
+    _read(source, policy, publication, wanted, api)
+    failed = any(shard.report.exit_code == 1 for shard in publication.shards)
+    pull = source.pull
+    if pull is not None and failed and pull.head.sha == source.origin.head_sha:
+        told = _tried(outcome, "pull-requests: read", lambda: acceptance(pull, api))
+        publication.acceptance, why = told or (None, "")
+        outcome.notes += [why] if why else []
+    # A check run of an earlier attempt holds its verdict.
+    earlier = _tried(outcome, "checks: write", lambda: check.earlier(wanted.suite, source.origin, api))
+    publication.attempts = earlier or []
+    text = comment.render_check(publication)
+    outcome.check = _tried(outcome, "checks: write", lambda: check.write(publication, text, api)) or ""
+    if pull is not None and wanted.comment != "never":
+        marker = sticky.Marker.of(wanted.suite, source.origin)
+        create = _worth_telling(publication, wanted.comment)
+        notes = list(outcome.notes)
+        outcome.comment = _tried(
+            outcome,
+            "pull-requests: write",
+            lambda: sticky.post(pull, marker, lambda limit: _with_notes(publication, notes, limit), create, api),
+        )
+    return outcome
+
+
+def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None:
+    """What `step` returns, or None with a note of what went wrong."""
+    try:
+        return step()
+    except Forbidden as error:
+        remedy = f"give the publishing job `permissions: {permission}`"
+        if outcome.publication.origin.fork:
+            remedy = f"a fork's own run may only read: publish from `workflow_run`, or {remedy}"
+        _note(outcome, f"{error}: {remedy}")
+    except ApiError as error:
+        _note(outcome, str(error))
+    return None
+
+
+def _note(outcome: Outcome, text: str) -> None:
+    if text not in outcome.notes:
+        outcome.notes.append(text)
+
+
+def _with_notes(publication: Publication, notes: Sequence[str], limit: int) -> str:
+    said = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in notes[:5])
+    return comment.render(publication, limit - len(said)) + said
+
+
+def _worth_telling(publication: Publication, when: When) -> bool:
+    """Whether there is reason to begin a comment; one that is there is kept true in any case."""
+    if when == "always" or publication.exit_code or publication.acceptance:
+        return True
+    classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
+    return when == "on-change" and not classes <= _QUIET
+
+
+def _locate(context: Context, action: str, wanted: Wanted, api: Api) -> _Source:
+    asked = context.origin
+    run = _run(asked.run_id, api)
+    pull: PullRequest | None = None
+    head, attempt = asked.head_sha, asked.attempt
+    direct = asked.pull_request is not None and asked.event != "merge_group"
+    if direct:
+        pull = _pull(int(asked.pull_request or 0), api)
+    if action in _RELABELLED and pull is not None:
+        head = pull.head.sha
+    elif run.head_sha != head:
+        raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
+    found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
+    if not found and (action in _RELABELLED or run.conclusion == "skipped"):
+        of = _head_of(pull) if pull is not None else _full_name(run)
+        run, found = _stored(run, head, of, wanted, api)
+        attempt = run.run_attempt
+    if pull is None and run.event != "merge_group":
+        pull = _pull_of(run, head, api)
+    queue = _QUEUE.fullmatch(run.head_branch or "") if run.event == "merge_group" else None
+    base = pull.base.ref if pull is not None else queue[1] if queue else ""
+    origin = Origin(
+        repository=api.name,
+        pull_request=pull.number if pull is not None else asked.pull_request,
+        event=run.event,
+        head_sha=head,
+        head_ref=run.head_branch or "",
+        base_ref=base,
+        fork=(_head_of(pull) if pull is not None else _full_name(run)) != api.name,
+        run_id=run.id,
+        attempt=attempt,
+        run_url=f"{run.html_url}/attempts/{attempt}",
+    )
+    return _Source(origin, run, pull, base, found)
+
+
+def _run(number: int, api: Api) -> WorkflowRun:
+    return api.call(f"run {number}", lambda: api.repository.get_workflow_run(number).complete())
+
+
+def _pull(number: int, api: Api) -> PullRequest:
+    return api.call(f"pull request #{number}", lambda: api.repository.get_pull(number).complete())
+
+
+def _full_name(run: WorkflowRun) -> str:
+    """`owner/name` of the repository that holds the head; empty where the fork is gone."""
+    return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
+
+
+def _head_of(pull: PullRequest) -> str:
+    """The same of a pull request."""
+    return pull.head.repo.full_name if pull.head.repo else ""
+
+
+def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
+    return artifact.find(run, wanted.suite, wanted.artifacts, attempt, api)
+
+
+def _stored(
+    run: WorkflowRun, head: str, of: str, wanted: Wanted, api: Api
+) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
+    """The newest run of this head that left measurements; `run` itself where none did."""
+    listed = api.call("runs of the head", lambda: _first(api.repository.get_workflow_runs(head_sha=head)))
+    for other in sorted(listed, key=lambda one: one.id, reverse=True):
+        if other.head_sha == head and other.event in _MEASURED and _full_name(other) == of:
+            found = _artifacts(other, wanted, other.run_attempt, api)
+            if found:
+                return other, found
+    return run, []
+
+
+def _first(runs: Iterable[WorkflowRun]) -> list[WorkflowRun]:
+    return list(islice(runs, MOST_RUNS))
+
+
+def _pull_of(run: WorkflowRun, head: str, api: Api) -> PullRequest | None:
+    """The open pull request whose head is the run's: by owner, branch, repository and commit.
+
+    One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts
+    sees that the head is another. Raises ApiError where several have this head.
+    """
+    name, branch = _full_name(run), run.head_branch
+    if not name or not branch:
+        return None
+    of = f"{name.partition('/')[0]}:{branch}"
+    listed = api.call("pull requests of the head", lambda: list(api.repository.get_pulls(state="open", head=of)))
+    there = [one for one in listed if one.head.repo and one.head.repo.full_name == name and one.head.ref == branch]
+    exact = [one for one in there if one.head.sha == head]
+    if len(exact) > 1:
+        named = {one.number for one in run.pull_requests or []}
+        exact = [one for one in exact if one.number in named] or exact
+    if len(exact) > 1:
+        numbers = ", ".join(f"#{one.number}" for one in exact)
+        raise ApiError(f"pull requests {numbers} have the same head: close all but one, and run the job again")
+    found = (exact or there)[:1]
+    return _pull(found[0].number, api) if found else None
+
+
+def _policy(source: _Source, path: str, api: Api) -> tuple[Policy | None, str]:
+    """The policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError."""
+    sha = source.origin.head_sha
+    if source.base:
+        # By commit: a tag may have the branch's name. Without the right to read this is what fails, not the file.
+        sha = api.call(f"branch {source.base}", lambda: api.repository.get_branch(source.base).commit.sha)
+    where = f"{source.base or sha[:10]}:{path}"
+    try:
+        found = api.call(where, lambda: _content(path, sha, api))
+        return parse_policy(found.decode(), where), where
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None, where
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: is not UTF-8 text: save it as UTF-8") from None
+
+
+def _content(path: str, sha: str, api: Api) -> bytes:
+    found = api.repository.get_contents(path, ref=sha)
+    if not isinstance(found, ContentFile) or found.type != "file" or found.encoding != "base64":
+        raise UsageError(f"{path}: is no plain file of at most 1 MB in {sha[:10]}")
+    return found.decoded_content
+
+
+def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api) -> None:
+    """Every job's measurements, judged, or why they are missing."""
+    for name, remote in source.artifacts:
+        shown = name if len(source.artifacts) > 1 else ""
+        try:
+            results = artifact.fetch(remote, source.origin, api)
+            shard = Shard(
+                name=shown,
+                report=_judged(results, *policy, wanted.strict),
+                artifacts=[artifact.describe(remote, source.origin)],
+            )
+            _render_all(into.model_copy(update={"shards": [shard]}))
+            into.shards.append(shard)
+        except (artifact.Unfit, ApiError) as error:
+            into.missing.append(f"artifact {_named(remote.name)} {error}")
+        except _UNJUDGED as error:
+            into.missing.append(f"artifact {_named(remote.name)} cannot be judged ({type(error).__name__})")
+    try:
+        jobs = api.call("jobs of the run", lambda: list(source.run.jobs(_filter="latest")))
+        into.missing += [
+            f"job {_named(job.name)} ended with {job.conclusion}: see its log"
+            for job in jobs
+            if job.conclusion in _FAILED and fnmatchcase(job.name, wanted.jobs)
+        ]
+        if not source.artifacts and not into.missing:
+            into.unmeasured = _ignored(source, policy[0], api)
+    except ApiError as error:
+        into.missing.append(str(error))
+    if not source.artifacts and not into.unmeasured:
+        into.missing.append(f"run {source.run.id} has no artifact of the suite {_named(wanted.suite)}")
+
+
+def _render_all(publication: Publication) -> None:
+    """Raise here, of one job alone, what its values would raise where everything is said."""
+    for render in (comment.render, comment.render_check, comment.render_summary):
+        render(publication)
+
+
+def _ignored(source: _Source, policy: Policy | None, api: Api) -> str:
+    """Why a change needs no measurement, by base's policy and what GitHub says it changes; empty where it needs one."""
+    if policy is None or not policy.ignore or not source.base:
+        return ""
+    base, head = source.base, source.origin.head_sha
+    files = api.call("changed files", lambda: list(api.repository.compare(base, head).files))
+    paths = [path for one in files for path in (one.filename, one.previous_filename) if path]
+    if len(files) >= MOST_FILES or not policy.ignores(paths):
+        return ""
+    return f"base's `ignore` names every changed file ({count(len(files), 'file')})"
+
+
+def _named(text: str) -> str:
+    """A name from elsewhere in a line that reads backticks as code."""
+    shown = shorten(visible(text), 100, middle=True).replace("`", "'")
+    return f"`{shown}`"
+
+
+def _judged(results: Results, policy: Policy | None, where: str, strict: bool) -> Report:
+    if policy is None:
+        report = judge(results, strict=strict)
+        report.notes.append(f"{where} does not exist yet: judged by the limits that the measured commit brings")
+        return report
+    report = judge_by(policy, results, strict=strict)
+    report.policy_from = "base"
+    if report.exploratory:
+        report.notes.append(f"The limits are those of {where} as it is now.")
+    return report

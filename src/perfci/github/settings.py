@@ -1,0 +1,163 @@
+"""The inputs of the action, from the environment: `PERFCI_INPUT_BUDGET` holds the input `budget`."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from perfci.github.event import Ref
+from perfci.model.base import DeviceKind, UsageError
+from perfci.model.units import parse_duration
+
+PREFIX = "PERFCI_INPUT_"
+LONGEST_LABEL = 60
+
+
+def _slug(text: str) -> str:
+    """`text` in lower-case letters, digits and single hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
+
+
+def _words(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+def _flag(value: Any) -> Any:
+    if isinstance(value, str):
+        known = {"true": True, "false": False, "": False}
+        if value not in known:
+            raise ValueError(f"{value[:40]!r}: write true or false")
+        return known[value]
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ValueError("must be more than nothing, such as 3m")
+    return seconds
+
+
+def _inside(path: str) -> str:
+    if path.startswith(("/", "~")) or ".." in path.split("/"):
+        raise ValueError(f"{path[:80]!r} must be a path inside the checkout")
+    return path
+
+
+def _in_place(image: str) -> str:
+    if image not in ("auto", "none"):
+        raise ValueError(f"{image[:80]!r}: images are not there yet: write none, and give the job a container")
+    return image
+
+
+Suite = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Words = Annotated[list[str], BeforeValidator(_words)]
+
+
+class Settings(BaseModel):
+    """What the workflow's author asks of the measuring action."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    suite: Suite = "perfci"
+    """Tells several suites of one repository apart: their artifacts, comments and checks."""
+    base: Ref | Literal[""] = ""
+    """Branch, tag or commit to compare with; empty: what the event says; `none`: absolute limits only."""
+    cases: Words = Field(default_factory=list)
+    """Globs on case ids; empty takes all."""
+    device: Annotated[list[DeviceKind], BeforeValidator(_words)] = Field(default_factory=list)
+    """`cuda`, `cpu` or both; empty: as the policy says."""
+    budget: Annotated[float | None, BeforeValidator(_seconds)] = None
+    """Seconds of measuring."""
+    wait: Annotated[float, BeforeValidator(_seconds)] = 600.0
+    """Seconds to wait for another perfci on the same device."""
+    python: str = ""
+    """Interpreter of the code under test."""
+    container: Annotated[str, AfterValidator(_in_place)] = "auto"
+    """`none` and, until there are images, `auto` measure in place."""
+    publish: Flag = False
+    """Whether a job with the publishing action follows, which says whether the change passes."""
+    strict: Flag = False
+    """Whether warnings fail."""
+    artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200)] = ""
+    """Empty: made of suite, job, matrix and attempt."""
+    working_directory: Annotated[str, AfterValidator(_inside)] = "."
+    """A folder of the repository."""
+
+
+def read_settings(env: Mapping[str, str]) -> Settings:
+    """The inputs. Raises UsageError that names the input as action.yml does."""
+    given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
+    given = {name: value for name, value in given.items() if value}  # an input left empty takes its default
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise UsageError(_sentence(error)) from None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "input"
+    given, kind = str(first["input"])[:80], first["type"]
+    if kind == "extra_forbidden":
+        return f"input {name}: is not known: see the inputs in action.yml"
+    if kind == "value_error":
+        text = str(first["ctx"]["error"])
+    elif kind == "literal_error":
+        text = f"{given!r} is not allowed: write {first['ctx']['expected']}"
+    elif kind == "string_pattern_mismatch" and name == "suite":
+        text = f"{given!r} does not fit: use lower-case letters and digits, with single hyphens between them"
+    elif kind == "string_pattern_mismatch":
+        text = f"{given!r} does not fit: use letters, digits, '_', '.' and '-'"
+    else:
+        text = f"{given!r} does not fit: {first['msg']}"
+    return f"input {name}: {text}"
+
+
+class ArtifactName(NamedTuple):
+    """What an artifact of measurements is called: unique in a run, and readable back by a publisher.
+
+    Written `suite--job--shard--attempt`; no part but the job holds two hyphens in a row, and the job's are single.
+    """
+
+    suite: str
+    job: str
+    shard: str
+    """Place and values in the matrix, such as `0-h100`; `0` without one."""
+    attempt: int
+
+    def __str__(self) -> str:
+        """As it is uploaded."""
+        return "--".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> "ArtifactName | None":
+        """The parts of an artifact's name; None for a name that is not made so."""
+        parts = re.fullmatch(r"([a-z0-9-]+?)--([a-z0-9-]+?)--([a-z0-9-]+?)--([1-9][0-9]{0,6})", text)
+        return None if parts is None else cls(parts[1], parts[2], parts[3], int(parts[4]))
+
+
+def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
+    """The name under which this job's measurements are uploaded: another for every job, shard and attempt.
+
+    `PERFCI_MATRIX` holds the job's matrix as JSON, `PERFCI_JOB_INDEX` its place in it. Raises UsageError for a matrix
+    that is no JSON.
+    """
+    if settings.artifact_name:
+        return settings.artifact_name
+    try:
+        matrix = json.loads(env.get("PERFCI_MATRIX") or "null")
+    except ValueError:
+        raise UsageError("PERFCI_MATRIX: is no JSON: pass toJSON(matrix)") from None
+    index = env.get("PERFCI_JOB_INDEX") or "0"
+    if not re.fullmatch(r"[0-9]{1,5}", index):
+        raise UsageError(f"PERFCI_JOB_INDEX: {index[:20]!r} is no number: pass strategy.job-index")
+    values = " ".join(str(v) for v in (matrix or {}).values() if isinstance(v, str | int | float))
+    shard = "-".join(filter(None, (index, _slug(values))))
+    job = _slug(env.get("GITHUB_JOB") or "job") or "job"
+    return str(ArtifactName(settings.suite, job, shard, int(env.get("GITHUB_RUN_ATTEMPT") or 1)))

@@ -1,0 +1,146 @@
+"""The one comment of a suite on a pull request, whoever else publishes at the same time."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from github import GithubException
+from github.IssueComment import IssueComment
+from github.PullRequest import PullRequest
+
+from perfci.github.api import Api, ApiError
+from perfci.model.publication import Origin
+from perfci.render.fit import LIMIT
+
+SHORTER = 20_000
+"""Characters, where GitHub finds a comment too long that is not."""
+SETTLE = 2.0
+"""Seconds after which a write of another publisher, who decided before ours, is to be seen."""
+ROUNDS = 6
+_MARKER = re.compile(
+    r"<!-- perfci suite=(?P<suite>[a-z0-9-]{1,60}) run=(?P<run>[0-9]{1,18}) attempt=(?P<attempt>[0-9]{1,9})"
+    r" head=(?P<head>[0-9a-f]{40,64}) -->\s*\Z"
+)
+_RETIRED = "Outdated: the result stands in [another comment]({url}).\n"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Hidden at the very end of a comment: which suite it is of, and which run it tells of."""
+
+    suite: str
+    run: int
+    attempt: int
+    head: str
+
+    @classmethod
+    def of(cls, suite: str, origin: Origin) -> "Marker":
+        """The marker of what is to be published."""
+        return cls(suite, origin.run_id, origin.attempt, origin.head_sha)
+
+    @classmethod
+    def read(cls, body: str) -> "Marker | None":
+        """The marker of a comment's text; None where it has none at its end."""
+        found = _MARKER.search(body)
+        return None if found is None else cls(found["suite"], int(found["run"]), int(found["attempt"]), found["head"])
+
+    def __str__(self) -> str:
+        return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
+
+    def outranks(self, other: "Marker", head: str) -> bool:
+        """Whether what this one tells is newer; `head` is the pull request's: of another head nothing is current."""
+        mine, theirs = ((one.head == head, one.run, one.attempt) for one in (self, other))
+        return mine > theirs
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What became of a comment."""
+
+    state: Literal["written", "superseded", "stale", "not wanted"]
+    url: str = ""
+
+
+def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create: bool, api: Api) -> Posted:
+    """Leave exactly one comment of the suite on the pull request, which tells of the newest run of its head.
+
+    `render` gives the text of at most so many characters. `create`: whether to begin one where there is none. The
+    oldest comment is the one that stays, so that concurrent publishers agree; each looks again after its write and
+    mends what another has overwritten. Raises Forbidden, ApiError.
+    """
+    me = api.call("whose the token is", api.viewer)
+    texts = [f"{render(limit)}\n{marker}" for limit in (LIMIT, SHORTER)]
+    for tried in range(ROUNDS):
+        done = api.call("the comment", lambda: _round(pull, me, marker, texts, create or tried > 0, api))  # noqa: B023
+        if done is not None:
+            return done
+        api.pause(SETTLE)
+    raise ApiError("the comment: others keep changing it: give the publishing job a `concurrency:` group")
+
+
+def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
+    """One look, and one write where something is not as it must be; None after a write."""
+    head = str(api.get(pull.url)["head"]["sha"])
+    if head != marker.head:
+        return Posted("stale")
+    own = _own(pull, me, marker.suite)
+    if not own:
+        if not create:
+            return Posted("not wanted")
+        _write(pull.create_issue_comment, texts)
+        return None
+    (kept, told), *others = own
+    best = max((one for _, one in own), key=lambda one: (one.head == head, one.run, one.attempt))
+    if best.outranks(marker, head):
+        kept = next(comment for comment, one in own if one == best)
+        surplus = [comment for comment, one in own if one == marker]
+    elif told != marker or _plain(kept.body) not in map(_plain, texts):
+        _write(kept.edit, texts)
+        return None
+    else:
+        surplus = [comment for comment, _ in others]
+    for comment in surplus:
+        _retire(comment, kept.html_url)
+    if surplus:
+        return None
+    return Posted("written" if best == marker else "superseded", kept.html_url)
+
+
+def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
+    """Our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
+    found = []
+    for comment in pull.get_issue_comments():
+        if comment.user is not None and comment.user.login == me:
+            marker = Marker.read(comment.body)
+            if marker is not None and marker.suite == suite:
+                found.append((comment, marker))
+    return sorted(found, key=lambda one: one[0].id)
+
+
+def _plain(body: str) -> str:
+    """A comment's text without what GitHub may change: line ends, spaces at the end."""
+    return body.replace("\r\n", "\n").rstrip()
+
+
+def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
+    """Write the first of `texts`, or the next one where GitHub finds it too long."""
+    for text in texts:
+        try:
+            write(text)
+        except GithubException as error:
+            if error.status != 422 or text == texts[-1]:
+                raise
+        else:
+            return
+
+
+def _retire(comment: IssueComment, url: str) -> None:
+    """Hide a duplicate as outdated, or delete it where that is not allowed. Without its marker it is never found."""
+    try:
+        comment.edit(_RETIRED.format(url=url))
+        comment.minimize("OUTDATED")
+    except GithubException as error:
+        if error.status in {500, 502, 503, 504, 429}:
+            raise
+        comment.delete()

@@ -1,0 +1,138 @@
+"""What the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
+
+Text from code under test is escaped for where it lands, and between `quiet` no line of stdout is a command.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TextIO
+
+from perfci.model.report import Report, Row
+from perfci.render.escape import shorten, visible
+from perfci.system.files import disk_error
+
+Level = Literal["error", "warning", "notice"]
+MOST_ANNOTATIONS = 10
+"""Of one level; what a step says more of them, the runner drops (GitHub's documentation, "Annotations")."""
+SUMMARY_BYTES = 1 << 20
+"""A larger summary of a step is refused whole (actions/runner, FileCommandManager.cs, AttachmentSizeLimit)."""
+_POISONED = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
+"""Files through which a step changes later ones."""
+
+
+def escape_data(text: str) -> str:
+    """The message of a workflow command (actions/toolkit, command.ts, escapeData)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escape_property(text: str) -> str:
+    """A property of a workflow command (actions/toolkit, command.ts, escapeProperty)."""
+    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def annotation(level: Level, text: str, *, file: str = "", line: int = 0, title: str = "") -> str:
+    """The command that annotates `line` of `file`, or the run where there is none."""
+    properties = {"file": visible(file), "line": str(line) if line > 0 and file else "", "title": visible(title)}
+    said = ",".join(f"{name}={escape_property(shorten(value, 300))}" for name, value in properties.items() if value)
+    return f"::{level}{' ' + said if said else ''}::{escape_data(shorten(visible(text), 1000))}"
+
+
+def annotations(report: Report) -> list[str]:
+    """The report's rows as annotations where the kernels are declared: worst first, ten of each level at most."""
+    failing = "error" if report.exit_code else "warning"  # observed only: nothing fails
+    levels: dict[Level, list[Row]] = {"error": [], "warning": []}
+    for row in report.rows:
+        if row.effect != "pass":
+            levels["error" if row.effect == "fail" and failing == "error" else "warning"].append(row)
+    found = []
+    for level, rows in levels.items():
+        shown = rows if len(rows) <= MOST_ANNOTATIONS else rows[: MOST_ANNOTATIONS - 1]
+        found += [_of_row(level, row) for row in shown]
+        if len(shown) < len(rows):
+            found.append(annotation(level, f"{len(rows) - len(shown)} more: the summary has them", title="perfci"))
+    return found
+
+
+def _of_row(level: Level, row: Row) -> str:
+    text = ". ".join(part for part in (row.reason or row.class_, row.cause) if part)
+    title = " · ".join(filter(None, (row.case, row.metric)))
+    return annotation(level, text, file=row.file, line=row.line, title=title)
+
+
+@contextmanager
+def quiet(stream: TextIO) -> Iterator[None]:
+    """Nothing that is written to `stream` meanwhile is a command: a word that cannot be guessed ends it."""
+    word = f"perfci-{secrets.token_hex(16)}"
+    tell(f"::stop-commands::{word}", stream)
+    try:
+        yield
+    finally:
+        tell(f"\n::{word}::", stream)
+
+
+def tell(command: str, stream: TextIO) -> None:
+    """Give a command to the runner."""
+    stream.write(f"{command}\n")
+    stream.flush()
+
+
+def output_text(values: Mapping[str, str]) -> str:
+    """Outputs of a step as GITHUB_OUTPUT takes them, each between delimiters that cannot be guessed."""
+    lines = []
+    for name, value in values.items():
+        delimiter = f"ghadelimiter_{secrets.token_hex(16)}"
+        lines.append(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
+    return "".join(lines)
+
+
+class Files:
+    """The runner's files of this step. Made before code under test runs: what that writes into them is undone."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._paths = {name: Path(env[name]) for name in _POISONED if env.get(name)}
+        self._held = {name: _read(path) or b"" for name, path in self._paths.items()}
+
+    def restore(self) -> list[str]:
+        """Undo every change of the files since. The names of those that had changed. Raises MachineError."""
+        changed = []
+        for name, path in self._paths.items():
+            if _read(path) != self._held[name]:
+                changed.append(name)
+                _write(path, self._held[name])
+        return changed
+
+    def outputs(self, values: Mapping[str, str]) -> None:
+        """Set outputs of the step. Raises MachineError."""
+        self._append("GITHUB_OUTPUT", output_text(values))
+
+    def summary(self, stages: Iterable[str]) -> bool:
+        """Append the first of `stages` that the runner takes. Whether there was one. Raises MachineError."""
+        room = SUMMARY_BYTES - len(self._held.get("GITHUB_STEP_SUMMARY", b""))
+        for text in stages:
+            if len(text.encode(errors="replace")) <= room:
+                self._append("GITHUB_STEP_SUMMARY", text)
+                return True
+        return False
+
+    def _append(self, name: str, text: str) -> None:
+        if name in self._paths:  # none: the runner does not take it
+            self._held[name] += text.encode(errors="replace")
+            _write(self._paths[name], self._held[name])
+
+
+def _read(path: Path) -> bytes | None:
+    """None where there is no regular file: reading a pipe that was put there would never end."""
+    try:
+        return path.read_bytes() if path.is_file() and not path.is_symlink() else None
+    except OSError as error:
+        raise disk_error("read", path, error) from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise disk_error("written", path, error) from None

@@ -1,0 +1,85 @@
+"""A pull request whose run has measured: what most tests of publishing begin with."""
+
+from typing import Any
+
+from perfci.github.api import Api
+from perfci.github.event import Context, context
+from perfci.github.publish import Outcome, Wanted, publish
+from perfci.model.limits import Subject, judgements
+from perfci.model.policy_text import parse_policy
+from perfci.model.results import Arm, Results
+from tests.github.server import REPOSITORY, GitHub, Pull, Run, archive
+from tests.judge.build import case
+from tests.judge.build import results as build_results
+
+HEAD, BASE = "a" * 40, "b" * 40
+POLICY = "version: 1\nsuite: [kernels/*.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
+
+
+def measured(
+    *ratios: float, policy: str = POLICY, head: str = HEAD, names: list[str] | None = None, **fields: Any
+) -> Results:
+    """Results of cases `matmul/n=0`, …, whose times changed by these ratios, planned by `policy`."""
+    cases = [case(names[i] if names else f"matmul/n={i}", ratio) for i, ratio in enumerate(ratios)]
+    asked = judgements(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
+    arms = {"base": Arm(ref="main", commit=BASE), "head": Arm(ref="HEAD", commit=head)}
+    return build_results(cases, asked).model_copy(update={"arms": arms, "policy_from": "base", **fields})
+
+
+def packed(results: Results) -> bytes:
+    return archive({"results.json": results.model_dump_json(), "report.md": "# @everyone: not to be read"})
+
+
+def scene(hub: GitHub, *ratios: float, **fields: Any) -> tuple[Pull, Run]:
+    """Pull request 7 with run 100, which measured; base's policy stands on main."""
+    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
+    pull = hub.pulls.get(7) or hub.pull(7, HEAD)
+    run = hub.run(100, HEAD)
+    if ratios:
+        hub.upload(run, packed(measured(*ratios, **fields)))
+    return pull, run
+
+
+def api_of(hub: GitHub, **options: Any) -> Api:
+    slept: list[float] = []
+    made = Api("t0ken", REPOSITORY, hub.api, sleep=slept.append, **options)
+    made.slept = slept  # type: ignore[attr-defined]
+    return made
+
+
+def after(run: Run) -> Context:
+    """The context of a publisher that the end of `run` started."""
+    payload = {
+        "action": "completed",
+        "repository": {"full_name": REPOSITORY, "default_branch": "main"},
+        "workflow_run": {
+            "id": run.id, "run_attempt": run.attempt, "event": run.event, "head_sha": run.head, "head_branch": run.branch,
+            "head_repository": {"full_name": run.head_repository}, "pull_requests": [],
+        },
+    }  # fmt: skip
+    return context("workflow_run", payload, environment(999))
+
+
+def beside(pull: Pull, run: int) -> Context:
+    """The context of a publisher that is a job of the pull request's own run."""
+    payload = {
+        "action": "synchronize",
+        "repository": {"full_name": REPOSITORY, "default_branch": "main"},
+        "pull_request": {
+            "number": pull.number,
+            "head": {"ref": pull.head_ref, "sha": pull.head, "repo": {"full_name": pull.head_repository}},
+            "base": {"ref": pull.base_ref, "sha": BASE, "repo": {"full_name": REPOSITORY}},
+        },
+    }
+    return context("pull_request", payload, environment(run))
+
+
+def environment(run: int) -> dict[str, str]:
+    return {
+        "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_SHA": "c" * 40, "GITHUB_REF": "refs/heads/main",
+        "GITHUB_RUN_ID": str(run), "GITHUB_RUN_ATTEMPT": "1",
+    }  # fmt: skip
+
+
+def published(hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", **wanted: Any) -> Outcome:
+    return publish(after(run), action, Wanted(**wanted), api or api_of(hub))

@@ -1,0 +1,102 @@
+"""action.yml and what it starts."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfci.github.settings import PREFIX, Settings, read_settings
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS = ACTION["runs"]["steps"]
+
+
+def test_every_input_reaches_the_settings_under_its_name() -> None:
+    env = STEPS[0]["env"]
+    reach = {name: value for name, value in env.items() if name.startswith(PREFIX)}
+    wanted = {
+        f"{PREFIX}{name.upper().replace('-', '_')}": f"${{{{ inputs.{name} }}}}"
+        for name in ACTION["inputs"]
+        if name != "retention-days"
+    }
+    assert reach == wanted
+    assert {name.removeprefix(PREFIX).lower() for name in reach} == set(Settings.model_fields)
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    given = {
+        f"{PREFIX}{name.upper().replace('-', '_')}": one["default"]
+        for name, one in ACTION["inputs"].items()
+        if name != "retention-days"
+    }
+    assert all(isinstance(value, str) for value in given.values())
+    assert read_settings(given) == Settings()
+
+
+def test_no_expression_in_a_shell_and_every_action_pinned() -> None:
+    for step in STEPS:
+        assert "${{" not in step.get("run", "")
+        if "uses" in step:
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", step["uses"])
+    assert (
+        len(re.findall(r"uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", (ROOT / "action.yml").read_text(), re.MULTILINE))
+        == 1
+    )
+
+
+@pytest.mark.parametrize(("value", "code"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("", 3)])
+def test_the_last_step_ends_with_what_was_measured_and_never_passes_without(value: str, code: int) -> None:
+    gate = STEPS[-1]
+    assert gate["if"] == "always()"
+    done = subprocess.run(["bash", "-e", "-c", gate["run"]], env={"PERFCI_EXIT_CODE": value}, check=False)
+    assert done.returncode == code
+
+
+def test_the_locked_packages_are_those_that_are_tested() -> None:
+    def pins(name: str) -> dict[str, str]:
+        found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s\\]+)", (ROOT / name).read_text(), re.MULTILINE)
+        return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+
+    locked, tested = pins("action/requirements.txt"), pins("constraints.txt")
+    assert {name: version for name, version in locked.items() if name in tested and tested[name] != version} == {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["github"]
+    names = {re.match(r"[A-Za-z0-9_.-]+", one)[0].lower() for one in needed}
+    assert names <= set(locked)
+    text = (ROOT / "action" / "requirements.txt").read_text()
+    assert all("--hash=sha256:" in block for block in re.split(r"\n(?=[a-z])", text.partition("\n\n")[0])[1:])
+
+
+def start(tmp_path: Path, path: str, *args: str) -> subprocess.CompletedProcess[str]:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "uv.toml").write_text("not toml")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    env |= {"PATH": path, "RUNNER_TEMP": str(tmp_path), "PYTHONPATH": str(checkout)}
+    command = ["/bin/bash", str(ROOT / "action" / "start"), *args]
+    return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_without_a_python_for_itself_it_says_what_to_add(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("dirname", "mktemp"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    (tools / "python3").write_text("#!/bin/bash\nexit 1\n")  # an old one
+    (tools / "python3").chmod(0o755)
+    done = start(tmp_path, str(tools), "ci")
+    assert done.returncode == 2
+    assert "add actions/setup-python before this step" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_start_installs_what_is_locked_and_runs_it(tmp_path: Path) -> None:
+    done = start(tmp_path, os.environ["PATH"], "ci")
+    assert done.returncode == 2, done.stderr
+    assert "GITHUB_EVENT_NAME: is not set" in done.stdout

@@ -1,0 +1,221 @@
+"""Artifacts that code under test may have written: each bad one is a line, none a traceback, and none is believed."""
+
+import json
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.github.artifact import Unfit, parse, read_member
+from perfci.github.check import annotations
+from perfci.github.sticky import Marker
+from tests.github.scene import HEAD, measured, packed, published, scene
+from tests.github.server import GitHub, archive, serve
+
+GOOD = measured(1.0, 1.1).model_dump_json()
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        yield made
+
+
+def zipped(*entries: tuple[str | zipfile.ZipInfo, str | bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", kind) as made:
+        for name, content in entries:
+            made.writestr(name, content)
+    return buffer.getvalue()
+
+
+def link() -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("results.json")
+    info.create_system, info.external_attr = 3, 0o120777 << 16
+    return info
+
+
+def encrypted() -> bytes:
+    """The flag in both headers, as an encrypting tool sets it."""
+    content = bytearray(zipped(("results.json", GOOD)))
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(mark) + at] |= 1
+    return bytes(content)
+
+
+def lying_bomb() -> bytes:
+    """40 MiB of spaces that the directory says are 1000 bytes."""
+    content = bytearray(zipped(("results.json", " " * (40 << 20))))
+    at = content.index(b"PK\x01\x02") + 24
+    content[at : at + 4] = struct.pack("<I", 1000)
+    at = content.index(b"PK\x03\x04") + 22
+    content[at : at + 4] = struct.pack("<I", 1000)
+    return bytes(content)
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps(json.loads(GOOD) | fields)
+
+
+def planned(**fields: Any) -> str:
+    data = json.loads(GOOD)
+    data["plan"] |= fields
+    return json.dumps(data)
+
+
+LOOKS = json.loads(GOOD)["plan"]["looks"]
+ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "above": (lambda: zipped(("results.json", GOOD), ("../../etc/passwd", "x")), "leads elsewhere"),
+    "absolute": (lambda: zipped(("results.json", GOOD), ("/etc/passwd", "x")), "leads elsewhere"),
+    "windows": (lambda: zipped(("results.json", GOOD), ("C:\\x", "x")), "leads elsewhere"),
+    "backslashes": (lambda: zipped(("results.json", GOOD), ("a\\..\\..\\x", "x")), "leads elsewhere"),
+    "link": (lambda: zipped((link(), "/etc/passwd")), "no file: a link"),
+    "encrypted": (encrypted, "encrypted"),
+    "twice": (lambda: zipped(("results.json", GOOD), ("results.json", GOOD)), "two entries of one name"),
+    "bomb": (lambda: zipped(("results.json", " " * (40 << 20))), "more than 16 MiB"),
+    "ratio": (lambda: zipped(("results.json", " " * (10 << 20))), "expands more than"),
+    "lying bomb": (lying_bomb, "no sound zip|no strict JSON"),
+    "many": (lambda: zipped(*((f"{i}", "") for i in range(10_001))), "more than 10000 entries"),
+    "bzip2": (lambda: zipped(("results.json", GOOD), kind=zipfile.ZIP_BZIP2), "another way"),
+    "none": (lambda: zipped(("out/results.json", GOOD)), "has no results.json"),
+    "no zip": (lambda: b"<html>", "no sound zip"),
+    "cut": (lambda: zipped(("results.json", GOOD))[:-40], "no sound zip"),
+    "NaN": (lambda: archive({"results.json": GOOD.replace('"seconds":0.0', '"seconds":NaN', 1)}), "NaN or Infinity"),
+    "1e999": (
+        lambda: archive({"results.json": GOOD.replace('"seconds":0.0', '"seconds":1e999', 1)}),
+        "beyond all others",
+    ),
+    "digits": (
+        lambda: archive({"results.json": changed(seconds=0)[:-1] + ', "x": ' + "9" * 5000 + "}"}),
+        "too many digits",
+    ),
+    "twice a key": (lambda: archive({"results.json": GOOD[:-1] + ',"version":1}'}), "a key written twice"),
+    "deep": (
+        lambda: zipped(("results.json", "[" * 200_000), kind=zipfile.ZIP_STORED),
+        "nested too deeply|no strict JSON",
+    ),
+    "extra": (lambda: archive({"results.json": changed(verdict="pass")}), "verdict: extra_forbidden"),
+    "version": (lambda: archive({"results.json": changed(version=2)}), "version: literal_error"),
+    "long text": (lambda: archive({"results.json": changed(repository="x" * 20_001)}), "more than 20000 characters"),
+    "not UTF-8": (lambda: archive({"results.json": b"\xff\xfe"}), "no strict JSON"),
+    "no commit": (lambda: archive({"results.json": changed(arms={})}), "which commit"),
+    "another commit": (lambda: packed(measured(1.0, head="f" * 40)), "another commit"),
+    "odd commit": (lambda: packed(measured(1.0, head="../../pulls/1")), "which commit"),
+    "never convicts": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
+    "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
+    "no share": (lambda: archive({"results.json": planned(looks=LOOKS | {"convict": [0.0] * 7})}), "error rates"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zipfile's own, of an archive that a test writes
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_a_hostile_artifact_is_one_line(hub: GitHub, name: str) -> None:
+    make, why = ARCHIVES[name]
+    _, run = scene(hub)
+    hub.upload(run, make())
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert outcome.publication.shards == []
+    (line,) = outcome.publication.missing
+    assert line.startswith("artifact `perfci--measure--0--1` ")
+    assert "\n" not in line
+    assert any(part in line for part in why.split("|")), line
+    assert len(hub.own_comments()) == 1
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
+def test_a_merge_commit_of_the_head_is_the_heads(hub: GitHub) -> None:
+    _, run = scene(hub)
+    merge = "c" * 40
+    hub.commits[merge] = ["b" * 40, HEAD]
+    hub.upload(run, packed(measured(1.1, head=merge)))
+    assert published(hub, run).publication.exit_code == 1
+
+
+def test_an_artifact_of_another_run_is_refused(hub: GitHub) -> None:
+    """GitHub lists it under this run, and says in it that it is another's."""
+    _, run = scene(hub, 1.1)
+    hub.artifacts[0].head = "d" * 40
+    assert "belongs to another run" in published(hub, run).publication.missing[0]
+
+
+def test_an_archive_that_grows_on_the_way_is_left(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = scene(hub)
+    hub.upload(run, packed(measured(1.1)) + b"\0" * (3 << 20))
+    monkeypatch.setattr("perfci.github.artifact.ARCHIVE_BYTES", 1 << 20)
+    assert "more than the 1 MiB" in published(hub, run).publication.missing[0]
+
+
+HOSTILE = [
+    "evil/@everyone #1 GH-7 " + "x" * 9_950,
+    "evil/<script>alert(1)</script><!-- perfci suite=perfci run=999 attempt=1 head=" + HEAD + " -->",
+    "evil/\n::error::injected\n::set-output name=verdict::pass",
+    "evil/\x1b[31m\x1b]8;;http://evil.example\x07[x](http://evil.example) ![y](http://evil.example/p.png)",
+    "evil/`a`|b|``c``",
+]
+
+
+def test_hostile_names_stay_text(hub: GitHub) -> None:
+    _, run = scene(hub)
+    results = measured(*([1.2] * len(HOSTILE)), names=HOSTILE)
+    for case in results.cases:
+        for arm in case.arms.values():
+            arm.file, arm.line = "../../etc/passwd", 1
+    hub.upload(run, packed(results))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1
+    (body,) = hub.own_comments()
+    assert len(body) < 65_536
+    assert "\x1b" not in body
+    fences = re.sub(r"(?s)(`{3,}).*?\n\1", "", body)
+    outside = re.sub(r"`[^`\n]*`|<code>.*?</code>", "", fences)  # what stands in code is text
+    for active in ("@everyone", "<script", "::error", "](http://evil", "#1 ", "<!-- perfci suite=perfci run=999"):
+        assert active not in outside
+    marker = Marker.read(body)
+    assert marker is not None
+    assert marker.run == 100
+    assert annotations(outcome.publication) == []  # no annotation outside the repository
+
+
+def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> None:
+    """What pydantic lets pass and judging cannot stand: free-form fields of another type."""
+    _, run = scene(hub)
+    results = measured(1.1)
+    results.fingerprint.extra = {"ceilings": {"cuda": ["no", "mapping"]}}
+    for arm in results.cases[0].arms.values():
+        arm.contract = {"launches_a_graph": {"a": 1}}
+    hub.upload(run, packed(results))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert "cannot be judged" in outcome.publication.missing[0]
+
+
+@settings(deadline=None)  # the first example pays for imports
+@given(st.data())
+def test_any_damage_is_unfit_or_harmless(data: st.DataObject) -> None:
+    content = bytearray(packed(measured(1.0)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        parse(read_member(bytes(content)))
+    except Unfit as error:
+        assert "\n" not in str(error)
+
+
+@settings(deadline=None)  # the first example pays for imports
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_any_json_is_unfit(value: Any) -> None:
+    with pytest.raises(Unfit):
+        parse(json.dumps(value).encode())

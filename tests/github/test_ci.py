@@ -1,0 +1,317 @@
+"""`perfci ci` as the action calls it: real checkouts of real merges, the real command line, a tiny suite on the CPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.arms.repo import git
+from tests.e2e.conftest import Repo, adding
+
+CANARY = "canary-4711"
+CANARIES = {
+    "GITHUB_TOKEN": CANARY,
+    "ACTIONS_RUNTIME_TOKEN": CANARY,
+    "ACTIONS_ID_TOKEN_REQUEST_URL": CANARY,
+    "HF_TOKEN": CANARY,
+    "AWS_SECRET_ACCESS_KEY": CANARY,
+}
+LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
+
+
+@dataclass
+class Job:
+    """One job: its checkout, what it printed, its outputs, its summary."""
+
+    code: int
+    log: str
+    outputs: dict[str, str]
+    summary: str
+    checkout: Path
+
+    @property
+    def report(self) -> dict:
+        return json.loads((self.checkout / "perfci-out" / "report.json").read_text())
+
+    @property
+    def annotations(self) -> list[str]:
+        return [line for line in self.log.splitlines() if re.match(r"::(error|warning)\b", line)]
+
+
+class Hub:
+    """The repository on the server, and the runner that serves it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.runner = tmp_path / "runner"
+        (self.runner / "tmp").mkdir(parents=True)
+        env = {**os.environ, "TMPDIR": str(self.runner / "tmp"), "COLUMNS": "160", "NO_COLOR": "1"}
+        self.repo = Repo(
+            tmp_path / "hub", {name: value for name, value in env.items() if not name.startswith("GITHUB_")}
+        )
+
+    def pull_request(self, branch: str = "change") -> dict:
+        """The payload for what stands in the working tree as a pull request to main, and GitHub's merge of it."""
+        repo = self.repo
+        base = repo.git("rev-parse", "main")
+        repo.git("checkout", "-q", "-b", branch)
+        head = repo.commit()
+        repo.git("checkout", "-q", "--detach", "main")
+        repo.git("merge", "-q", "--no-ff", "-m", "Merge", head)
+        self.merge = repo.git("rev-parse", "HEAD")
+        named = {"full_name": "o/r", "default_branch": "main"}
+        return {
+            "pull_request": {
+                "number": 7,
+                "head": {"ref": branch, "sha": head, "repo": named},
+                "base": {"ref": "main", "sha": base, "repo": named},
+            },
+            "repository": named,
+        }
+
+    def checkout(self, sha: str, depth: int = 2) -> Path:
+        folder = self.tmp_path / "work" / "r"
+        folder.mkdir(parents=True)
+        git(folder, "init", "-q")
+        git(folder, "remote", "add", "origin", f"file://{self.repo.root}")
+        git(folder, "fetch", "-q", f"--depth={depth}", "origin", sha)
+        git(folder, "checkout", "-q", "--detach", sha)
+        return folder
+
+    def job(
+        self, event: str, payload: dict, sha: str, checkout: Path, env: dict[str, str] | None = None, **inputs: str
+    ) -> Job:
+        """What the runner makes of one step."""
+        files = {
+            name: self.runner / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
+        }
+        for path in files.values():
+            path.write_text("")
+        (self.runner / "event.json").write_text(json.dumps(payload))
+        ref = f"refs/pull/{payload['pull_request']['number']}/merge" if "pull_request" in payload else "refs/heads/main"
+        runner = {
+            "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "o/r", "GITHUB_SHA": sha, "GITHUB_REF": ref, "GITHUB_RUN_ID": "99",
+            "GITHUB_RUN_ATTEMPT": "2", "GITHUB_JOB": "measure", "GITHUB_EVENT_NAME": event, "PERFCI_MATRIX": '{"gpu": "h100"}',
+            "GITHUB_EVENT_PATH": str(self.runner / "event.json"), **{name: str(path) for name, path in files.items()},
+        }  # fmt: skip
+        asked = {f"PERFCI_INPUT_{name.upper()}": value for name, value in inputs.items()}
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "perfci", "ci"], cwd=checkout, env=self.repo.env | runner | asked | CANARIES | (env or {}),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        found = re.findall(
+            r"^([a-z-]+)<<(\S+)\n(.*?)\n\2$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE | re.DOTALL
+        )
+        assert (files["GITHUB_ENV"].read_text(), files["GITHUB_PATH"].read_text()) == ("", "")
+        outputs = {name: value for name, _, value in found}
+        assert CANARY not in done.stdout
+        return Job(done.returncode, done.stdout, outputs, files["GITHUB_STEP_SUMMARY"].read_text(), checkout)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Hub:
+    return Hub(tmp_path)
+
+
+SPY = """
+    import os, time
+    def look():
+        seen, pid = [repr(dict(os.environ))], os.getpid()
+        while pid > 1:
+            try:
+                seen.append(open(f"/proc/{pid}/environ", errors="replace").read())
+                pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+            except OSError:
+                break
+        with open(FILE, "a") as file:
+            file.write(f"code {time.time()}\\n" + "\\n".join(seen) + "\\n")
+    look()
+"""
+
+
+def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) -> None:
+    """From a branch with a hostile name; neither builds nor cases see a secret, nor do their ancestors hold one, and
+    no git runs once they have begun."""
+    spied = hub.tmp_path / "spied"
+    spy = dedent(SPY).replace("FILE", repr(str(spied)))
+    hub.repo.policy(LIMIT + "pass_env: [GITHUB_TOKEN, HF_TOKEN, GITHUB_ENV, HARMLESS]\nbuild: [python3 spy.py]\n")
+    hub.repo.write("spy.py", spy)
+    hub.repo.write("kernels/adding.py", spy + adding())
+    hub.repo.commit()
+    hub.repo.write("kernels/adding.py", spy + adding() + "# changed\n")
+    payload = hub.pull_request("$(id)")
+    shims = hub.tmp_path / "shims"
+    shims.mkdir()
+    ran = hub.tmp_path / "git-ran"
+    real = subprocess.check_output(["which", "git"], text=True).strip()
+    (shims / "git").write_text(f'#!/bin/sh\ndate +%s.%N >>{ran}\nexec {real} "$@"\n')
+    (shims / "git").chmod(0o755)
+    path = {"PATH": f"{shims}:{os.environ['PATH']}", "HARMLESS": "passes"}
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), path)
+    assert job.code == 0, job.log
+    assert job.outputs == {
+        "verdict": "pass", "regressions": "0", "exit-code": "0", "artifact-name": "perfci--measure--0-h100--2",
+        "report-path": str(job.checkout / "perfci-out"),
+    }  # fmt: skip
+    assert job.report["arms"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
+    assert job.report["arms"]["head"]["commit"] == hub.merge
+    assert job.report["command"][:3] == ["perfci", "compare", "--committed"]
+    assert job.summary
+    assert job.annotations == []
+    seen = spied.read_text()
+    assert CANARY not in seen
+    assert "'HARMLESS': 'passes'" in seen
+    assert "'GITHUB_ENV'" not in seen
+    assert "GITHUB_RUN_ID=99" in seen  # the conductor's own environment was looked at
+    code = min(float(line.split()[1]) for line in seen.splitlines() if line.startswith("code "))
+    calls = [float(line) for line in ran.read_text().splitlines()]
+    assert calls
+    assert max(calls) < code < time.time()
+
+
+HOSTILE = "a%0A::error::b,c=d|<b>`@everyone"
+
+
+def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
+    """The pull request loosens the limit and prints workflow commands: neither helps it."""
+    kernel = (
+        adding(spin={})
+        .replace('devices=["cpu"]', 'devices=["cpu"], params={"x": [HOSTILE]}')
+        .replace("(bench)", "(bench, x)")
+    )
+    kernel = f"HOSTILE = {HOSTILE!r}\nprint('::error::printed by the suite')\n" + kernel
+    line = {"metric": "time", "value": 2, "unit": "s"}
+    app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci}]\n"
+    hub.repo.write("line", json.dumps(line) + "\n")
+    hub.repo.policy(LIMIT + app)
+    hub.repo.write("kernels/adding.py", kernel.replace("range({})", "range(0)"))
+    hub.repo.commit()
+    hub.repo.write("line", json.dumps(line | {"case": HOSTILE}) + "\n")
+    hub.repo.policy(LIMIT.replace("20%", "900%") + app)
+    hub.repo.write("kernels/adding.py", kernel.replace("range({})", "range(30000)"))
+    payload = hub.pull_request()
+    checkout = hub.checkout(hub.merge, depth=1)
+    job = hub.job("pull_request", payload, hub.merge, checkout)
+    assert job.code == 1, job.log
+    assert (job.outputs["verdict"], job.outputs["regressions"], job.outputs["exit-code"]) == ("fail", "2", "1")
+    assert job.report["policy_from"] == "base"
+    lines = job.log.splitlines()
+    failed, annotation = job.annotations
+    assert annotation.startswith("::error file=kernels/adding.py,line=")
+    assert failed.startswith("::error title=app::fails in head: ")
+    assert "'a%250A::error::b,c=d|" in failed
+    stop = next(index for index, line in enumerate(lines) if line.startswith("::stop-commands::"))
+    resume = lines.index(f"::{lines[stop].removeprefix('::stop-commands::')}::")
+    assert stop == 0
+    assert resume < lines.index(annotation)
+    assert "@everyone" not in job.summary
+    again = hub.job("pull_request", payload, hub.merge, checkout, publish="true")
+    assert again.code == 0, again.log
+    assert (again.outputs["verdict"], again.outputs["exit-code"]) == ("fail", "0")
+    assert again.annotations == []
+    assert "the publishing job says" in again.log
+
+
+def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub) -> None:
+    hub.repo.policy(LIMIT + "ignore: ['docs/*', '*.md']\n")
+    hub.repo.write("kernels/adding.py", adding())
+    hub.repo.write("old.md", "text")
+    hub.repo.commit()
+    hub.repo.write("docs/deep/`@everyone`.txt", "text")
+    hub.repo.git("mv", "old.md", "new.md")
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1))
+    assert job.code == 0, job.log
+    assert job.outputs == {
+        "verdict": "pass", "regressions": "0", "exit-code": "0", "artifact-name": "", "report-path": "",
+    }  # fmt: skip
+    assert "passed without measuring" in job.log
+    assert "`new.md`" in job.summary
+    assert not (job.checkout / "perfci-out").exists()
+
+
+def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
+    """Base's `ignore` counts, and one file beside the ignored ones is enough. What is broken shows that it is measured."""
+    hub.repo.policy(LIMIT + "ignore: ['docs/*']\nbuild: ['false']\n")
+    hub.repo.write("kernels/adding.py", adding())
+    hub.repo.commit()
+    hub.repo.policy(LIMIT + "ignore: ['*']\nbuild: ['false']\n")
+    hub.repo.write("docs/a.md", "text")
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge), publish="true")
+    assert job.code == 3, job.log
+    assert (job.outputs["verdict"], job.outputs["exit-code"], job.outputs["artifact-name"]) == ("error", "3", "")
+    assert "does not build" in job.annotations[0]
+    assert "does not build" in job.summary
+
+
+def test_the_first_pull_request_with_a_policy_passes(hub: Hub) -> None:
+    hub.repo.write("readme", "nothing yet")
+    hub.repo.commit()
+    hub.repo.policy(LIMIT)
+    hub.repo.write("kernels/adding.py", adding())
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge))
+    assert job.code == 0, job.log
+    assert job.report["policy_from"] == "head"
+    assert "judged by the limits of head" in job.summary
+
+
+def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
+    hub.repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
+    hub.repo.write("kernels/adding.py", adding())
+    sha = hub.repo.commit()
+    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, depth=1))
+    assert job.code == 1, job.log
+    assert job.report["mode"] == "run"
+
+
+@pytest.mark.parametrize("case", ["token", "privileged", "input", "no checkout", "other commit"])
+def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
+    hub.repo.policy(LIMIT)
+    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
+    hub.repo.commit()
+    payload = hub.pull_request()
+    checkout, event, inputs = hub.checkout(hub.merge), "pull_request", {}
+    if case == "token":
+        git(checkout, "config", "http.https://github.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
+        words = "persist-credentials: false"
+    elif case == "privileged":
+        event, words = "pull_request_target", "measure on `pull_request`"
+    elif case == "input":
+        inputs, words = {"container": "ghcr.io/x/y"}, "input container: "
+    elif case == "no checkout":
+        checkout, words = hub.runner, "run actions/checkout first"
+    else:
+        payload["pull_request"]["head"]["sha"] = "a" * 40
+        words = "let actions/checkout take its default `ref`"
+    job = hub.job(event, payload, hub.merge, checkout, publish="true", **inputs)
+    assert job.code == 2, job.log
+    assert job.outputs == {
+        "verdict": "error", "regressions": "0", "exit-code": "2", "artifact-name": "", "report-path": "",
+    }  # fmt: skip
+    [annotation] = job.annotations
+    assert words in annotation
+    assert not (checkout / "perfci-out").exists()
+
+
+def test_python_of_the_checkout_is_not_perfcis(hub: Hub) -> None:
+    """Neither a module beside the checkout nor PYTHONPATH gets into perfci itself, however it is started."""
+    hub.repo.policy(LIMIT)
+    hub.repo.write("typing.py", f"open({str(hub.tmp_path / 'stolen')!r}, 'w')\n")
+    sha = hub.repo.commit()
+    checkout = hub.checkout(sha, 1)
+    env = {**hub.repo.env, **CANARIES, "PYTHONPATH": str(checkout)}
+    script = Path(sys.executable).with_name("perfci")
+    done = subprocess.run([script, "--version"], cwd=checkout, env=hub.repo.env, capture_output=True, check=True)
+    assert done.stdout
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "perfci", "ci"], cwd=checkout, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "GITHUB_EVENT_NAME: is not set" in done.stdout
+    assert not (hub.tmp_path / "stolen").exists()

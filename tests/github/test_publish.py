@@ -1,0 +1,555 @@
+"""Publishing against a GitHub on loopback: one true comment, the right check and exit code, whatever goes wrong."""
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from perfci.github import sticky
+from perfci.github.api import ApiError
+from perfci.github.publish import Wanted, publish
+from perfci.model.publication import ACCEPT_LABEL
+from tests.github.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
+from tests.github.server import BOT, START, Answer, GitHub, serve
+
+SLOWER = (1.0, 1.10)
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        yield made
+
+
+def only(hub: GitHub) -> str:
+    comments = hub.own_comments()
+    assert len(comments) == 1
+    return comments[0]
+
+
+def test_a_regression_is_said_everywhere(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1
+    assert outcome.notes == []
+    assert "matmul/n=1" in only(hub)
+    assert only(hub).endswith(f"<!-- perfci suite=perfci run=100 attempt=1 head={HEAD} -->")
+    assert "@everyone" not in only(hub)  # nothing that an artifact words is posted
+    (check,) = hub.checks
+    assert (check["conclusion"], check["head_sha"], check["name"]) == ("failure", HEAD, "perfci")
+    assert [(n["path"], n["start_line"], n["annotation_level"]) for n in check["given"]] == [
+        ("kernels/suite.py", 7, "failure")
+    ]
+    assert not outcome.publication.shards[0].report.exploratory
+    assert outcome.publication.origin.base_ref == "main"
+
+
+def test_unchanged_begins_no_comment_and_keeps_one_true(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 0
+    assert hub.own_comments() == []
+    assert hub.checks[0]["conclusion"] == "success"
+    hub.comment(7, BOT, f"It was slower.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    published(hub, run)
+    assert "slower" not in only(hub)
+    assert "run=100" in only(hub)
+
+
+@pytest.mark.parametrize(
+    ("when", "ratio", "there"),
+    [
+        ("always", 1.0, 1),
+        ("never", 1.2, 0),
+        ("on-regression", 0.8, 0),
+        ("on-change", 0.8, 1),
+        ("on-regression", 1.2, 1),
+    ],
+)
+def test_when_a_comment_begins(hub: GitHub, when: str, ratio: float, there: int) -> None:
+    _, run = scene(hub, ratio)
+    published(hub, run, comment=when)
+    assert len(hub.own_comments()) == there
+
+
+def test_publishing_again_changes_nothing(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    published(hub, run)
+    said, checks = only(hub), len(hub.checks)
+    writes = len([one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]])
+    published(hub, run)
+    assert only(hub) == said
+    assert (len(hub.checks), len(hub.checks[0]["given"])) == (checks, 1)
+    assert len([one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]]) == writes
+
+
+def test_an_older_run_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
+    _, old = scene(hub, *SLOWER)
+    new = hub.run(200, HEAD)
+    hub.upload(new, packed(measured(1.0, 1.30)))
+    published(hub, new)
+    said = only(hub)
+    outcome = published(hub, old)
+    assert only(hub) == said
+    assert outcome.comment is not None
+    assert outcome.comment.state == "superseded"
+    assert outcome.publication.exit_code == 1
+    hub.upload(hub.run(300, HEAD), packed(measured(1.0)))
+    published(hub, hub.runs[300])
+    published(hub, old)
+    told = {check["external_id"]: (check["conclusion"], check["output"]["title"]) for check in hub.checks}
+    assert told["perfci/perfci/300/1"][0] == "success"
+    assert told["perfci/perfci/100/1"] == ("success", "Superseded by run 300, attempt 1")
+    assert "run=300 " in only(hub)
+
+
+def test_a_newer_attempt_replaces_and_shows_the_earlier(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    published(hub, run)
+    run.attempt = 2
+    hub.upload(run, packed(measured(1.0, 1.0)), name="perfci--measure--0--2")
+    outcome = published(hub, run)
+    assert "attempt=2" in only(hub)
+    assert outcome.publication.exit_code == 0
+    assert [(one.run_id, one.attempt) for one in outcome.publication.attempts] == [(100, 1)]
+    assert [check["conclusion"] for check in hub.checks] == ["failure", "success"]
+
+
+def test_a_head_that_has_moved_on_gets_no_comment(hub: GitHub) -> None:
+    pull, run = scene(hub, *SLOWER)
+    pull.head = "d" * 40
+    outcome = published(hub, run)
+    assert hub.own_comments() == []
+    assert outcome.comment is not None
+    assert outcome.comment.state == "stale"
+    assert [(c["head_sha"], c["conclusion"]) for c in hub.checks] == [(HEAD, "failure")]
+
+
+def test_a_head_that_came_back_is_told_of_again(hub: GitHub) -> None:
+    """A newer run is of a head that was pushed away meanwhile: of this head nothing newer is known."""
+    _, run = scene(hub, *SLOWER)
+    hub.comment(7, BOT, f"Of another head.\n{sticky.Marker('perfci', 900, 1, 'd' * 40)}")
+    published(hub, run)
+    assert "run=100 " in only(hub)
+
+
+def test_a_copied_branch_belongs_to_its_pull_request(hub: GitHub) -> None:
+    """copy-pr-bot pushes the head of a fork's pull request to a branch of the repository."""
+    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
+    hub.pull(7, HEAD, head_repository="fork/kernels")
+    run = hub.run(100, HEAD, branch="pull-request/7", event="push")
+    hub.upload(run, packed(measured(*SLOWER)))
+    origin = published(hub, run).publication.origin
+    assert (origin.pull_request, origin.fork, origin.base_ref) == (7, True, "main")
+    assert "run=100 " in only(hub)
+
+
+def test_a_merge_queue_is_judged_by_the_branch_it_merges_into(hub: GitHub) -> None:
+    scene(hub)
+    run = hub.run(100, HEAD, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
+    hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "50%").encode()
+    hub.upload(run, packed(measured(*SLOWER)))
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.comment) == (1, None)
+    assert hub.checks[0]["conclusion"] == "failure"
+
+
+def test_the_jobs_of_a_matrix_share_one_comment(hub: GitHub) -> None:
+    _, run = scene(hub)
+    for index, (name, ratio) in enumerate((("h100", 1.0), ("h200", 1.15))):
+        hub.upload(run, packed(measured(ratio)), name=f"perfci--measure--{index}-{name}--1")
+    outcome = published(hub, run)
+    assert [shard.name for shard in outcome.publication.shards] == ["measure 0-h100", "measure 1-h200"]
+    assert outcome.publication.exit_code == 1
+    assert "h200" in only(hub)
+
+
+def test_a_job_that_failed_is_missing(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    run.jobs = {"measure (h100)": "success", "measure (h200)": "cancelled", "lint": "failure"}
+    outcome = published(hub, run, jobs="measure*")
+    assert outcome.publication.exit_code == 3
+    assert outcome.publication.missing == ["job `measure (h200)` ended with cancelled: see its log"]
+    assert hub.checks[0]["conclusion"] == "action_required"
+    assert "measure (h200)" in only(hub)
+
+
+def test_jobs_that_cannot_be_listed_may_be_missing(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    hub.fail("GET", "/jobs$", Answer(403, {"message": "Resource not accessible by integration"}))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert "jobs of the run" in outcome.publication.missing[0]
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
+def test_250_comments_lie_over_pages(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    for index in range(180):
+        hub.comment(7, "someone", f"comment {index}")
+    hub.comment(7, BOT, f"Before.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    for index in range(69):
+        hub.comment(7, "someone", f"comment {index}")
+    published(hub, run)
+    assert "run=100" in only(hub)
+    assert len(hub.comments) == 250
+
+
+def test_somebody_elses_marker_is_not_ours(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    planted = hub.comment(7, "stranger", f"All is well.\n{sticky.Marker('perfci', 10**9, 1, HEAD)}")
+    quoted = hub.comment(7, BOT, f"> {sticky.Marker('perfci', 10**9, 1, HEAD)}\n\nsays another bot of this account")
+    published(hub, run)
+    assert planted["body"].startswith("All is well.")
+    assert quoted["body"].endswith("account")
+    assert sum("run=100 " in body for body in hub.own_comments()) == 1
+
+
+def test_suites_keep_to_themselves(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.upload(run, packed(measured(1.2)), name="nightly--measure--0--1")
+    published(hub, run)
+    published(hub, run, suite="nightly")
+    assert len(hub.own_comments()) == len(hub.own_comments("nightly")) == 1
+    assert [check["name"] for check in hub.checks] == ["perfci", "perfci (nightly)"]
+
+
+def test_duplicates_are_put_away(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    for number in (80, 90, 85):
+        hub.comment(7, BOT, f"Run {number}.\n{sticky.Marker('perfci', number, 1, HEAD)}")
+    published(hub, run)
+    assert "run=100" in only(hub)
+    assert list(hub.minimized.values()) == ["OUTDATED", "OUTDATED"]
+
+
+def test_duplicates_are_deleted_where_hiding_is_forbidden(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.readonly = {"minimize"}
+    for number in (80, 90):
+        hub.comment(7, BOT, f"Run {number}.\n{sticky.Marker('perfci', number, 1, HEAD)}")
+    published(hub, run)
+    assert len(hub.comments) == 1
+    assert "run=100" in only(hub)
+
+
+@pytest.mark.parametrize("same_run", [True, False])
+def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
+    """All have looked before any writes: the worst order there is."""
+    scene(hub)
+    runs = [hub.runs[100] if same_run else hub.run(100 + i, HEAD) for i in range(4)]
+    for index, run in enumerate(runs):
+        if index == 0 or not same_run:
+            hub.upload(run, packed(measured(1.0, 1.1 + index / 10)))
+    barrier, waited = threading.Barrier(4), threading.local()
+
+    def hook(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/comments") and not getattr(waited, "done", False):
+            waited.done = True
+            barrier.wait(10)
+
+    hub.hook = hook
+    threads = []
+    for run in runs:
+        api = api_of(hub)
+        api._sleep = lambda seconds: time.sleep(min(0.3, seconds / 5))
+        threads.append(threading.Thread(target=publish, args=(after(run), "completed", Wanted(), api)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert f"run={runs[-1].id} " in only(hub)
+    newest = [c["conclusion"] for c in hub.checks]
+    assert set(newest) == {"failure"}
+
+
+def test_a_late_overwrite_is_mended(hub: GitHub) -> None:
+    """An older publisher, which decided before ours wrote, writes after it."""
+    _, run = scene(hub, *SLOWER)
+    hub.comment(7, BOT, f"Before.\n{sticky.Marker('perfci', 80, 1, HEAD)}")
+    api = api_of(hub)
+
+    def meanwhile(_: float) -> None:
+        api._sleep = lambda _: None
+        hub.comments[0]["body"] = f"Late.\n{sticky.Marker('perfci', 90, 1, HEAD)}"
+
+    api._sleep = meanwhile
+    published(hub, run, api)
+    assert "run=100" in only(hub)
+
+
+def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.readonly = {"comments", "checks"}
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1
+    assert (hub.comments, hub.checks) == ([], [])
+    assert [note.rpartition("permissions: ")[2] for note in outcome.notes] == [
+        "checks: write`",
+        "pull-requests: write`",
+    ]
+    assert len(hub.requests) < 40  # it is no passing trouble: nothing is tried again
+
+
+def test_without_the_right_to_write_checks_the_comment_says_so(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.readonly = {"checks"}
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1
+    assert "checks: write" in only(hub)
+
+
+LIMITS = [
+    Answer(429, {"message": "Too many requests"}, {"Retry-After": "7"}, times=2),
+    Answer(403, {"message": "You have exceeded a secondary rate limit."}, times=1),
+    Answer(403, {"message": "API rate limit exceeded"}, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(time.time()) + 5)}),
+    Answer(502, {"message": "Bad gateway"}, times=3),
+    Answer(502, {"message": "Bad gateway"}, times=2, late=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", LIMITS, ids=["429", "secondary", "primary", "502", "502-after-writing"])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/comments$"), ("POST", "/check-runs$"), ("GET", "/artifacts$"), ("GET", "/zip$")]
+)
+def test_passing_trouble_passes(hub: GitHub, answer: Answer, method: str, path: str) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.fail(method, path, Answer(**vars(answer)))
+    api = api_of(hub)
+    outcome = published(hub, run, api)
+    assert outcome.publication.exit_code == 1
+    assert outcome.notes == []
+    assert f"run={run.id} " in only(hub)
+    waits = [seconds for seconds in api.slept if seconds != sticky.SETTLE]
+    assert waits
+    if answer.headers.get("Retry-After"):
+        assert waits == [7.0, 7.0]
+    if "secondary" in str(answer.body):
+        assert waits == [60.0]
+
+
+def test_patience_ends(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.fail("POST", "/comments$", Answer(429, {"message": "later"}, {"Retry-After": "3600"}, times=99))
+    api = api_of(hub)
+    outcome = published(hub, run, api)
+    assert outcome.publication.exit_code == 1
+    assert "not within 300 s" in outcome.notes[0]
+    assert sum(api.slept) < 300
+    assert hub.checks[0]["conclusion"] == "failure"
+    hub.fail("GET", "/actions/runs/", Answer(503, {"message": "down"}, times=99))
+    with pytest.raises(ApiError, match="6 times: run the job again later"):
+        published(hub, run)
+
+
+def test_a_time_out_after_the_write_leaves_one_comment(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.fail("POST", "/comments$", Answer(201, {}, late=True, delay=1.5))
+    outcome = published(hub, run, api_of(hub, timeout=1))
+    assert outcome.notes == []
+    assert "run=100" in only(hub)
+
+
+def test_a_comment_that_github_finds_too_long_is_shortened(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = scene(hub, *([1.1] * 60), names=[f"matmul/{'x' * 300}={i}" for i in range(60)])
+    monkeypatch.setattr(sticky, "SHORTER", 10_000)
+    hub.longest = 10_200
+    outcome = published(hub, run)
+    assert outcome.notes == []
+    assert len(only(hub)) <= 10_200
+
+
+def test_an_artifact_that_is_gone_is_an_infrastructure_fault(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.artifacts[0].expired = True
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert outcome.publication.missing == ["artifact `perfci--measure--0--1` has expired: run the measuring job again"]
+    assert hub.checks[0]["conclusion"] == "action_required"
+    hub.artifacts.clear()
+    outcome = published(hub, run)
+    assert outcome.publication.missing == ["run 100 has no artifact of the suite `perfci`"]
+    assert "no artifact" in only(hub)
+
+
+def test_the_token_stays_with_the_api(hub: GitHub, capfd: pytest.CaptureFixture[str]) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.fail("BLOB", "", Answer(500, times=99))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert hub.blob_headers
+    assert all("Authorization" not in headers for headers in hub.blob_headers)
+    assert "SECRET-SIGNATURE" not in str(outcome) + only(hub) + "".join(capfd.readouterr())
+
+
+def test_a_fork_is_found_by_owner_branch_and_commit(hub: GitHub) -> None:
+    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
+    hub.pull(5, "e" * 40, head_ref="faster")  # the same branch in the repository itself
+    hub.pull(6, HEAD, head_ref="faster", head_repository="fork/kernels")
+    hub.pull(8, "f" * 40, head_ref="faster", head_repository="other/kernels")
+    hub.pull(9, HEAD, head_ref="faster", head_repository="fork/kernels-2")  # the same owner's other fork
+    run = hub.run(100, HEAD, head_repository="fork/kernels")
+    hub.upload(run, packed(measured(*SLOWER)))
+    outcome = published(hub, run)
+    origin = outcome.publication.origin
+    assert (origin.pull_request, origin.fork) == (6, True)
+    assert [one["issue_url"].rpartition("/")[2] for one in hub.comments] == ["6"]
+
+
+def test_two_pull_requests_of_one_head_are_not_guessed_between(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.branches["release"] = "9" * 40
+    hub.pull(9, HEAD, base_ref="release")
+    with pytest.raises(ApiError, match="#7, #9 have the same head"):
+        published(hub, run)
+
+
+def test_a_push_has_a_check_and_no_comment(hub: GitHub) -> None:
+    hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    run = hub.run(100, HEAD, branch="main", event="push")
+    hub.upload(run, packed(measured(*SLOWER)))
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.comment, hub.comments) == (1, None, [])
+    assert hub.checks[0]["conclusion"] == "failure"
+
+
+def test_a_job_of_the_same_run_publishes_while_it_goes_on(hub: GitHub) -> None:
+    pull, run = scene(hub, *SLOWER)
+    run.conclusion = None
+    run.jobs = {"measure": "success", "publish": None}
+    outcome = publish(beside(pull, run.id), "synchronize", Wanted(), api_of(hub))
+    assert outcome.publication.exit_code == 1
+    assert outcome.publication.origin.run_id == 100
+    assert "run=100" in only(hub)
+
+
+# Limits are base's
+
+
+def test_a_limit_loosened_in_the_change_does_not_count(hub: GitHub) -> None:
+    """The artifact says it was planned with 50 %; base says 2 %."""
+    loose = POLICY.replace("2%", "50%")
+    _, run = scene(hub, *SLOWER, policy=loose)
+    hub.files[HEAD, "perfci.yaml"] = loose.encode()
+    outcome = published(hub, run)
+    (shard,) = outcome.publication.shards
+    assert outcome.publication.exit_code == 1
+    assert shard.report.exploratory
+    assert any("main:perfci.yaml" in note for note in shard.report.notes)
+    assert [row.limit for row in shard.report.rows] == [0.02, 0.02]
+
+
+def test_observe_is_bases_to_say(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER, gate="observe")
+    assert published(hub, run).publication.exit_code == 1
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}mode: observe\n".encode()
+    assert published(hub, run).publication.exit_code == 0
+    assert hub.checks[-1]["conclusion"] == "neutral"
+
+
+def test_a_first_adoption_is_judged_by_its_own_limits_and_says_so(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.files.clear()
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1
+    assert any("main:perfci.yaml does not exist yet" in note for note in outcome.publication.shards[0].report.notes)
+
+
+def test_without_the_right_to_read_base_nothing_is_judged(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.fail("GET", "/branches/main", Answer(404, {"message": "Not Found"}, times=9))
+    with pytest.raises(ApiError, match="branch main"):
+        published(hub, run)
+    assert hub.checks == []
+
+
+def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> None:
+    """The measuring action left no artifact, and the publisher finds the reason itself."""
+    _, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.changed = ["docs/a.md", "docs/b.md"]
+    hub.comment(7, BOT, f"It was slower.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
+    assert hub.checks[0]["conclusion"] == "success"
+    assert "Passed without measuring" in only(hub)
+    hub.renamed = [("src/fast.py", "docs/fast.md")]
+    assert published(hub, run).publication.exit_code == 3
+    hub.renamed, run.jobs = [], {"measure": "failure"}
+    assert published(hub, run).publication.exit_code == 3
+    hub.changed, run.jobs = [f"docs/{i}.md" for i in range(300)], {}
+    assert published(hub, run).publication.exit_code == 3
+
+
+# Accepting
+
+
+def labelled(hub: GitHub, by: str = "maintainer", minutes: float = 10) -> None:
+    hub.label(hub.pulls[7], ACCEPT_LABEL, by, START + timedelta(minutes=minutes))
+
+
+def test_a_label_after_the_last_push_accepts(hub: GitHub) -> None:
+    pull, run = scene(hub, *SLOWER)
+    published(hub, run)
+    labelled(hub)
+    pull.body = "Text.\r\nPerf-Accepted: the new path is *exact*\r\n"
+    own = hub.run(150, HEAD, conclusion=None, jobs={"measure": "skipped"})
+    outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
+    accepted = outcome.publication.acceptance
+    assert accepted is not None
+    assert (accepted.by, accepted.reason) == ("maintainer", "the new path is *exact*")
+    assert outcome.publication.origin.run_id == 100  # from the stored artifact
+    assert outcome.publication.exit_code == 0
+    assert [c["conclusion"] for c in hub.checks] == ["success"]
+    assert "maintainer" in only(hub)
+
+
+def test_a_skipped_run_publishes_what_is_stored(hub: GitHub) -> None:
+    scene(hub, *SLOWER)
+    labelled(hub)
+    outcome = published(hub, hub.run(150, HEAD, conclusion="skipped", jobs={"measure": "skipped"}))
+    assert (outcome.publication.origin.run_id, outcome.publication.exit_code) == (100, 0)
+    assert hub.checks[0]["conclusion"] == "success"
+
+
+def test_a_run_that_failed_does_not_fall_back_on_an_older_one(hub: GitHub) -> None:
+    scene(hub, 1.0)
+    outcome = published(hub, hub.run(150, HEAD, conclusion="failure", jobs={"measure": "failure"}))
+    assert outcome.publication.exit_code == 3
+    assert outcome.publication.origin.run_id == 150
+
+
+@pytest.mark.parametrize(
+    ("by", "minutes", "why"),
+    [
+        ("stranger", 10, "stranger may not write"),
+        ("maintainer", -10, "pushed to after"),
+        ("maintainer", 0, "pushed to after"),
+        ("nobody-here", 10, "cannot be seen"),
+    ],
+)
+def test_labels_that_do_not_count(hub: GitHub, by: str, minutes: float, why: str) -> None:
+    _, run = scene(hub, *SLOWER)
+    labelled(hub, by, minutes)
+    outcome = published(hub, run)
+    assert outcome.publication.acceptance is None
+    assert outcome.publication.exit_code == 1
+    assert any(why in note for note in outcome.notes)
+    assert why.rsplit(maxsplit=1)[-1] in only(hub)
+
+
+def test_a_head_that_left_and_came_back_needs_the_label_anew(hub: GitHub) -> None:
+    """The commit is old and its run, too; only the branch's activity tells that it was pushed after the label."""
+    _, run = scene(hub, *SLOWER)
+    labelled(hub, minutes=10)
+    hub.pushes["octo/kernels:refs/heads/faster"] = (HEAD, START + timedelta(minutes=20))
+    assert published(hub, run).publication.acceptance is None
+
+
+def test_an_acceptance_mends_no_missing_job(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    labelled(hub)
+    run.jobs["measure (h200)"] = "timed_out"
+    assert published(hub, run).publication.exit_code == 3

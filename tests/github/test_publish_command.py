@@ -1,0 +1,124 @@
+"""`perfci publish` as the action starts it: environment in; exit code, outputs, summary and log out."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.github.scene import HEAD, environment, measured, packed, scene
+from tests.github.server import REPOSITORY, Answer, GitHub, serve
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        yield made
+
+
+def start(hub: GitHub, folder: Path, **env: str) -> tuple[subprocess.CompletedProcess[str], str, str]:
+    """The process, what it gave to GITHUB_OUTPUT and to GITHUB_STEP_SUMMARY."""
+    payload: dict[str, Any] = {
+        "action": "completed",
+        "repository": {"full_name": REPOSITORY, "default_branch": "main"},
+        "workflow_run": {
+            "id": 100, "run_attempt": 1, "event": "pull_request", "head_sha": HEAD, "head_branch": "faster",
+            "head_repository": {"full_name": REPOSITORY},
+        },
+    }  # fmt: skip
+    (folder / "event.json").write_text(json.dumps(payload))
+    files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    for file in files.values():
+        file.touch()
+    whole = {
+        "PATH": os.environ["PATH"], "GITHUB_EVENT_NAME": "workflow_run", "GITHUB_EVENT_PATH": str(folder / "event.json"),
+        "GITHUB_TOKEN": "t0ken", "GITHUB_API_URL": hub.api, **{name: str(file) for name, file in files.items()},
+        **environment(999), **env,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "perfci", "publish"],
+        env=whole,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    output, summary = (file.read_text() for file in files.values())
+    return done, output, summary
+
+
+def outputs(text: str) -> dict[str, str]:
+    lines = text.splitlines()
+    return {line.partition("<<")[0]: lines[i + 1] for i, line in enumerate(lines) if "<<ghadelimiter_" in line}
+
+
+def test_a_regression(hub: GitHub, tmp_path: Path) -> None:
+    scene(hub, 1.0, 1.1)
+    done, output, summary = start(hub, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    found = outputs(output)
+    assert found["verdict"] == "fail"
+    assert found["comment-url"] == hub.comments[0]["html_url"]
+    assert found["check-url"] == hub.checks[0]["html_url"]
+    assert "matmul/n=1" in summary
+
+
+def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: Path) -> None:
+    _, run = scene(hub)
+    hub.upload(run, packed(measured(1.2, names=["evil/\n::error::injected\n##[error]injected"])))
+    hub.upload(run, b"no zip", name="perfci--x--0--1")
+    hub.readonly = {"comments"}
+    done, _, summary = start(hub, tmp_path)
+    assert done.returncode == 3
+    assert "injected" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.lstrip().startswith(("::", "##["))]
+    assert "pull-requests: write" in done.stdout
+    assert "pull-requests: write" in summary
+    assert "t0ken" not in done.stdout + done.stderr + summary
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "said"),
+    [
+        ({"GITHUB_TOKEN": ""}, 2, "GITHUB_TOKEN: is not set"),
+        ({"PERFCI_INPUT_COMMENT": "sometimes"}, 2, "--comment"),
+        ({"PERFCI_INPUT_SUITE": "Bad Suite"}, 2, "--suite"),
+        ({"PERFCI_INPUT_POLICY": "../x"}, 2, "--policy"),
+        ({"GITHUB_EVENT_PATH": "/nowhere"}, 2, "GITHUB_EVENT_PATH"),
+        ({"GITHUB_EVENT_NAME": "issue_comment"}, 2, "issue_comment"),
+    ],
+)
+def test_what_is_wrong_is_one_line(hub: GitHub, tmp_path: Path, env: dict[str, str], code: int, said: str) -> None:
+    scene(hub, 1.0)
+    done, _, _ = start(hub, tmp_path, **env)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_that_cannot_be_found_is_one_line(hub: GitHub, tmp_path: Path) -> None:
+    done, _, _ = start(hub, tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == ["perfci: run 100: HTTP 404: Not Found"]
+
+
+def test_a_token_that_may_not_read_is_told_what_it_needs(hub: GitHub, tmp_path: Path) -> None:
+    scene(hub, 1.0)
+    hub.fail("GET", "/actions/runs/100$", Answer(403, {"message": "Resource not accessible by integration"}))
+    done, _, _ = start(hub, tmp_path)
+    assert done.returncode == 3
+    assert "permissions: {actions: read" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_broken_policy_on_base_is_named(hub: GitHub, tmp_path: Path) -> None:
+    scene(hub, 1.0)
+    hub.files["b" * 40, "perfci.yaml"] = b"version: 1\nsuit: x\n"
+    done, _, _ = start(hub, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("perfci: main:perfci.yaml:2: suit: unknown field")

@@ -1,0 +1,86 @@
+"""Inputs from the environment, and names of artifacts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.github.settings import ArtifactName, Settings, artifact_name, read_settings
+from perfci.model.base import UsageError
+
+
+def read(**inputs: str) -> Settings:
+    return read_settings({f"PERFCI_INPUT_{name.upper()}": value for name, value in inputs.items()} | {"HOME": "/"})
+
+
+def test_inputs_left_empty_take_their_defaults() -> None:
+    assert read(suite="", base="", cases=" ", budget="", publish="", strict="", wait="") == Settings()
+
+
+def test_inputs() -> None:
+    given = read(
+        suite="gpu-2", base="release/1.2", cases="sdpa/*\n  matmul/n=1024", device="cuda cpu", budget="3m",
+        wait="90s", publish="true", strict="false", python="/opt/py/bin/python", working_directory="sub dir/x",
+    )  # fmt: skip
+    assert (given.cases, given.device, given.budget, given.wait) == (
+        ["sdpa/*", "matmul/n=1024"], ["cuda", "cpu"], 180.0, 90.0,
+    )  # fmt: skip
+    assert (given.publish, given.strict, given.base) == (True, False, "release/1.2")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("budget", "soon", "input budget: "),
+        ("budget", "0s", "input budget: must be more than nothing"),
+        ("publish", "yes", "input publish: 'yes': write true or false"),
+        ("suite", "My Suite", "input suite: 'My Suite' does not fit: use lower-case letters"),
+        ("suite", "a--b", "input suite: "),
+        ("device", "gpu", "input device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
+        ("base", "--upload-pack=id", "input base: "),
+        ("artifact_name", "a/b", "input artifact-name: "),
+        ("working_directory", "../elsewhere", "input working-directory: "),
+        ("working_directory", "/etc", "input working-directory: "),
+        ("container", "ghcr.io/x/y:1", "input container: 'ghcr.io/x/y:1': images are not there yet: write none"),
+        ("bugdet", "3m", "input bugdet: is not known"),
+    ],
+)
+def test_a_wrong_input_is_one_line_that_names_it(name: str, value: str, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(**{name: value})
+    assert str(raised.value).startswith(words)
+    assert "\n" not in str(raised.value)
+
+
+def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
+    def name(**env: str) -> str:
+        return artifact_name(Settings(), {"GITHUB_JOB": "measure"} | env)
+
+    first = name(PERFCI_MATRIX='{"gpu": "H100 SXM", "python": 3.12}', PERFCI_JOB_INDEX="0", GITHUB_RUN_ATTEMPT="1")
+    assert first == "perfci--measure--0-h100-sxm-3-12--1"
+    others = [
+        name(PERFCI_MATRIX='{"gpu": "H100_SXM", "python": 3.12}', PERFCI_JOB_INDEX="1"),
+        name(PERFCI_MATRIX="null"),
+        name(GITHUB_RUN_ATTEMPT="2"),
+        name(GITHUB_JOB="measure-2"),
+    ]
+    assert len({first, *others}) == 5
+    assert ArtifactName.parse(first) == ArtifactName("perfci", "measure", "0-h100-sxm-3-12", 1)
+    assert artifact_name(Settings(artifact_name="mine"), {}) == "mine"
+    assert ArtifactName.parse("mine") is None
+
+
+@given(
+    matrix=st.text(max_size=300),
+    job=st.text(max_size=80),
+    suite=st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True),
+)
+def test_an_artifact_name_can_be_uploaded_and_read_back(matrix: str, job: str, suite: str) -> None:
+    import json
+
+    env = {"PERFCI_MATRIX": json.dumps({"x": matrix, "y": [1]}), "GITHUB_JOB": job, "PERFCI_JOB_INDEX": "17"}
+    text = artifact_name(Settings(suite=suite[:60].strip("-")), env)
+    assert not set(text) & set('":<>|*?\r\n\\/')  # actions/upload-artifact refuses these
+    parts = ArtifactName.parse(text)
+    assert parts is not None
+    assert str(parts) == text
+    assert parts.suite == suite[:60].strip("-")
