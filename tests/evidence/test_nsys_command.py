@@ -184,6 +184,11 @@ def test_profiled_processes_get_what_is_allowed():
         "TORCH_HOME": "https://user:secret@host/x",
     }  # fmt: skip
     assert environment(kept | lost) == kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    written = {"SOMETHING": "else", "HF_TOKEN": "x", "PIP_INDEX_URL": "https://u:p@host/", "GITHUB_TOKEN": "other"}
+    assert "SOMETHING" in environment(lost, written.items()) and "SOMETHING" not in environment(
+        lost, [("SOMETHING", "y")]
+    )
+    assert environment(lost, written.items()).keys() == {"SOMETHING", "NSYS_NVTX_PROFILER_REGISTER_ONLY"}
 
 
 def test_which_variables_are_secret():

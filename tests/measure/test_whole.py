@@ -17,7 +17,7 @@ from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.evidence.nsys_command import probe
 from perfci.measure import whole
-from perfci.measure.observe import Tools, observe
+from perfci.measure.observe import Tools, find_tools, observe
 from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
 from perfci.measure.profilers import Kineto, Ncu, Nsys
@@ -300,6 +300,21 @@ def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_
         for arm in case.arms.values():
             assert arm.evidence.reports == 2 and arm.evidence.metrics == {}
             assert arm.evidence.trace.kernels and arm.evidence.counters.kernels
+
+
+def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_brings(place, tmp_path, monkeypatch):
+    plan, arm = Plan(seed=0, arms=["head"]), place.arms["head"]
+    asked = {"env": {"FUSED": "1", "A_TOKEN": "canary"}, "pass_env": ["LICENCE", "ABSENT"]}
+    arm.policy = arm.policy.model_copy(update=asked)
+    arm.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
+    installed = fake_nsys(tmp_path / "nsys", f"env >{tmp_path}/seen; exit 1").installed
+    monkeypatch.setattr("perfci.measure.observe.find_nsys", lambda: installed)
+    tools = find_tools(place, plan, Options("run", tmp_path, tmp_path / "out"))
+    cases = cases_of(place, form("true"), "app")
+    notes = observe(place, tools, cases, plan, tmp_path / "e", print, everything=True)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert "FUSED=1" in seen and not [line for line in seen if line.startswith(("A_TOKEN=", "LICENCE="))]
+    assert notes[1:] == ["under nsys and ncu, code does without LICENCE: reports hold the environment"]
 
 
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):

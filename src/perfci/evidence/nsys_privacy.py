@@ -16,12 +16,12 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from perfci.arms.environment import passes
+from perfci.arms.environment import is_secret, passes
 from perfci.evidence.nsys_missing import LOSSES
 from perfci.model.base import MachineError
 from perfci.system.files import disk_error, one_line
@@ -46,16 +46,18 @@ _SECRET_NAME = re.compile(
 _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
 
 
-def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What of `base` a profiled process gets: what a launch gets without being named in the policy, and caches.
+def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
+    """What of `base` a profiled process gets: what a launch gets without being named in the policy, caches, and what
+    is `written` in a policy as name and value, which is no secret in its repository.
 
     Compiled kernels must be found again, or the profile is one of compilation. A variable with credentials in its
-    value is left out whatever its name.
+    value, or named like a secret, is left out.
     """
     kept = {
         name: value
         for name, value in base.items()
-        if (passes(name, build=False) or _PERFCI.fullmatch(name)) and not _CREDENTIALS.search(value)
+        if (passes(name, build=False) or _PERFCI.fullmatch(name) or ((name, value) in written and not is_secret(name)))
+        and not _CREDENTIALS.search(value)
     }
     # Else nsys takes only registered strings for the names of ranges that open a capture.
     return kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

@@ -11,6 +11,7 @@ from perfci.evidence.metrics import of_counters, of_trace
 from perfci.evidence.ncu_command import find as find_ncu
 from perfci.evidence.ncu_command import may_count
 from perfci.evidence.nsys_command import find as find_nsys
+from perfci.evidence.nsys_privacy import environment
 from perfci.measure.code import read_code
 from perfci.measure.looking import Look, look, wanted
 from perfci.measure.options import Options
@@ -84,12 +85,13 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     faults: dict[Tool, Fault] = {}
     lacking: dict[str, str] = {}
     timeout = place.limits.timeout
+    written = frozenset(item for arm in place.arms.values() for item in arm.policy.env.items())
     trace = counters = None
     nsys = find_nsys()
     if isinstance(nsys, Fault):
         faults["nsys"] = nsys
     else:
-        trace = Nsys(nsys, TRACED * timeout, keep=keep)
+        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     ncu = may_count() or find_ncu(gpu.cuda() if gpu else "")
     major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
@@ -104,7 +106,8 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         wanted_names = expand([*expand(place.limits.counters), *asked])
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
-        counters = Ncu(ncu, chip or "", names, SECTIONS[place.limits.counters], SLOWER * timeout, keep=keep)
+        sections, seconds = SECTIONS[place.limits.counters], SLOWER * timeout
+        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep)
     return Tools(trace, Kineto(TRACED * timeout, keep=keep), counters, faults, lacking, capability)
 
 
@@ -148,7 +151,23 @@ def observe(
     read_code(list(place.arms.values()), counted, tools.capability, note)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
-    return [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
+    notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
+    if withheld := _withheld(place, tools):
+        notes.append(f"under nsys and ncu, code does without {', '.join(withheld)}: reports hold the environment")
+    return notes
+
+
+def _withheld(place: Place, tools: Tools) -> list[str]:
+    """Variables that `pass_env` names, of which profiled code gets nothing."""
+    used = [tool for tool in (tools.trace, tools.counters) if tool is not None]
+    return sorted(
+        {
+            name
+            for arm in place.arms.values()
+            for name in {*arm.policy.pass_env} & arm.env.keys()
+            if any(name not in environment(arm.env, tool.written_env) for tool in used)
+        }
+    )
 
 
 def _trace(

@@ -46,11 +46,6 @@ def _end_of(log: Path) -> str:
         return handle.read().decode(errors="replace")
 
 
-def isolated(env: Mapping[str, str]) -> dict[str, str]:
-    """What of a launch's environment a profiled launch gets."""
-    return nsys_privacy.environment(env)
-
-
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
     """Nsight Systems around a launch; one start for all cases of an arm. Or around a command, as a whole."""
@@ -60,6 +55,8 @@ class Nsys(Profiler[Trace]):
     cuda: bool = True
     whole: bool = False
     """Whether all that the process does is one execution, whose name is ""."""
+    written_env: frozenset[tuple[str, str]] = frozenset()
+    """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
     tool: Tool = "nsys"
     executions: int = EXECUTIONS
@@ -79,7 +76,8 @@ class Nsys(Profiler[Trace]):
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
             # What nsys writes meanwhile is then below one folder, and can be weighed.
-            return isolated(env) | ({"TMPDIR": str(report.parent)} if self.whole else {})
+            own = nsys_privacy.environment(env, self.written_env)
+            return own | ({"TMPDIR": str(report.parent)} if self.whole else {})
 
         return Under(command, environment)
 
@@ -111,7 +109,7 @@ class Nsys(Profiler[Trace]):
         try:
             with log.open("ab") as handle:
                 subprocess.run(
-                    nsys_command.export_command(self.installed, raw, export), env=isolated(os.environ),
+                    nsys_command.export_command(self.installed, raw, export), env=nsys_privacy.environment(os.environ),
                     stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT, timeout=EXPORT_TIMEOUT,
                     check=False,
                 )  # fmt: skip
@@ -200,6 +198,8 @@ class Ncu(Profiler[Counters]):
     kernels: str | None = None
     """A regular expression for the functions that are profiled; None for all."""
     launches: int = LAUNCHES
+    written_env: frozenset[tuple[str, str]] = frozenset()
+    """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
     tool: Tool = "ncu"
     executions: int = 1
@@ -221,7 +221,7 @@ class Ncu(Profiler[Counters]):
                 capture=not self.whole,
             )
 
-        return Under(command, isolated)
+        return Under(command, lambda env: nsys_privacy.environment(env, self.written_env))
 
     def excess(self, report: Path) -> None:
         """Ncu writes what it counted, and no more than `launches` of it."""
