@@ -270,6 +270,11 @@ def first(name: str) -> str:
     return explain(base, head, change).sentences[0]
 
 
+def test_a_command_has_no_loop():
+    base, head = (one.model_copy(update={"reports": 1}) for one in MADE["synchronises"][:2])
+    assert explain(base, head).sentences[0].startswith("synchronises now: `cudaStreamSynchronize` 0 → 3")
+
+
 def test_what_the_recorded_pairs_must_say():
     def said(case):
         return explain(RECORDED["base"][case], RECORDED["head"][case]).sentences

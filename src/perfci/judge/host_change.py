@@ -70,6 +70,7 @@ def host(base: Seen, head: Seen) -> list[Finding]:
     if base.trace is None or head.trace is None or base.trace.source != head.trace.source:
         return []
     before, after = base.trace, head.trace
+    inside = "" if head.evidence.reports else "inside the loop "  # a command is its start and end too
     found = []
     for kind, verb in (("allocation", "allocates"), ("synchronisation", "synchronises")):
         old, new = calls_of(before, kind), calls_of(after, kind)
@@ -87,9 +88,7 @@ def host(base: Seen, head: Seen) -> list[Finding]:
             n, m = (sum(call.count for call in calls if call.name == top.name) for calls in (old, new))
         spent, was = (sum(call.seconds for call in calls) for calls in (new, old))
         grown = min(max(spent - was, 0.0), _wall(base, head)) if more else spent - was
-        where = (
-            "inside the loop now" if fresh and more else "more often" if more else "less often" if left else "no more"
-        )
+        where = f"{inside}now" if fresh and more else "more often" if more else "less often" if left else "no more"
         text = f"{verb} {where}: {name} {arrow(n, m)} an execution"
         if more:
             text += f", {percent_of(spent, after.wall)} of the time in {'it' if len(new) == 1 else 'such calls'}"
