@@ -1,9 +1,12 @@
 # Everything from a fresh clone: `make run` does the main job on this machine's device, `make test` tests.
 PYTHON ?= python3
 VENV ?= .venv
+VARIANT ?= cuda13
 BIN := $(VENV)/bin
+WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
+SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 
-.PHONY: run test test-slow check schemas clean
+.PHONY: run test test-slow test-gpu check schemas dist image prove-image clean
 
 run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
@@ -15,17 +18,37 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow
 
+test-gpu: $(VENV)/ready
+	$(BIN)/python -m pytest -m gpu
+
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --pedantic --strict-collection --quiet . $(filter-out .github/%,$(WORKFLOWS))
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml publish/action.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/shellcheck $(SCRIPTS)
+	$(BIN)/hadolint Dockerfile
 
 schemas: $(VENV)/ready
 	$(BIN)/python -m perfci.model.schemas schemas
 
+dist: $(VENV)/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+
+image: $(VENV)/ready
+	arguments=$$($(BIN)/python -m perfci.system.pins $(VARIANT)) && echo "$$arguments" | xargs docker build . \
+		--tag perfci:$(VARIANT) --build-arg REVISION=$$(git rev-parse HEAD)
+
+prove-image: image
+	.ci/prove-image $(VARIANT)
+
 clean:
-	rm -rf $(VENV) perfci-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist perfci-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -50,6 +50,13 @@ SCHEMA = build_schema(SDL)
 REPOSITORY = "octo/kernels"
 LONGEST_COMMENT = 65_536
 BOT = "github-actions[bot]"
+PERMISSIONS = [
+    (rf"/repos/{REPOSITORY}/actions/", "actions"),
+    (rf"/repos/{REPOSITORY}/(commits/[^/]+/)?check-runs", "checks"),
+    (rf"/repos/{REPOSITORY}/(issues|pulls)", "pull-requests"),
+    (rf"/repos/{REPOSITORY}/(contents|git|branches|compare|commits|activity)\b", "contents"),
+]
+"""Beginning of a path → what of `permissions:` it needs; others need none."""
 START = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 
 
@@ -138,12 +145,16 @@ class GitHub:
         self.commits: dict[str, list[str]] = {}
         self.permissions: dict[str, str] = {"maintainer": "write", "stranger": "read", "author": "read"}
         self.pushes: dict[str, tuple[str, datetime]] = {}
+        self.before: dict[str, str] = {}
+        """What was pushed → where its branch stood before; all others are new branches."""
         self.minimized: dict[str, str] = {}
         self.longest = LONGEST_COMMENT
         self.changed: list[str] = ["kernels/suite.py"]
         self.renamed: list[tuple[str, str]] = []
         self.readonly: set[str] = set()
         """Of `comments`, `checks`, `minimize`: what the token may not."""
+        self.granted: dict[str, str] | None = None
+        """`permissions:` of the job whose token it is, each `read` or `write`; None: all."""
         self.faults: list[tuple[str, str, Answer]] = []
         """Method, pattern of the path, answer."""
         self.misfits: list[str] = []
@@ -197,6 +208,13 @@ class GitHub:
         mark = f"<!-- perfci suite={suite} "
         return [one["body"] for one in self.comments if one["user"]["login"] == BOT and mark in one["body"]]
 
+    def allows(self, method: str, path: str) -> bool:
+        """Whether the token may, by GitHub's "Permissions required for GitHub Apps"; of a private repository."""
+        if self.granted is None:
+            return True
+        needed = next((name for pattern, name in PERMISSIONS if re.match(pattern, path)), None)
+        return needed is None or self.granted.get(needed) in ({"read", "write"} if method == "GET" else {"write"})
+
     # Answers
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any, dict[str, str]]:
@@ -212,7 +230,7 @@ class GitHub:
 
     def graphql(self, body: Any) -> tuple[int, Any, dict[str, str]]:
         def minimize(_: Any, _info: Any, input: dict[str, Any]) -> dict[str, Any]:
-            if "minimize" in self.readonly:
+            if "minimize" in self.readonly or not self.allows("POST", f"/repos/{REPOSITORY}/pulls"):
                 raise PermissionError("Resource not accessible by integration")
             self.minimized[input["subjectId"]] = input["classifier"]
             return {"clientMutationId": input.get("clientMutationId"), "minimizedComment": {"isMinimized": True}}
@@ -353,7 +371,7 @@ def _(hub, path, query, body):
     found = hub.pushes.get(f"{path['owner']}/{path['repo']}:{query['ref']}")
     if found is None:
         return 200, [], {}
-    made = {"id": 1, "node_id": "x", "before": "0" * 40, "after": found[0], "ref": query["ref"], "timestamp": iso(found[1]), "activity_type": "push", "actor": user("author")}  # fmt: skip
+    made = {"id": 1, "node_id": "x", "before": hub.before.get(found[0], "0" * 40), "after": found[0], "ref": query["ref"], "timestamp": iso(found[1]), "activity_type": "push", "actor": user("author")}  # fmt: skip
     return 200, [made], {}
 
 
@@ -369,11 +387,13 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     made = example("commit-comparison")
     url = f"{hub.api}/repos/{REPOSITORY}/compare/{path['range']}"
-    files = [made["files"][0] | {"filename": name, "status": "modified"} for name in hub.changed]
-    files += [
-        made["files"][0] | {"filename": new, "previous_filename": old, "status": "renamed"} for old, new in hub.renamed
-    ]
-    return 200, made | {"url": url, "files": files}, {}
+    return 200, made | {"url": url, "files": _files(hub)[:300]}, {}
+
+
+def _files(hub: GitHub) -> list[dict[str, Any]]:
+    made = example("diff-entry-items")[0]
+    files = [made | {"filename": name, "status": "modified"} for name in hub.changed]
+    return files + [made | {"filename": new, "previous_filename": old, "status": "renamed"} for old, new in hub.renamed]
 
 
 @route("GET", "/contents/{path}")
@@ -418,6 +438,11 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     pull = hub.pulls.get(int(path["number"]))
     return (200, _pull_json(hub, pull, "whole"), {}) if pull else MISSING
+
+
+@route("GET", "/pulls/{number}/files")
+def _(hub, path, query, body):
+    return _page(f"/repos/{REPOSITORY}/pulls/{path['number']}/files", query, _files(hub)[:3000], api=hub.api)
 
 
 @route("GET", "/issues/{number}/comments")
@@ -573,7 +598,8 @@ def response_misfits(method: str, path: str, status: int, body: Any) -> Iterator
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: otherwise each answer waits 40 ms for an acknowledgement
+    wbufsize = -1
+    disable_nagle_algorithm = True  # else an answer of two packets waits 40 ms for an acknowledgement
     hub: GitHub
 
     def log_message(self, *args: Any) -> None:
@@ -615,6 +641,8 @@ class _Api(_Handler):
             return
         if path == "/graphql":
             status, said, headers = hub.graphql(body)
+        elif not hub.allows(method, path):
+            status, said, headers = DENIED
         else:
             hub.misfits += request_misfits(method, path, query, body)
             status, said, headers = hub.answer(method, path, query, body)

@@ -12,7 +12,7 @@ from perfci.github.api import ApiError
 from perfci.github.publish import Wanted, publish
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
-from tests.github.server import BOT, START, Answer, GitHub, serve
+from tests.github.server import BOT, REPOSITORY, START, Answer, GitHub, serve
 
 SLOWER = (1.0, 1.10)
 
@@ -479,7 +479,53 @@ def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> Non
     assert published(hub, run).publication.exit_code == 3
     hub.renamed, run.jobs = [], {"measure": "failure"}
     assert published(hub, run).publication.exit_code == 3
-    hub.changed, run.jobs = [f"docs/{i}.md" for i in range(300)], {}
+
+
+@pytest.mark.parametrize(
+    ("many", "last", "code"),
+    [(299, "docs/z", 0), (2999, "docs/z", 0), (3000, "docs/z", 3), (2999, "src/z", 3), (300, "src/z", 3)],
+)
+def test_of_many_files_each_is_looked_at(hub: GitHub, many: int, last: str, code: int) -> None:
+    """A comparison names 300 files, a pull request 3 000: one that is not named is not ignored."""
+    _, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.changed = [*(f"docs/{i}.md" for i in range(many - 1)), last]
+    assert published(hub, run).publication.exit_code == code
+
+
+def test_of_a_head_that_moves_meanwhile_many_files_are_not_known(hub: GitHub) -> None:
+    pull, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.changed = [f"docs/{i}.md" for i in range(400)]
+
+    def move(method: str, path: str) -> None:
+        if path.endswith("/pulls/7/files"):
+            pull.head = "d" * 40
+
+    hub.hook = move
+    assert published(hub, run).publication.exit_code == 3
+    assert [check["conclusion"] for check in hub.checks] == ["action_required"]
+
+
+def test_a_push_of_ignored_files_is_compared_with_what_was_there(hub: GitHub) -> None:
+    hub.files[HEAD, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
+    run = hub.run(100, HEAD, event="push", branch="main")
+    hub.changed = ["docs/a.md"]
+    assert published(hub, run).publication.exit_code == 3  # a new branch
+    hub.before[HEAD] = BASE
+    assert published(hub, run).publication.exit_code == 0
+    assert ("GET", f"/repos/{REPOSITORY}/compare/{BASE}...{HEAD}") in hub.requests
+    hub.changed.append("src/fast.py")
+    assert published(hub, run).publication.exit_code == 3
+
+
+def test_many_files_of_a_merge_queue_are_not_known(hub: GitHub) -> None:
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
+    hub.changed = [f"docs/{i}.md" for i in range(299)]
+    assert published(hub, run).publication.exit_code == 0
+    hub.changed.append("docs/more.md")
     assert published(hub, run).publication.exit_code == 3
 
 
@@ -512,6 +558,40 @@ def test_a_skipped_run_publishes_what_is_stored(hub: GitHub) -> None:
     outcome = published(hub, hub.run(150, HEAD, conclusion="skipped", jobs={"measure": "skipped"}))
     assert (outcome.publication.origin.run_id, outcome.publication.exit_code) == (100, 0)
     assert hub.checks[0]["conclusion"] == "success"
+
+
+def test_a_label_before_anything_is_measured_leaves_the_answer_to_who_measures(hub: GitHub) -> None:
+    pull, measuring = scene(hub)
+    hub.runs[100].jobs = {"measure": None}
+    relabelled = hub.run(150, HEAD, jobs={"measure": "skipped"})
+    for outcome in (published(hub, relabelled), publish(beside(pull, 150), "labeled", Wanted(), api_of(hub))):
+        assert (outcome.exit_code, outcome.waiting[:6], hub.checks, hub.comments) == (0, "no run", [], [])
+    hub.upload(measuring, packed(measured(1.0)))
+    hub.runs[100].jobs = {"measure": "success"}
+    assert published(hub, measuring).exit_code == 0
+    assert [check["conclusion"] for check in hub.checks] == ["success"]
+
+
+def test_a_label_on_a_fork_finds_what_its_copied_branch_left(hub: GitHub) -> None:
+    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
+    pull = hub.pull(7, HEAD, head_repository="stranger/perfci")
+    hub.upload(hub.run(100, HEAD, event="push", branch="pull-request/7"), packed(measured(*SLOWER)))
+    labelled(hub)
+    own = hub.run(150, HEAD, head_repository="stranger/perfci", jobs={"measure": "skipped"})
+    outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
+    assert (outcome.exit_code, outcome.publication.origin.run_id) == (0, 100)
+    assert outcome.publication.acceptance is not None
+
+
+def test_a_label_s_own_publisher_does_not_hide_that_nothing_was_measured(hub: GitHub) -> None:
+    """A fork's run on a label: its measuring job is skipped, its publisher may not write; the end of it publishes."""
+    scene(hub, *SLOWER)
+    labelled(hub)
+    after_label = hub.run(150, HEAD, jobs={"measure": "skipped", "publish": "failure"}, conclusion="failure")
+    outcome = published(hub, after_label, jobs="measure")
+    assert (outcome.publication.exit_code, outcome.publication.origin.run_id) == (0, 100)
+    hub.runs[150].jobs["measure"] = "success"  # it ran, and left nothing
+    assert published(hub, after_label, jobs="measure").publication.exit_code == 3
 
 
 def test_a_run_that_failed_does_not_fall_back_on_an_older_one(hub: GitHub) -> None:

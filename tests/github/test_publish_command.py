@@ -88,6 +88,7 @@ def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: P
         ({"GITHUB_TOKEN": ""}, 2, "GITHUB_TOKEN: is not set"),
         ({"PERFCI_INPUT_COMMENT": "sometimes"}, 2, "--comment"),
         ({"PERFCI_INPUT_SUITE": "Bad Suite"}, 2, "--suite"),
+        ({"PERFCI_INPUT_SUITE": "##[error]x"}, 2, "## [error]x"),
         ({"PERFCI_INPUT_POLICY": "../x"}, 2, "--policy"),
         ({"GITHUB_EVENT_PATH": "/nowhere"}, 2, "GITHUB_EVENT_PATH"),
         ({"GITHUB_EVENT_NAME": "issue_comment"}, 2, "issue_comment"),
@@ -119,6 +120,7 @@ def test_a_token_that_may_not_read_is_told_what_it_needs(hub: GitHub, tmp_path: 
 def test_a_broken_policy_on_base_is_named(hub: GitHub, tmp_path: Path) -> None:
     scene(hub, 1.0)
     hub.files["b" * 40, "perfci.yaml"] = b"version: 1\nsuit: x\n"
-    done, _, _ = start(hub, tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("perfci: main:perfci.yaml:2: suit: unknown field")
+    done, output, summary = start(hub, tmp_path)
+    assert (done.returncode, outputs(output)["verdict"]) == (2, "error")
+    assert [(check["status"], check["conclusion"]) for check in hub.checks] == [("completed", "action_required")]
+    assert "- main:perfci.yaml:2: suit: unknown field" in done.stdout and "suit: unknown field" in summary

@@ -30,6 +30,7 @@ OPERATIONS = {
     f"{REPO}/issues/comments/{{comment_id}}": ["patch", "delete"],
     f"{REPO}/pulls": ["get"],
     f"{REPO}/pulls/{{pull_number}}": ["get"],
+    f"{REPO}/pulls/{{pull_number}}/files": ["get"],
 }
 UNREAD = {"description", "summary", "externalDocs", "tags", "x-octokit", "x-github", "headers"}
 """Keys that say nothing about what fits."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,11 @@ def run_job() -> None:
             answer = _error(str(error), error.exit_code)
         except KeyboardInterrupt:
             answer = _error("interrupted before anything was measured", MachineError.exit_code)
+        except Exception as error:  # noqa: BLE001  # it is told, and is an answer
+            # Told here, where nothing of its text, which may be the code's under test, is a command to the runner.
+            typer.echo(traceback.format_exc())
+            text = f"internal error: {type(error).__name__}: please report it with what stands above it in the log"
+            answer = _error(text, MachineError.exit_code)
         finally:
             changed = files.restore()
         if changed:
@@ -130,13 +136,13 @@ def gate(env: Mapping[str, str]) -> Answer:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
         if policy is not None and policy.ignores(changed):
             return _satisfied(changed)
-    options = _options(settings, where, compared)
+    options = _options(settings, context, where, compared)
     outcome = measure(options, Console(stderr=True))
     tell(outcome.report, options.out, json=False)
     return _answer(outcome, settings, context, options.out, name)
 
 
-def _options(settings: Settings, where: Path, compared: Compared | None) -> Options:
+def _options(settings: Settings, context: event.Context, where: Path, compared: Compared | None) -> Options:
     return Options(
         mode="compare" if compared else "run",
         where=where,
@@ -149,6 +155,7 @@ def _options(settings: Settings, where: Path, compared: Compared | None) -> Opti
         own_python=job_python(),
         budget=settings.budget,
         committed=True,
+        counters=context.trusted,
         strict=settings.strict,
         wait=settings.wait,
         command=_command(settings, compared is not None),

@@ -35,10 +35,14 @@ def publish_run(**asked: Any) -> None:
     files = Files(env)
     outcome = publish(found, _action(env), wanted, api)
     report = outcome.publication
+    if outcome.waiting:
+        typer.echo(_line(f"nothing to publish: {outcome.waiting}"))
+        files.summary([f"Nothing to publish: {outcome.waiting}.\n"])
+        raise typer.Exit(outcome.exit_code)
 
     notes = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes)
     files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
-    verdict = {0: "pass", 1: "fail"}.get(report.exit_code, "error")
+    verdict = {0: "pass", 1: "fail"}.get(outcome.exit_code, "error")
     url = outcome.comment.url if outcome.comment else ""
     files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
     typer.echo(_line(comment.render_check(report).title))
@@ -46,7 +50,7 @@ def publish_run(**asked: Any) -> None:
         typer.echo(_line(f"- {line}"))
     if outcome.comment is not None:
         typer.echo(_line(f"comment: {outcome.comment.state} {url}"))
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(outcome.exit_code)
 
 
 def _line(text: str) -> str:

@@ -9,7 +9,9 @@ from typing import Literal, TypeVar
 
 from github.Artifact import Artifact as RemoteArtifact
 from github.ContentFile import ContentFile
+from github.File import File
 from github.PullRequest import PullRequest
+from github.WorkflowJob import WorkflowJob
 from github.WorkflowRun import WorkflowRun
 
 from perfci.github import artifact, check, sticky
@@ -29,8 +31,10 @@ from perfci.render.escape import prose, shorten, visible
 from perfci.render.words import count
 
 When = Literal["on-change", "always", "on-regression", "never"]
-MOST_FILES = 300
-"""As many as GitHub names in a comparison: of more it is not known which."""
+COMPARED_FILES = 300
+"""As many as GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
+MOST_FILES = 3000
+"""As many as it names of a pull request (GitHub's documentation, "List pull requests files")."""
 MOST_RUNS = 50
 """Runs of one head that are searched for stored measurements."""
 _QUEUE = re.compile(r"gh-readonly-queue/(.+)/pr-[0-9]+-[0-9a-f]{40,64}")
@@ -71,6 +75,17 @@ class Outcome:
     """Address of the check run; empty where it could not be written."""
     notes: list[str] = field(default_factory=list)
     """What could not be done, one line each. The verdict stands."""
+    waiting: str = ""
+    """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
+    problem: UsageError | None = None
+    """What is wrong with base's policy: nothing is judged then."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the job ends with."""
+        if self.waiting:
+            return 0
+        return self.publication.exit_code if self.problem is None else self.problem.exit_code
 
 
 @dataclass(frozen=True)
@@ -83,23 +98,36 @@ class _Source:
     base: str
     """The branch whose policy counts; empty: the measured commit's own."""
     artifacts: Sequence[tuple[str, RemoteArtifact]]
+    idle: bool = False
+    """The run was to measure nothing, as after a label, and no other has left measurements of its head yet."""
 
 
 def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     """Judge what the run of `context` measured, and say so on GitHub.
 
-    `action`: of the event, such as `labeled`. Raises ApiError where not even the run can be found out, and UsageError
-    where base's policy is none; whatever fails after that is named in the outcome, and its exit code stands.
+    `action`: of the event, such as `labeled`. Raises ApiError where not even the run or base's policy can be found
+    out; whatever fails after that is named in the outcome, and its exit code stands.
     """
     try:
         source = _locate(context, action, wanted, api)
-        policy = _policy(source, wanted.policy, api)
+        outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin))
+        publication = outcome.publication
+        try:
+            policy = _policy(source, wanted.policy, api)
+        except UsageError as error:  # a required check that never comes would not say why
+            outcome.problem = error
+            publication.missing.append(str(error))
+        else:
+            _read(source, policy, publication, wanted, api)
     except Forbidden as error:
         remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
         raise ApiError(f"{error}: {remedy}", error.status) from None
-    publication = Publication(suite=wanted.suite, origin=source.origin)
-    outcome = Outcome(publication)
-    _read(source, policy, publication, wanted, api)
+    if source.idle and not publication.unmeasured and outcome.problem is None:
+        # An answer now would outrank that of the run that measures, which may have begun before this one.
+        outcome.waiting = (
+            f"no run of {source.origin.head_sha[:10]} has left measurements yet: the one that does, is published"
+        )
+        return outcome
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
     pull = source.pull
     if pull is not None and failed and pull.head.sha == source.origin.head_sha:
@@ -168,10 +196,10 @@ def _locate(context: Context, action: str, wanted: Wanted, api: Api) -> _Source:
     elif run.head_sha != head:
         raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
     found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
-    if not found and (action in _RELABELLED or run.conclusion == "skipped"):
-        of = _head_of(pull) if pull is not None else _full_name(run)
-        run, found = _stored(run, head, of, wanted, api)
-        attempt = run.run_attempt
+    idle = not found and (action in _RELABELLED or _skipped(run, wanted, api))
+    if idle:
+        run, found = _stored(run, head, pull, wanted, api)
+        attempt, idle = run.run_attempt, not found
     if pull is None and run.event != "merge_group":
         pull = _pull_of(run, head, api)
     queue = _QUEUE.fullmatch(run.head_branch or "") if run.event == "merge_group" else None
@@ -188,7 +216,7 @@ def _locate(context: Context, action: str, wanted: Wanted, api: Api) -> _Source:
         attempt=attempt,
         run_url=f"{run.html_url}/attempts/{attempt}",
     )
-    return _Source(origin, run, pull, base, found)
+    return _Source(origin, run, pull, base, found, idle)
 
 
 def _run(number: int, api: Api) -> WorkflowRun:
@@ -213,13 +241,29 @@ def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list
     return artifact.find(run, wanted.suite, wanted.artifacts, attempt, api)
 
 
+def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
+    """Whether no job of a run was to measure, as after a label."""
+    return run.conclusion == "skipped" or {job.conclusion for job in _jobs(run, wanted, api)} == {"skipped"}
+
+
+def _jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
+    """The jobs that measure, of the newest attempt."""
+    listed = api.call("jobs of the run", lambda: list(run.jobs(_filter="latest")))
+    return [job for job in listed if fnmatchcase(job.name, wanted.jobs)]
+
+
 def _stored(
-    run: WorkflowRun, head: str, of: str, wanted: Wanted, api: Api
+    run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
 ) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
     """The newest run of this head that left measurements; `run` itself where none did."""
+    of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call("runs of the head", lambda: _first(api.repository.get_workflow_runs(head_sha=head)))
     for other in sorted(listed, key=lambda one: one.id, reverse=True):
-        if other.head_sha == head and other.event in _MEASURED and _full_name(other) == of:
+        copied = pull is not None and (_full_name(other), other.head_branch) == (
+            api.name,
+            f"pull-request/{pull.number}",
+        )
+        if other.head_sha == head and other.event in _MEASURED and (_full_name(other) == of or copied):
             found = _artifacts(other, wanted, other.run_attempt, api)
             if found:
                 return other, found
@@ -296,11 +340,10 @@ def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication,
         except _UNJUDGED as error:
             into.missing.append(f"artifact {_named(remote.name)} cannot be judged ({type(error).__name__})")
     try:
-        jobs = api.call("jobs of the run", lambda: list(source.run.jobs(_filter="latest")))
         into.missing += [
             f"job {_named(job.name)} ended with {job.conclusion}: see its log"
-            for job in jobs
-            if job.conclusion in _FAILED and fnmatchcase(job.name, wanted.jobs)
+            for job in _jobs(source.run, wanted, api)
+            if job.conclusion in _FAILED
         ]
         if not source.artifacts and not into.missing:
             into.unmeasured = _ignored(source, policy[0], api)
@@ -317,15 +360,44 @@ def _render_all(publication: Publication) -> None:
 
 
 def _ignored(source: _Source, policy: Policy | None, api: Api) -> str:
-    """Why a change needs no measurement, by base's policy and what GitHub says it changes; empty where it needs one."""
-    if policy is None or not policy.ignore or not source.base:
+    """Why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it does."""
+    if policy is None or not policy.ignore:
         return ""
-    base, head = source.base, source.origin.head_sha
-    files = api.call("changed files", lambda: list(api.repository.compare(base, head).files))
-    paths = [path for one in files for path in (one.filename, one.previous_filename) if path]
-    if len(files) >= MOST_FILES or not policy.ignores(paths):
+    files = api.call("changed files", lambda: _changed(source, api))
+    if files is None or not policy.ignores([path for one in files for path in _paths(one)]):
         return ""
-    return f"base's `ignore` names every changed file ({count(len(files), 'file')})"
+    whose = "base" if source.base else "the commit"
+    return f"{whose}'s `ignore` names every changed file ({count(len(files), 'file')})"
+
+
+def _changed(source: _Source, api: Api) -> list[File] | None:
+    """The files that the head changes since it left base; None where GitHub does not name them all."""
+    pull, head, base = source.pull, source.origin.head_sha, source.base or _before(source, api)
+    if not base:
+        return None
+    files = list(api.repository.compare(base, head).files)
+    if len(files) < COMPARED_FILES:
+        return files
+    if pull is None:
+        return None
+    files = list(pull.get_files())
+    # They are those of the pull request as it is now: its head may have moved, unlike the commits that are compared.
+    return files if len(files) < MOST_FILES and api.get(pull.url)["head"]["sha"] == head else None
+
+
+def _before(source: _Source, api: Api) -> str:
+    """Where the branch stood before the push that the run is of; empty where that is not known, and of a new branch."""
+    if source.run.event != "push":
+        return ""
+    asked = {"ref": f"refs/heads/{source.run.head_branch}", "per_page": 100}
+    moves = api.get(f"/repos/{api.name}/activity", asked)
+    before = next((str(one["before"]) for one in moves if one["after"] == source.origin.head_sha), "")
+    return before if before.strip("0") else ""
+
+
+def _paths(file: File) -> list[str]:
+    """Of a renamed file the new and the old one."""
+    return [path for path in (file.filename, file.previous_filename) if path]
 
 
 def _named(text: str) -> str:

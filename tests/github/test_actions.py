@@ -1,0 +1,303 @@
+"""The actions and the workflow for users, from the event to comment and check run: real checkouts, real processes."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfci.model.publication import ACCEPT_LABEL
+from tests.arms.repo import ENV
+from tests.e2e.conftest import Repo, adding
+from tests.github.harness import Job, Machine, copy_actions
+from tests.github.server import REPOSITORY, START, GitHub, Pull, serve
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = (ROOT / "src/perfci/cli/templates/perf.yml").read_text().replace("device: cuda", "device: cpu")
+PUBLISHER = """
+name: perf-publish
+on: {workflow_run: {workflows: [perf], types: [completed]}}
+permissions: {}
+jobs:
+  publish:
+    runs-on: ubuntu-latest
+    permissions: {actions: read, checks: write, contents: read, pull-requests: write}
+    steps:
+      - uses: org/perfci/publish@v0
+        with: {jobs: measure}
+"""
+LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
+FORK = "author/kernels"
+
+
+class Account:
+    """The repository on GitHub, a fork of it, and the author's clone."""
+
+    def __init__(self, folder: Path, hub: GitHub, actions: Path) -> None:
+        self.hub = hub
+        env = {**ENV, "LANG": "C.UTF-8", "NO_COLOR": "1", "COLUMNS": "160"}
+        self.clone = Repo(folder / "clone", env)
+        self.machine = Machine(hub, folder / "kernels.git", folder / "runners", actions, env)
+        self.fork = folder / "fork.git"
+        for bare in (self.machine.remote, self.fork):
+            self.clone.git("init", "-q", "--bare", str(bare))
+        self.machine.git("config", "uploadpack.allowReachableSHA1InWant", "true")
+
+    def main(self, kernel: str, policy: str = LIMIT) -> None:
+        """What main holds."""
+        self.clone.policy(policy)
+        self.clone.write("kernels/adding.py", kernel)
+        self.base = self.clone.commit()
+        self.clone.git("push", "-q", str(self.machine.remote), "main")
+        self.hub.branches["main"] = self.base
+        self.hub.files[self.base, "perfci.yaml"] = (self.clone.root / "perfci.yaml").read_bytes()
+
+    def slower_application(self, mode: str = "gate") -> None:
+        """Main has a command that says how long it took, which takes seconds to measure; the clone has a slower one."""
+        line = {"metric": "time", "value": 1, "unit": "s"}
+        self.clone.write("line", json.dumps(line))
+        app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci, device: cpu}]\n"
+        self.main("", f"{app}limits: [{{cases: app, metric: time, max: 2s}}]\nmode: {mode}\n")
+        self.clone.write("line", json.dumps(line | {"value": 3}))
+
+    def pull_request(self, branch: str = "change", fork: bool = False) -> Pull:
+        """What stands in the clone, as a pull request; GitHub makes its merge with main."""
+        clone, git = self.clone, self.machine.git
+        clone.git("checkout", "-q", "-b", branch)
+        head = clone.commit()
+        clone.git("push", "-q", str(self.fork if fork else self.machine.remote), branch)
+        if fork:
+            git("fetch", "-q", str(self.fork), f"refs/heads/{branch}:refs/pull/7/head")
+        tree = git("merge-tree", "--write-tree", self.base, head)
+        merge = git("commit-tree", tree, "-p", self.base, "-p", head, "-m", "Merge")
+        git("update-ref", "refs/pull/7/merge", merge)
+        self.hub.commits[merge] = [self.base, head]
+        self.hub.changed = git("diff", "--name-only", self.base, head).splitlines()
+        return self.hub.pull(7, head, head_ref=branch, head_repository=FORK if fork else REPOSITORY)
+
+    def event(self, pull: Pull, action: str = "opened", label: str = "", workflow: str = WORKFLOW) -> dict[str, Job]:
+        """The jobs that an event on the pull request starts."""
+        payload: dict[str, Any] = {
+            "action": action, "repository": {"full_name": REPOSITORY, "default_branch": "main"},
+            "pull_request": {
+                "number": pull.number,
+                "head": {"ref": pull.head_ref, "sha": pull.head, "repo": {"full_name": pull.head_repository}},
+                "base": {"ref": "main", "sha": self.base, "repo": {"full_name": REPOSITORY}},
+            },
+        } | ({"label": {"name": label}} if label else {})  # fmt: skip
+        return self.machine.deliver(workflow, "pull_request", payload, pull)
+
+    def completed(self, workflow: str = PUBLISHER) -> Job:
+        """The publisher that the end of the newest run starts."""
+        run = self.hub.runs[max(self.hub.runs)]
+        payload = {
+            "action": "completed", "repository": {"full_name": REPOSITORY, "default_branch": "main"},
+            "workflow_run": {
+                "id": run.id, "run_attempt": run.attempt, "event": run.event, "head_sha": run.head, "head_branch": run.branch,
+                "head_repository": {"full_name": run.head_repository}, "pull_requests": [], "conclusion": run.conclusion,
+            },
+        }  # fmt: skip
+        return self.machine.deliver(workflow, "workflow_run", payload)["publish"]
+
+    def label(self, pull: Pull) -> None:
+        self.hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=5))
+
+    @property
+    def comment(self) -> str:
+        [body] = self.hub.own_comments()
+        return body
+
+    @property
+    def concluded(self) -> list[str]:
+        """Of the check runs on the head, oldest first."""
+        return [check["conclusion"] for check in self.hub.checks]
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def actions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The actions, with a start that takes the environment of the tests: what it installs else, one slow test installs."""
+    start = f'#!/usr/bin/env bash\nset -euo pipefail\nexec "{sys.executable}" -I -m perfci "$@"\n'
+    return copy_actions(tmp_path_factory.mktemp("actions"), ROOT, start)
+
+
+@pytest.fixture
+def account(tmp_path: Path, hub: GitHub, actions: Path) -> Account:
+    return Account(tmp_path, hub, actions)
+
+
+def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_without_measuring(account: Account) -> None:
+    hub = account.hub
+    account.slower_application()
+    pull = account.pull_request(fork=True)
+    jobs = account.event(pull)
+    measure, publish = jobs["measure"], jobs["publish"]
+    assert measure.result == "success", measure.log
+    assert publish.result == "failure"  # the verdict stands, and who reads the log is told why nothing else came of it
+    assert "a fork's own run may only read: publish from `workflow_run`" in publish.log
+    assert (hub.comments, hub.checks) == ([], [])
+    assert [one.name for one in hub.artifacts] == ["perfci--measure--0--1"]
+
+    published = account.completed()
+    assert published.result == "failure"
+    assert "`app`" in account.comment
+    assert account.concluded == ["failure"]
+
+    account.label(pull)
+    jobs = account.event(pull, "labeled", ACCEPT_LABEL)
+    assert jobs["measure"].result == "skipped"
+    assert jobs["publish"].result == "success", jobs["publish"].log
+    published = account.completed()
+    assert published.result == "success", published.log
+    assert account.concluded == ["success"]
+    assert "maintainer" in account.comment
+    assert len(hub.artifacts) == 1
+    assert sorted(path.name for path in account.machine.folder.iterdir()) == [
+        "101-measure", "101-publish", "102-publish", "103-publish", "104-publish",
+    ]  # fmt: skip
+
+
+def test_the_workflows_for_public_projects(account: Account) -> None:
+    """A fork's pull request, measured by a workflow that the default branch holds."""
+    folder = ROOT / "examples" / "public" / ".github" / "workflows"
+    perf, measure, publish = ((folder / f"{name}.yml").read_text() for name in ("perf", "perf-measure", "perf-publish"))
+    account.machine.called[".github/workflows/perf-measure.yml"] = measure.replace("device: cuda", "device: cpu")
+    account.slower_application()
+    pull = account.pull_request(fork=True)
+    jobs = account.event(pull, workflow=perf)
+    assert {name: job.result for name, job in jobs.items()} == {"measure": "success"}
+    assert account.completed(publish).result == "failure"
+    assert account.concluded == ["failure"]
+    account.label(pull)
+    account.event(pull, "labeled", ACCEPT_LABEL, perf)
+    published = account.completed(publish)
+    assert published.result == "success", published.log
+    assert account.concluded == ["success"]
+    assert len(account.hub.artifacts) == 1
+
+
+def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
+    """Branch, case and log try to become commands, markup and shell."""
+    hostile = "a%0A::error::b|@everyone<img src=x>`$(id)"
+    kernel = (
+        adding(spin={})
+        .replace('devices=["cpu"]', 'devices=["cpu"], params={"x": [HOSTILE]}')
+        .replace("(bench)", "(bench, x)")
+    )
+    printed = "print('::error::printed')\nprint('##[error]printed')\nprint('::add-mask::a')\n"
+    kernel = f"HOSTILE = {hostile!r}\n{printed}{kernel}"
+    line = {"metric": "time", "value": 2, "unit": "s"}
+    account.clone.write("line", json.dumps(line))
+    app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci, device: cpu}]\n"
+    account.main(kernel.replace("range({})", "range(0)"), LIMIT + app)
+    account.clone.write("line", json.dumps(line | {"case": hostile}))
+    account.clone.write("kernels/adding.py", kernel.replace("range({})", "range(30000)"))
+    pull = account.pull_request("$(id)")
+    jobs = account.event(pull)
+    measure, publish = jobs["measure"], jobs["publish"]
+    assert measure.result == "success", measure.log
+    outputs = measure.outputs("org/perfci@v0")
+    assert (outputs["verdict"], outputs["regressions"], outputs["exit-code"]) == ("fail", "2", "0")
+    assert outputs["artifact-url"].startswith("https://github.com/octo/kernels/actions/runs/101/artifacts/")
+    assert publish.result == "failure"
+    assert publish.outputs("org/perfci/publish@v0")["verdict"] == "fail"
+    [check] = account.hub.checks
+    assert check["conclusion"] == "failure"
+    lines = kernel.splitlines()
+    [note] = check["given"]
+    assert (note["path"], note["annotation_level"]) == ("kernels/adding.py", "failure")
+    assert lines[note["start_line"] - 1].startswith(("@perfci.kernel", "def adding"))
+    report = json.loads((measure.workspace / "perfci-out" / "report.json").read_text())
+    rows = {row["case"].partition("/")[0]: row for row in report["rows"]}
+    assert {name: row["class"] for name, row in rows.items()} == {"adding": "regression", "app": "failed"}
+    percent = re.search(r"\| `adding/[^`]*` time \|.*\*\*\+(\d+)\s%\*\* .* slower \| 20\s% \|", account.comment)
+    assert percent is not None, account.comment
+    assert abs(int(percent[1]) - 100 * (rows["adding"]["change"] - 1)) <= 1
+    for said in (account.comment, *publish.summaries, *measure.summaries, check["output"]["summary"]):
+        assert "@everyone" not in said
+        assert "<img" not in said
+        assert "t0ken" not in said
+    for job in jobs.values():
+        assert job.said("error", "warning", "add-mask", "set-output") == []
+        assert "uid=" not in job.log + "".join(job.summaries)
+        assert "t0ken" not in job.log
+
+
+def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(account: Account) -> None:
+    ran = account.machine.folder / "ran"
+
+    def plant(workspace: Path) -> None:
+        for name in ("reference-transaction", "post-checkout", "pre-auto-gc", "post-index-change"):
+            hook = workspace / ".git" / "hooks" / name
+            hook.parent.mkdir(exist_ok=True)
+            hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+            hook.chmod(0o755)
+        with (workspace / ".git" / "config").open("a") as config:
+            config.write(f"[core]\n\tfsmonitor = touch {ran}\n")
+
+    account.machine.prepare = plant
+    account.main(adding())
+    account.clone.write("kernels/adding.py", adding() + "# changed\n")
+    jobs = account.event(account.pull_request())
+    assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
+    assert jobs["measure"].outputs("org/perfci@v0")["verdict"] == "pass"
+    assert account.concluded == ["success"]
+    assert account.hub.own_comments() == []
+    assert not ran.exists()
+    account.machine.git("status", cwd=jobs["measure"].workspace)
+    assert ran.exists()  # where git does look at it, it runs
+
+
+def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Account) -> None:
+    account.main("raise SystemExit('must not run')\n", LIMIT + "ignore: ['docs/*']\n")
+    account.clone.write("docs/a.md", "text")
+    jobs = account.event(account.pull_request())
+    assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
+    assert jobs["measure"].outputs("org/perfci@v0")["artifact-url"] == ""
+    assert account.concluded == ["success"]
+    assert "Passed without measuring" in account.hub.checks[0]["output"]["title"]
+    assert account.hub.artifacts == []
+
+
+def test_observed_only_is_neutral(account: Account) -> None:
+    account.slower_application("observe")
+    jobs = account.event(account.pull_request())
+    assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
+    assert jobs["measure"].outputs("org/perfci@v0")["exit-code"] == "0"
+    assert account.concluded == ["neutral"]
+    assert account.comment.startswith("### ⚠️ Observed only, would have failed: ")
+
+
+def test_a_checkout_with_a_token_is_refused_and_nothing_runs(account: Account) -> None:
+    account.main("raise SystemExit('must not run')\n")
+    workflow = WORKFLOW.replace("persist-credentials: false", "persist-credentials: true")
+    jobs = account.event(account.pull_request(), workflow=workflow)
+    assert jobs["measure"].result == "failure"
+    assert jobs["measure"].outputs("org/perfci@v0")["exit-code"] == "2"
+    [said] = jobs["measure"].said("error")
+    assert "persist-credentials: false" in said.data
+    assert jobs["publish"].result == "failure"
+    assert account.concluded == ["action_required"]
+    assert "must not run" not in jobs["measure"].log
+
+
+@pytest.mark.slow
+def test_the_actions_as_users_get_them(tmp_path: Path, hub: GitHub) -> None:
+    """With the packages that are locked, installed as a runner installs them."""
+    account = Account(tmp_path, hub, copy_actions(tmp_path / "actions", ROOT))
+    account.main(adding())
+    account.clone.write("kernels/adding.py", adding(spin=30_000))
+    jobs = account.event(account.pull_request())
+    assert jobs["measure"].result == "success", jobs["measure"].log
+    assert jobs["publish"].result == "failure", jobs["publish"].log
+    assert account.concluded == ["failure"]
+    assert "adding" in account.comment

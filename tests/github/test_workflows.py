@@ -1,0 +1,231 @@
+"""What linters do not see of workflows: of those of this repository, of `perfci init`'s, and of those in examples."""
+
+import os
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perfci.model.publication import ACCEPT_LABEL
+from tests.github.expressions import condition, template, text
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "src/perfci/cli/templates/perf.yml"
+FILES = [TEMPLATE, *sorted([*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("examples/**/.github/workflows/*.yml")])]
+ACTIONS = {
+    "measure": (ROOT / "action.yml", re.compile(r"\$/|org/perfci@\S+")),
+    "publish": (ROOT / "publish/action.yml", re.compile(r"\$/publish|org/perfci/publish@\S+")),
+}
+EVENTS = {
+    "opened": {"pull_request": {"number": 5}, "action": "opened"},
+    "accepted": {"pull_request": {"number": 5}, "action": "labeled", "label": {"name": ACCEPT_LABEL}},
+    "accepted no more": {"pull_request": {"number": 5}, "action": "unlabeled", "label": {"name": ACCEPT_LABEL}},
+    "labelled": {"pull_request": {"number": 5}, "action": "labeled", "label": {"name": "documentation"}},
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A document with all scalars as text: `on` is a word."""
+    return yaml.load(path.read_text(), yaml.BaseLoader)
+
+
+WORKFLOWS = {str(path.relative_to(ROOT)): load(path) for path in FILES}
+each_workflow = pytest.mark.parametrize("name", WORKFLOWS)
+
+
+def jobs(name: str) -> dict[str, dict[str, Any]]:
+    return WORKFLOWS[name]["jobs"]
+
+
+def events(name: str) -> dict[str, dict[str, Any]]:
+    """What starts a workflow, and what it says of that."""
+    on = WORKFLOWS[name]["on"]
+    return {event: found or {} for event, found in on.items()} if isinstance(on, dict) else {on: {}}
+
+
+def steps(job: dict[str, Any], what: str = "") -> list[dict[str, Any]]:
+    """A job's steps; of those only the ones that use our action `what`."""
+    found = job.get("steps", [])
+    return [step for step in found if ACTIONS[what][1].fullmatch(step.get("uses", ""))] if what else found
+
+
+def beside(name: str, what: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, job and step of every use of our action `what` in the workflows of the same folder."""
+    for other in WORKFLOWS:
+        if Path(other).parent == Path(name).parent:
+            for ident, job in jobs(other).items():
+                for step in steps(job, what):
+                    yield job.get("name", ident), job, step
+
+
+def contexts(event: dict[str, Any], name: str = "pull_request", **variables: str) -> dict[str, Any]:
+    github = {"event_name": name, "event": event, "repository": "org/perfci", "ref": "refs/heads/main"}
+    return {"github": github, "vars": variables, "needs": {}}
+
+
+def runs(job: dict[str, Any], known: dict[str, Any]) -> bool:
+    """Whether a job runs where those that it needs passed or were skipped by their `if`."""
+    status = {"success": lambda: True, "failure": lambda: False, "cancelled": lambda: False, "always": lambda: True}
+    return condition(job.get("if"), known, status)
+
+
+def documented(what: str) -> dict[str, str]:
+    """The permissions that the head of our action `what` asks for."""
+    found = re.search(r"permissions: (\{.*?\})", ACTIONS[what][0].read_text())
+    assert found, "the action says what it needs"
+    return yaml.safe_load(found[1])
+
+
+@each_workflow
+def test_jobs_have_the_rights_that_the_actions_ask_for_and_no_others(name: str) -> None:
+    assert WORKFLOWS[name]["permissions"] == {}
+    for ident, job in jobs(name).items():
+        allowed = documented("publish" if steps(job, "publish") else "measure")
+        if (name, ident) == (".github/workflows/release.yml", "release"):
+            allowed = {"attestations": "write", "contents": "write", "id-token": "write"}
+        assert job["permissions"] == allowed, ident
+
+
+@each_workflow
+def test_code_of_a_pull_request_meets_no_rights(name: str) -> None:
+    """A job that may write, or that starts with the rights of the base repository, runs no code but perfci's own."""
+    assert "pull_request_target" not in events(name)
+    for job in jobs(name).values():
+        if steps(job, "publish") or "workflow_run" in events(name):
+            assert steps(job) == steps(job, "publish"), "a publishing job does nothing else"
+
+
+@each_workflow
+def test_jobs_end_and_shells_get_no_expression(name: str) -> None:
+    for job in jobs(name).values():
+        assert "timeout-minutes" in job or "uses" in job
+        assert not [step["run"] for step in steps(job) if "${{" in step.get("run", "")]
+
+
+def test_every_action_of_others_has_one_pin_everywhere() -> None:
+    """A full commit, and the version that it is: `actions/checkout@<40 hex digits> # v1.2.3`."""
+    pins = defaultdict(set)
+    for path in [*FILES, *(path for path, _ in ACTIONS.values())]:
+        for whole, used in re.findall(r"^\s*(?:- )?uses: ((\S+).*)$", path.read_text(), re.MULTILINE):
+            if not used.startswith(("$/", "org/perfci", "acme/")):  # ours, and the reader's own in examples
+                assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", whole), f"{path}: {whole}"
+                pins[used.partition("@")[0]].add(whole)
+    assert "actions/checkout" in pins
+    assert {action: found for action, found in pins.items() if len(found) > 1} == {}
+
+
+@each_workflow
+def test_our_actions_are_given_inputs_that_they_have(name: str) -> None:
+    for what, (path, _) in ACTIONS.items():
+        for job in jobs(name).values():
+            for step in steps(job, what):
+                assert set(step.get("with", {})) <= set(load(path)["inputs"])
+
+
+@each_workflow
+def test_the_workflow_that_is_waited_for_exists(name: str) -> None:
+    waited = events(name).get("workflow_run", {})
+    names = {found["name"] for other, found in WORKFLOWS.items() if Path(other).parent == Path(name).parent}
+    assert set(waited.get("workflows", [])) <= names
+    assert not waited or list(beside(name, "publish"))
+
+
+@each_workflow
+def test_who_measures_leaves_the_verdict_to_who_publishes(name: str) -> None:
+    """And who publishes hears of every job that measures, and of no other."""
+    measuring, publishing = list(beside(name, "measure")), list(beside(name, "publish"))
+    for _, _, step in measuring:
+        assert step.get("with", {}).get("publish", "false") == ("true" if publishing else "false")
+    for own, _, step in publishing:
+        heard = step["with"]["jobs"]
+        assert measuring and all(fnmatchcase(other, heard) for other, _, _ in measuring)
+        assert not fnmatchcase(own, heard)
+
+
+@each_workflow
+def test_what_is_measured_is_checked_out_without_a_token_and_with_its_base(name: str) -> None:
+    depths = {"pull_request": "2", "push": "0", "schedule": "0", "workflow_dispatch": "0"}
+    started = [event for event in depths if event in events(name)] or ["pull_request"]  # who calls is not known here
+    for job in jobs(name).values():
+        if steps(job, "measure"):
+            [checkout] = [step for step in steps(job) if step.get("uses", "").startswith("actions/checkout@")]
+            assert checkout["with"]["persist-credentials"] == "false"
+            for event in started:
+                assert text(template(checkout["with"]["fetch-depth"], contexts({}, event))) == depths[event], event
+
+
+@each_workflow
+def test_a_label_measures_nothing_and_ends_no_measurement(name: str) -> None:
+    """That which accepts a regression is published; a workflow_run of its own does that where there is no such job."""
+    if "labeled" not in events(name).get("pull_request", {}).get("types", []):
+        return
+    published = {"opened": True, "accepted": True, "accepted no more": True, "labelled": False}
+    groups = {
+        said: template(WORKFLOWS[name]["concurrency"]["group"], contexts(event)) for said, event in EVENTS.items()
+    }
+    assert groups["accepted"] == groups["accepted no more"]
+    assert len(set(groups.values())) == 3, "the code, and each label, have a group of their own"
+    for job in jobs(name).values():
+        for said, event in EVENTS.items():
+            wanted = published[said] if steps(job, "publish") else said == "opened"
+            assert runs(job, contexts(event)) == wanted, said
+
+
+def test_make_has_what_workflows_and_scripts_ask_for() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    scripts = [step.get("run", "") for name in WORKFLOWS for job in jobs(name).values() for step in steps(job)]
+    scripts.append((ROOT / ".ci/run").read_text())
+    asked = set(re.findall(r"(?:^|&& )make (?:-C \S+ )?([a-z-]+)", "\n".join(scripts), re.MULTILINE))
+    assert {"check", "test", "test-slow", "test-gpu", "dist"} <= asked <= targets
+
+
+def test_a_fork_gets_no_runner_of_ours() -> None:
+    job = jobs(".github/workflows/perf.yml")["measure"]
+    for head, runner in (("org/perfci", ["self-hosted", "gpu"]), ("fork/perfci", "ubuntu-latest")):
+        event = {"pull_request": {"head": {"repo": {"full_name": head}}}}
+        known = contexts(event, PERFCI_GPU_RUNNER='["self-hosted", "gpu"]')
+        assert template(job["runs-on"], known) == runner
+    assert template(job["runs-on"], contexts({}, "push")) == "ubuntu-latest"  # no variable, no runner
+
+
+def test_a_release_was_seen_to_work_on_a_gpu() -> None:
+    """Neither a runner that is not there nor a condition skips the test: a release without it fails."""
+    release = jobs(".github/workflows/release.yml")
+    assert set(release["release"]["needs"]) == {"build", "gpu-selftest"}
+    assert release["gpu-selftest"]["uses"] == "$/.github/workflows/gpu-selftest.yml"
+    assert not any("if" in job for job in release.values())
+    selftest = jobs(".github/workflows/gpu-selftest.yml")
+    assert "workflow_call" in WORKFLOWS[".github/workflows/gpu-selftest.yml"]["on"]
+    assert all(runs(job, contexts({}, "push")) for job in selftest.values())
+    assert not runs(selftest["runner"], contexts({}, "schedule"))
+    tests = [step for job in selftest.values() for step in steps(job) if "make " in step.get("run", "")]
+    assert len(tests) == len(selftest) and all(step["env"]["PYTEST_ADDOPTS"] == "--must-run=gpu" for step in tests)
+
+
+CHANGELOG = "# Changelog\n\n## Unreleased\n\n- Later.\n\n## 1.2.3 (2026-01-02)\n\n- This.\n\n## 1.2.2\n\n- Before.\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [("v1.2.3", ""), ("v1.2.2", "its version is not 1.2.2"), ("v1.2.4", "has nothing under '## 1.2.4'")],
+)
+def test_a_release_has_the_version_of_its_tag_and_notes(tag: str, said: str, tmp_path: Path) -> None:
+    [script] = [
+        step["run"] for step in steps(jobs(".github/workflows/release.yml")["build"]) if "awk" in step.get("run", "")
+    ]
+    (tmp_path / "dist").mkdir()
+    for version in ("1.2.3", "1.2.4"):
+        (tmp_path / f"dist/perfci-{version}.tar.gz").touch()
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    env = os.environ | {"GITHUB_REF_NAME": tag}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=env, check=False, stdout=subprocess.PIPE, text=True
+    )
+    assert (done.returncode != 0) == bool(said) and said in done.stdout
+    assert said or (tmp_path / "notes.md").read_text().strip() == "- This."

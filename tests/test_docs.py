@@ -1,0 +1,158 @@
+"""What the documents say is what is there: inputs, messages, commands, names, links."""
+
+import ast
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+import yaml
+
+from perfci.arms.environment import is_secret
+from perfci.cli import app
+from perfci.github.check import Conclusion
+from perfci.github.event import _READERS
+from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [
+    *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"), ROOT / "benchmarks/sensitivity/README.md"
+]  # fmt: skip
+GITHUB = ROOT / "docs" / "github.md"
+TEMPLATE = yaml.safe_load((ROOT / "src/perfci/cli/templates/perf.yml").read_text())
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def table(action: str) -> str:
+    """Inputs and outputs of an action, from its own words."""
+    found = yaml.safe_load((ROOT / action).read_text())
+
+    def words(text: str) -> str:
+        return " ".join(text.split()).replace("|", "\\|")
+
+    def default(text: str) -> str:
+        return f"`{text}`" if text else ""
+
+    inputs = [f"| `{k}` | {default(v['default'])} | {words(v['description'])} |" for k, v in found["inputs"].items()]
+    outputs = [f"| `{k}` | {words(v['description'])} |" for k, v in found["outputs"].items()]
+    return "\n".join(["| input | default | |", "|---|---|---|", *inputs, "", "| output | |", "|---|---|", *outputs, ""])
+
+
+@pytest.mark.parametrize("action", ["action.yml", "publish/action.yml"])
+def test_the_tables_are_those_of_the_actions(action: str) -> None:
+    """PERFCI_UPDATE_GOLDEN=1 writes them anew."""
+    begin, end = f"<!-- table: {action} -->\n", f"<!-- end: {action} -->"
+    before, opened, rest = GITHUB.read_text().partition(begin)
+    written, closed, after = rest.partition(end)
+    assert opened and closed
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        written = table(action)
+        GITHUB.write_text(f"{before}{opened}{written}{closed}{after}")
+    assert written == table(action)
+
+
+def said() -> list[str]:
+    """Every text of the source, `…` for what is filled in."""
+    texts = [(ROOT / "action/start").read_text().replace('" \\\n            "', "")]
+    for file in (ROOT / "src/perfci").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def test_every_message_that_is_explained_is_one_that_is_printed() -> None:
+    rows = GITHUB.read_text().partition("## When it does not work")[2].splitlines()
+    messages = [re.match(r"\| `(.*?)` \|", row)[1] for row in rows if row.startswith("| `")]
+    assert len(messages) > 20
+    texts = said()
+    # A placeholder at an end may stand for more than one.
+    missing = [m for m in messages if not any(m.strip("… ") in text for text in texts)]
+    assert missing == []
+
+
+def commands(path: Path) -> list[str]:
+    """The command lines of perfci in blocks of code and of output."""
+    lines, fence = [], ""
+    for line in path.read_text().splitlines():
+        if line.startswith("```"):
+            fence = "" if fence else line
+        elif fence in ("```", "```sh"):
+            lines.append(line)
+        elif not fence and line.startswith("    "):
+            lines.append(line[4:])
+    found = [re.match(r"(?:\$ )?(perfci(?: \S.*)?)$", line.rstrip()) for line in lines]
+    # What stands two spaces further is what the command is for.
+    return [re.split(r"\s{2,}|\s+#", match[1])[0] for match in found if match]
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if commands(path)], ids=name)
+def test_every_command_can_be_typed(path: Path) -> None:
+    known = typer.main.get_command(app).commands
+    for line in commands(path):
+        verb, *args = shlex.split(line)[1:]
+        assert verb in known, line
+        known[verb].make_context(verb, args)  # raises what the user would read
+
+
+def test_the_commands_are_found() -> None:
+    """The test above tests something."""
+    assert {"perfci init", "perfci list --plan", "perfci compare --lock-clocks base"} <= set(
+        commands(ROOT / "README.md")
+    )
+    assert "perfci compare --base HEAD 'transpose_cuda/*'" in commands(ROOT / "examples/extension/README.md")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not (path.parent / link).exists()] == []
+
+
+def within(small: object, large: object) -> bool:
+    """Whether everything that `small` says `large` says too; actions are compared without their versions."""
+    if isinstance(small, dict):
+        return isinstance(large, dict) and all(key in large and within(small[key], large[key]) for key in small)
+    if isinstance(small, list):
+        return isinstance(large, list) and len(small) == len(large) and all(map(within, small, large))
+    return str(small).partition("@")[0] == str(large).partition("@")[0]
+
+
+def test_the_workflow_of_the_readme_is_the_essence_of_what_init_writes() -> None:
+    (block,) = re.findall(
+        r"```yaml\n(# \.github/workflows/perf\.yml.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    shown = yaml.safe_load(block)
+    assert within(shown, TEMPLATE)
+    for job in TEMPLATE["jobs"]:
+        assert shown["jobs"][job]["permissions"] == TEMPLATE["jobs"][job]["permissions"]
+
+
+def test_the_permissions_are_those_of_the_workflow() -> None:
+    rows = (ROOT / "docs/security.md").read_text().partition("## Permissions")[2].partition("\n\nWith")[0]
+    found: dict[str, dict[str, str]] = {}
+    job = ""
+    for first, what, right in re.findall(r"^\| (\w*) *\| `([a-z-]+): (\w+)` \|", rows, re.MULTILINE):
+        job = first or job
+        found.setdefault(job, {})[what] = right
+    assert found == {job: one["permissions"] for job, one in TEMPLATE["jobs"].items()}
+
+
+def test_names_are_those_of_the_code() -> None:
+    github, security = GITHUB.read_text(), (ROOT / "docs/security.md").read_text()
+    events = github.partition("## What is compared with what")[2].partition("## The measuring action")[0]
+    assert [event for event in _READERS if f"`{event}`" not in events] == []
+    assert [one for one in get_args(Conclusion) if f"| `{one}` |" not in github] == []
+    assert f"`{ACCEPT_LABEL}`" in github and f"`{ACCEPT_LINE}: reason`" in github
+    words = re.search(r"whose name holds (.*?), and all", security, re.DOTALL)[1].replace("\nor", " or")
+    named = re.findall(r"[A-Z_]{2,}", words)
+    assert len(named) == 8 and all(is_secret(f"MY_{word}_1") for word in named)

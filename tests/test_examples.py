@@ -1,0 +1,216 @@
+"""What users copy: policies, workflows, and the commands that the READMEs say."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfci.model.policy_text import parse_policy
+from tests.e2e.conftest import Repo
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+TEMPLATE = (ROOT / "src/perfci/cli/templates/perf.yml").read_text()
+BIN = Path(sys.executable).parent
+DEVICE = "          device: cuda # a runner that has lost its GPU fails\n"
+RUNNER = "    runs-on: [self-hosted, gpu]\n"
+VARIANTS = {
+    "triton": [],
+    "extension": [(DEVICE, DEVICE.replace("cuda", "cuda cpu"))],
+    "kubernetes": [
+        (
+            RUNNER,
+            "    runs-on: perf-gpu # the scale set of runner-values.yaml\n    container:\n"
+            "      # git, Python 3.11 or later with venv, and what the kernels need\n"
+            "      image: ${{ vars.PERF_IMAGE }} # zizmor: ignore[unpinned-images] the variable names it by digest\n",
+        ),
+        (
+            DEVICE,
+            "          container: none # the job is in one already\n          device: cuda # a pod without a GPU fails\n",
+        ),
+    ],
+    "matrix": [
+        ("    name: measure\n", "    name: measure ${{ matrix.gpu }}\n"),
+        (
+            RUNNER,
+            "    strategy:\n      fail-fast: false # each GPU gives its own answer\n      matrix:\n"
+            '        gpu: [h100, a100]\n    runs-on: [self-hosted, gpu, "${{ matrix.gpu }}"]\n',
+        ),
+    ],
+}
+"""How a workflow differs from that of `perfci init`."""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    short = tmp_path / "t"
+    short.mkdir()
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # `python3`, `pip` and `perfci` as a reader has them
+    calibrated = str(tmp_path / "calibration")
+    env = {
+        **os.environ,
+        "PATH": path,
+        "TMPDIR": str(short),
+        "COLUMNS": "160",
+        "NO_COLOR": "1",
+        "PERFCI_CALIBRATION": calibrated,
+    }
+    return Repo(tmp_path / "repo", env)
+
+
+def copied(repo: Repo, name: str, *, init: bool = False) -> Repo:
+    """The folder of an example as a repository of its own; `init`: over what `perfci init` writes, as its README says."""
+    if init:
+        assert repo.perfci("init").code == 0
+    shutil.copytree(
+        EXAMPLES / name,
+        repo.root,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"),
+    )
+    repo.commit()
+    return repo
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_workflow_is_that_of_init_but_for_what_it_shows(name: str) -> None:
+    """PERFCI_UPDATE_GOLDEN=1 writes it anew."""
+    wanted = TEMPLATE
+    for old, new in VARIANTS[name]:
+        assert wanted.count(old) == 1
+        wanted = wanted.replace(old, new)
+    path = EXAMPLES / name / ".github/workflows/perf.yml"
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        path.write_text(wanted)
+    assert path.read_text() == wanted
+
+
+def test_a_runner_that_has_lost_its_gpu_fails() -> None:
+    """Every measuring job asks for the GPU by name: cases that are merely skipped pass."""
+    asked = []
+    for path in EXAMPLES.glob("*/.github/workflows/*.yml"):
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            asked += [
+                step["with"]["device"]
+                for step in job.get("steps", [])
+                if step.get("uses", "").startswith("org/perfci@")
+            ]
+    assert len(asked) == 6 and all("cuda" in devices.split() for devices in asked)
+
+
+def test_the_runner_group_of_the_public_project_gets_the_reusable_workflow() -> None:
+    folder = EXAMPLES / "public/.github/workflows"
+    called = yaml.safe_load((folder / "perf.yml").read_text())["jobs"]["measure"]["uses"]
+    file = re.fullmatch(r"acme/kernels/.github/workflows/([a-z-]+\.yml)@main", called)[1]
+    workflow = yaml.safe_load((folder / file).read_text())
+    assert list(workflow[True]) == ["workflow_call"]  # `on` is a boolean
+    assert f"acme/kernels/.github/workflows/{file}@refs/heads/main" in (EXAMPLES / "public/README.md").read_text()
+    assert workflow["jobs"]["measure"]["runs-on"]["group"] == "perf"
+
+
+def test_the_pod_of_a_job_has_the_gpu_and_the_runner_finds_it() -> None:
+    folder = EXAMPLES / "kubernetes"
+    made = yaml.safe_load((folder / "job-pod.yaml").read_text())
+    ((file, text),) = made["data"].items()
+    (job,) = yaml.safe_load(text)["spec"]["containers"]
+    assert (job["name"], job["resources"]["limits"]["nvidia.com/gpu"]) == ("$job", 1)
+    assert job["resources"]["requests"]["cpu"] == job["resources"]["limits"]["cpu"]
+    values = yaml.safe_load((folder / "runner-values.yaml").read_text())
+    spec = values["template"]["spec"]
+    (runner,) = spec["containers"]
+    assert spec["volumes"][0]["configMap"]["name"] == made["metadata"]["name"]
+    assert runner["env"][0]["value"] == f"{runner['volumeMounts'][0]['mountPath']}/{file}"
+    workflow = yaml.safe_load((folder / ".github/workflows/perf.yml").read_text())
+    assert workflow["jobs"]["measure"]["runs-on"] == values["runnerScaleSetName"]
+    # With the lines about counters in force it is still sound.
+    allowed = yaml.safe_load(
+        re.sub(r"^( +)# ((?:securityContext|  capabilities|    add):)", r"\1\2", text, flags=re.MULTILINE)
+    )
+    assert allowed["spec"]["containers"][0]["securityContext"] == {"capabilities": {"add": ["PERFMON"]}}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/perfci.yaml")), ids=lambda path: path.parent.name)
+def test_policies_are_valid(path: Path) -> None:
+    assert parse_policy(path.read_text()).limits
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/README.md")), ids=lambda path: path.parent.name)
+def test_what_a_readme_replaces_is_there(path: Path) -> None:
+    found = re.findall(r"sed -i 's/(.*)/(.*)/' (\S+)", path.read_text())
+    assert all((path.parent / file).read_text().count(old) == 1 and old != new for old, new, file in found)
+    assert bool(found) == (path.parent.name in {"triton", "extension", "nvbench"})
+
+
+def test_triton_without_a_gpu_says_what_it_needs(repo: Repo) -> None:
+    if shutil.which("nvidia-smi"):
+        pytest.skip("there is a GPU")  # the test is of machines without one
+    listed = copied(repo, "triton").perfci("compare", "--base", "HEAD")
+    assert listed.code == 0
+    assert "2 cases skipped: needs cuda (softmax_bf16)" in listed.out
+    lost = repo.perfci("compare", "--base", "HEAD", "--device", "cuda")
+    assert lost.code == 3
+    assert lost.err.splitlines()[-1].startswith("perfci: --device cuda: there is no GPU that torch can use here")
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("nightly", "bandwidth min 10.0 MB/s; time within 10 %"), ("matrix", "time within 10 %")]
+)
+def test_policies_over_those_of_init(repo: Repo, name: str, limit: str) -> None:
+    listed = copied(repo, name, init=True).perfci("list")
+    assert listed.code == 0, listed.err
+    assert f"smoothing/rounds=8\tcpu\t{limit}\tkernels/example.py" in listed.out
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_the_extension_has_cases_for_both_devices(repo: Repo) -> None:
+    listed = copied(repo, "extension").perfci("list")
+    assert listed.code == 0, listed.err
+    assert listed.out.count("transpose/rows=512/columns=5") == 2
+    assert listed.out.count("transpose_cuda/rows=8192/columns=8") == 2
+
+
+def lines(name: str) -> list[str]:
+    """The command lines of a README, without their remarks."""
+    found = [line[4:] for line in (EXAMPLES / name / "README.md").read_text().splitlines() if line.startswith("    ")]
+    return [re.split(r"\s+#", line)[0] for line in found]
+
+
+def typed(repo: Repo, line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=repo.root,
+        env=repo.env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_the_readme_of_the_extension_typed(repo: Repo) -> None:
+    """As far as the tree against itself; tests/e2e/test_arms.py takes the blocking out, as the README goes on to."""
+    copied(repo, "extension")
+    _, listing, worse, compare, *_ = lines("extension")
+    assert typed(repo, listing).returncode == 0
+    done = typed(repo, f"{compare} --quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 cases skipped: needs cuda (transpose_cuda)" in done.stdout or shutil.which("nvidia-smi")
+    assert typed(repo, worse).returncode == 0 and repo.git("diff", "--stat")
+
+
+@pytest.mark.slow
+def test_the_readme_of_the_nightly_typed(repo: Repo) -> None:
+    copied(repo, "nightly", init=True)
+    _, run, calibrate = lines("nightly")
+    done = typed(repo, run)
+    assert done.returncode == 0 and "bandwidth" in done.stdout, done.stdout + done.stderr
+    done = typed(repo, f"{calibrate} --pairs 8")
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: more than one run in a hundred would be red here
+    assert (repo.root / "perfci-out/calibration/calibration.md").is_file()  # what the workflow shows and uploads
