@@ -32,6 +32,19 @@ BAD = {
         ["report", "results.json", "--policy", "nowhere.yaml"],
         "--policy nowhere.yaml: cannot be read",
     ),
+    "no such format": (
+        ["report", "results.json", "--format", "md,pdf"],
+        "--format pdf: write some of md,html,junit,csv,json",
+    ),
+    "two results": (["report", "results.json", "more.json"], "more.json: is one too many"),
+    "files of base alone": (["report", "--base", "base.json"], "--base and --device go with --import"),
+    "nothing to import": (["report", "--import", "*.nothing"], "*.nothing: names no file"),
+    "import nowhere": (["report", "--import", "nowhere.json"], "nowhere.json: names no file"),
+    "import results": (
+        ["report", "--import", "results.json"],
+        "results.json: is no result of a tool that perfci reads",
+    ),
+    "pattern without quotes": (["report", "--import", "a-1.json", "a-2.json", "--base", "b.json"], "quote patterns"),
     "init twice": (["init"], "perfci.yaml: is there already"),
     "init nowhere": (["init", "nowhere"], "nowhere: is no folder"),
 }

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.measure import readers
-from perfci.measure.readers import Reported, read_nvbench, read_perfci_lines
+from perfci.measure.readers import (
+    About,
+    Reported,
+    base,
+    read_google_benchmark,
+    read_hyperfine,
+    read_nvbench,
+    read_perfci_lines,
+    read_pytest_benchmark,
+    recognise,
+)
 from perfci.model.metrics import CustomMetric
 from perfci.model.results import Work
 
@@ -194,7 +203,7 @@ def test_nvbench_two_states_of_one_id_are_not_mixed(tmp_path):
     states[1]["axis_values"] = states[0]["axis_values"]
     found = read_nvbench(write(tmp_path, root), "g")
     twice = found["g/mm/N=1024"]
-    assert twice.values == {} and twice.reason is not None and "two states" in twice.reason.text
+    assert twice.values == {} and twice.reason is not None and "two benchmarks have this id" in twice.reason.text
     assert found["g/mm/N=8192"].values
 
 
@@ -357,12 +366,226 @@ def test_units_and_work_must_agree_between_lines(tmp_path):
         read_perfci_lines(lines(tmp_path, same, GOOD | {"work": {"flops": 3}}), "c")
 
 
+# --- google-benchmark, pytest-benchmark, hyperfine ---------------------------------------------------------------------
+
+TOOLS = Path(__file__).parents[1] / "data" / "import"
+"""As the tools wrote them; the README there says how."""
+GOOGLE, PYTEST, HYPERFINE = (TOOLS / f"{name}.json" for name in ("google-benchmark", "pytest-benchmark", "hyperfine"))
+
+
+def loaded(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_google_benchmark_repetitions_are_samples_in_seconds():
+    found = read_google_benchmark(GOOGLE, "g")
+    assert list(found) == [
+        "g/sum/n=1024", "g/sum/n=16384", "g/copy_std__vector_int___value_type_/real_time",
+        "g/stamped/iterations=3/manual_time", "g/broken", "g/scan/256", "g/scan/1024",
+    ]  # fmt: skip
+    entries = [one for one in loaded(GOOGLE)["benchmarks"] if one["name"] == "sum/n:1024"]
+    case = found["g/sum/n=1024"]
+    assert case.values == {
+        "time": [one["real_time"] * 1e-6 for one in entries],
+        "bandwidth": [one["bytes_per_second"] for one in entries],
+        "throughput": [one["items_per_second"] for one in entries],
+    }
+    assert len(entries) == 2 and case.statistic == "samples" and case.work is None
+    assert found["g/stamped/iterations=3/manual_time"].values == {"time": [2e-3, 2e-3]}
+
+
+def test_google_benchmark_that_skipped_with_an_error_has_no_time():
+    """google-benchmark writes 0.0 for its times and ends with exit code 0."""
+    for file in ("google-benchmark", "google-benchmark-aggregates"):
+        broken = read_google_benchmark(TOOLS / f"{file}.json", "g")["g/broken"]
+        assert broken.values == {} and broken.reason is not None
+        assert (broken.reason.kind, broken.reason.text) == ("exception", "SkipWithError: no such device")
+
+
+def test_google_benchmark_aggregates_alone_are_one_mean():
+    found = read_google_benchmark(TOOLS / "google-benchmark-aggregates.json", "g")["g/sum/n=1024"]
+    (mean,) = (
+        one
+        for one in loaded(TOOLS / "google-benchmark-aggregates.json")["benchmarks"]
+        if one["name"] == "sum/n:1024_mean"
+    )
+    assert found.values["time"] == [mean["real_time"] * 1e-6] and found.statistic == "mean"
+
+
+def test_google_benchmark_without_any_centre_has_no_time(tmp_path):
+    root = loaded(TOOLS / "google-benchmark-aggregates.json")
+    root["benchmarks"] = [one for one in root["benchmarks"] if one.get("aggregate_name") in ("stddev", "cv")]
+    (case, *_) = read_google_benchmark(write(tmp_path, root), "g").values()
+    assert case.values == {} and case.reason is not None and "neither repetitions nor" in case.reason.text
+
+
+def test_google_benchmark_counters_are_reported_where_the_policy_declares_them():
+    custom = {"turns": CustomMetric(), "cpu_time": CustomMetric(unit="us"), "real_time": CustomMetric()}
+    values = read_google_benchmark(GOOGLE, "g", custom)["g/sum/n=1024"].values
+    assert values["turns"] == [1.0, 1.0] and "real_time" not in values
+    entries = [one for one in loaded(GOOGLE)["benchmarks"] if one["name"] == "sum/n:1024"]
+    assert values["cpu_time"] == pytest.approx([one["cpu_time"] for one in entries])
+    assert "turns" not in read_google_benchmark(GOOGLE, "g")["g/sum/n=1024"].values
+    wrong = read_google_benchmark(GOOGLE, "g", {"cpu_time": CustomMetric(unit="B")})["g/sum/n=1024"]
+    assert wrong.reason is not None and "no unit of time" in wrong.reason.text
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"real_time": math.nan}, "real_time is 'nan'"),
+        ({"real_time": 0.0}, "no finite positive number"),
+        ({"real_time": -1.0}, "no finite positive number"),
+        ({"real_time": "5"}, "no finite positive number"),
+        ({"real_time": 10**400}, "no finite positive number"),
+        ({"time_unit": "fortnights"}, "time_unit 'fortnights' is unknown"),
+        ({"bytes_per_second": math.inf}, "bytes_per_second is 'inf'"),
+        ({"repetition_index": 1}, "two benchmarks have this name"),
+    ],
+)
+def test_google_benchmark_values_that_are_none_cost_their_case_alone(tmp_path, change, says):
+    root = loaded(GOOGLE)
+    next(one for one in root["benchmarks"] if one["name"] == "sum/n:1024").update(change)
+    found = read_google_benchmark(write(tmp_path, root), "g")
+    bad = found["g/sum/n=1024"]
+    assert bad.values == {} and bad.reason is not None and says in bad.reason.text
+    assert found["g/sum/n=16384"].values
+
+
+def test_google_benchmark_rate_that_only_some_repetitions_have_is_no_sample_of_all(tmp_path):
+    root = loaded(GOOGLE)
+    del next(one for one in root["benchmarks"] if one["name"] == "sum/n:1024")["bytes_per_second"]
+    bad = read_google_benchmark(write(tmp_path, root), "g")["g/sum/n=1024"]
+    assert bad.reason is not None and "only some repetitions report bandwidth" in bad.reason.text
+
+
+def test_google_benchmarks_of_one_name_are_not_mixed(tmp_path):
+    root = loaded(GOOGLE)
+    twins = [one | {"family_index": 99} for one in root["benchmarks"] if one["run_name"] == "sum/n:1024"]
+    root["benchmarks"] += twins
+    bad = read_google_benchmark(write(tmp_path, root), "g")["g/sum/n=1024"]
+    assert bad.values == {} and bad.reason is not None and bad.reason.kind == "protocol"
+
+
+def test_pytest_benchmark_rounds_are_samples_in_seconds():
+    found = read_pytest_benchmark(PYTEST, "p")
+    names = [
+        "p/perf/bench_sort.py/test_sort/100",
+        "p/perf/bench_sort.py/test_sort/2000",
+        "p/perf/bench_sort.py/TestText/test_join",
+    ]
+    assert list(found) == names
+    for entry, case in zip(loaded(PYTEST)["benchmarks"], found.values(), strict=True):
+        assert (
+            case.values == {"time": entry["stats"]["data"]} and len(entry["stats"]["data"]) == entry["stats"]["rounds"]
+        )
+        assert math.fsum(case.values["time"]) / len(case.values["time"]) == pytest.approx(entry["stats"]["mean"])
+
+
+def test_pytest_benchmark_without_rounds_is_one_mean():
+    path = TOOLS / "pytest-benchmark-saved.json"
+    for entry, case in zip(loaded(path)["benchmarks"], read_pytest_benchmark(path, "p").values(), strict=True):
+        assert case.values == {"time": [entry["stats"]["mean"]]} and case.statistic == "mean"
+
+
+def test_pytest_benchmark_extra_info_is_reported_where_the_policy_declares_it(tmp_path):
+    custom = {"comparisons": CustomMetric()}
+    found = read_pytest_benchmark(PYTEST, "p", custom)
+    assert found["p/perf/bench_sort.py/test_sort/100"].values["comparisons"] == [200.0]
+    assert "comparisons" not in found["p/perf/bench_sort.py/TestText/test_join"].values
+    root = loaded(PYTEST)
+    root["benchmarks"][0]["extra_info"]["comparisons"] = "many"
+    bad = read_pytest_benchmark(write(tmp_path, root), "p", custom)["p/perf/bench_sort.py/test_sort/100"]
+    assert bad.values == {} and bad.reason is not None and "comparisons is 'many'" in bad.reason.text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1e-6, None, "1", True, 10**400])
+def test_one_sample_that_is_no_time_costs_its_case(tmp_path, value):
+    root = loaded(PYTEST)
+    root["benchmarks"][0]["stats"]["data"][3] = value
+    bad, good, *_ = read_pytest_benchmark(write(tmp_path, root), "p").values()
+    assert bad.values == {} and bad.reason is not None and "1 of 18 rounds" in bad.reason.text and good.values
+    root = loaded(HYPERFINE)
+    root["results"][0]["times"][1] = value
+    bad, good = read_hyperfine(write(tmp_path, root), "h").values()
+    assert bad.values == {} and bad.reason is not None and "1 of 4 runs" in bad.reason.text and good.values
+
+
+def test_hyperfine_runs_are_samples_in_seconds(tmp_path):
+    found = read_hyperfine(HYPERFINE, "h")
+    first, second = loaded(HYPERFINE)["results"]
+    assert {name: case.values for name, case in found.items()} == {
+        "h/nap/t=0.01": {"time": first["times"]}, "h/nap/t=0.02": {"time": second["times"]},
+    }  # fmt: skip
+    user = read_hyperfine(HYPERFINE, "h", {"user": CustomMetric(unit="ms")})["h/nap/t=0.01"].values["user"]
+    assert user == pytest.approx([first["user"] * 1e3])
+    root = loaded(HYPERFINE)
+    del root["results"][0]["times"]
+    bare = read_hyperfine(write(tmp_path, root), "h")["h/nap/t=0.01"]
+    assert bare.values == {"time": [first["mean"]]} and bare.statistic == "mean"
+
+
+def test_hyperfine_command_that_failed_has_no_time(tmp_path):
+    found = read_hyperfine(TOOLS / "hyperfine-failing.json", "h")
+    assert found["h/false"].values == {} and found["h/false"].reason is not None
+    assert found["h/false"].reason.text == "2 of 2 runs did not end with exit code 0"
+    assert found["h/sleep_0.01"].values
+    root = loaded(HYPERFINE)
+    root["results"][0]["exit_codes"][0] = None  # ended by a signal
+    assert read_hyperfine(write(tmp_path, root), "h")["h/nap/t=0.01"].reason is not None
+
+
+def test_hyperfine_commands_of_one_name_are_not_mixed(tmp_path):
+    root = loaded(HYPERFINE)
+    for one in root["results"]:
+        del one["parameters"]
+    bad = read_hyperfine(write(tmp_path, root), "h")["h/nap"]
+    assert bad.values == {} and bad.reason is not None and "--command-name" in bad.reason.text
+
+
+def test_files_are_recognised_by_their_content(tmp_path):
+    known = {RECORDED: "nvbench", GOOGLE: "google-benchmark", PYTEST: "pytest-benchmark", HYPERFINE: "hyperfine"}
+    assert {path: recognise(path).format.tool for path in known} == known
+    assert recognise(RECORDED).about.device == "NVIDIA H200"
+    google = recognise(GOOGLE).about
+    assert (google.host, google.cores, google.date[:10]) == ("host", 2, "2026-11-21")
+    assert dict(google.more) == {"CPU clock": "2596 MHz", "executable": "./bench"} and "debug mode" in google.remarks[0]
+    pytests = recognise(PYTEST).about
+    assert (pytests.cpu, pytests.commit, pytests.dirty) == ("AMD EPYC", "0123456789abcdef" * 2 + "01234567", True)
+    assert recognise(TOOLS / "pytest-benchmark-saved.json").about.commit is None
+    assert recognise(HYPERFINE).about == About()
+    for foreign in ({}, [], 3, {"benchmarks": []}, {"results": [1]}, {"version": 1, "cases": []}):
+        with pytest.raises(ValueError, match="no result of a tool that perfci reads"):
+            recognise(write(tmp_path, foreign))
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "says"),
+    [
+        (read_google_benchmark, {"context": {}, "benchmarks": []}, "no benchmark ran"),
+        (read_google_benchmark, {"context": {}, "benchmarks": [{"name": "x", "real_time": 1.0}]}, "before 1.5"),
+        (read_google_benchmark, {"benchmarks": []}, "write it with --benchmark_out"),
+        (read_google_benchmark, GOOGLE.read_text()[:3000], "torn or no JSON"),
+        (read_pytest_benchmark, {"machine_info": {}, "benchmarks": []}, "no test used the benchmark fixture"),
+        (read_pytest_benchmark, {"benchmarks": []}, "write it with --benchmark-json"),
+        (read_hyperfine, {"results": []}, "ran no command"),
+        (read_hyperfine, {"results": [{"mean": 1.0}]}, "write it with --export-json"),
+    ],
+)
+def test_files_without_a_measurement_say_what_to_do(tmp_path, read, content, says):
+    with pytest.raises(ValueError, match=says) as error:
+        read(write(tmp_path, content), "c")
+    assert "\n" not in str(error.value)
+
+
 # --- any file ----------------------------------------------------------------------------------------------------------
 
-BOTH = pytest.mark.parametrize("read", [read_nvbench, read_perfci_lines])
+ALL = pytest.mark.parametrize(
+    "read", [read_nvbench, read_perfci_lines, read_google_benchmark, read_pytest_benchmark, read_hyperfine]
+)
 
 
-@BOTH
+@ALL
 def test_missing_empty_foreign_and_huge_files(read, tmp_path, monkeypatch):
     path = tmp_path / "r"
     with pytest.raises(ValueError, match="no such file: the command wrote no results"):
@@ -375,13 +598,13 @@ def test_missing_empty_foreign_and_huge_files(read, tmp_path, monkeypatch):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="no UTF-8 text"):
         read(path, "c")
-    monkeypatch.setattr(readers, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(base, "MAX_BYTES", 2**20)
     path.write_bytes(b" " * (2**20 + 1))
     with pytest.raises(ValueError, match="larger than 1 MiB"):
         read(path, "c")
 
 
-@BOTH
+@ALL
 def test_a_sparse_file_of_a_terabyte_is_refused_at_once(read, tmp_path):
     path = tmp_path / "r"
     with path.open("wb") as file:
@@ -393,7 +616,7 @@ def test_a_sparse_file_of_a_terabyte_is_refused_at_once(read, tmp_path):
         read(path, "c")
 
 
-@BOTH
+@ALL
 def test_a_named_pipe_does_not_block(read, tmp_path):
     os.mkfifo(tmp_path / "r")
     with pytest.raises(ValueError, match="no such file"):
@@ -413,7 +636,7 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(
-        st.sampled_from(["meta", "version", "json", "major", "benchmarks", "states", "name", "device", "axis_values", "value", "summaries", "tag", "data", "metric", "unit", "case", "work"])
+        st.sampled_from(["meta", "version", "json", "major", "benchmarks", "states", "name", "device", "axis_values", "value", "summaries", "tag", "data", "metric", "unit", "case", "work", "context", "machine_info", "results", "command", "times", "stats", "mean", "fullname", "run_type", "run_name", "real_time", "time_unit"])
         | st.text(max_size=3),
         inner,
         max_size=4,
@@ -422,7 +645,7 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
-@BOTH
+@ALL
 @fuzz
 @given(content=st.binary(max_size=60))
 def test_any_bytes_are_results_or_a_value_error(read, tmp_path, content):
@@ -434,7 +657,7 @@ def test_any_bytes_are_results_or_a_value_error(read, tmp_path, content):
         assert "\n" not in str(error)
 
 
-@BOTH
+@ALL
 @fuzz
 @given(value=json_values)
 def test_any_json_is_results_or_a_value_error(read, tmp_path, value):
@@ -449,19 +672,29 @@ def paths_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(path for key, inner in items for path in paths_of(inner, (*at, key)))]
 
 
-PLACES = [path for path in paths_of(recorded()) if path and path[0] != "devices"]
+WHOLE = {
+    read_nvbench: recorded(),
+    read_google_benchmark: loaded(GOOGLE) | {"benchmarks": loaded(GOOGLE)["benchmarks"][:8]},
+    read_pytest_benchmark: loaded(PYTEST),
+    read_hyperfine: loaded(HYPERFINE),
+}
+PLACES = [(read, path) for read, root in WHOLE.items() for path in paths_of(root) if path and path[0] != "devices"]
+DECLARED = {"turns": CustomMetric(), "comparisons": CustomMetric(), "user": CustomMetric(unit="s")}
 
 
-@fuzz
-@given(place=st.sampled_from(PLACES), value=json_values)
+@settings(fuzz, max_examples=600)
+@given(place=st.sampled_from(PLACES), value=json_values | st.sampled_from([math.nan, math.inf, 0, -1.0, 10**400]))
 def test_a_result_with_one_part_replaced_never_breaks_the_reader(tmp_path, place, value):
-    root = recorded()
+    read, (*steps, last) = place
+    root = json.loads(json.dumps(WHOLE[read]))
     inner = root
-    for key in place[:-1]:
+    for key in steps:
         inner = inner[key]
-    inner[place[-1]] = value
+    inner[last] = value
+    path = write(tmp_path, root)
     try:
-        sound(read_nvbench(write(tmp_path, root), "c"))
+        sound(read(path, "c", DECLARED))
+        recognise(path)
     except ValueError as error:
         assert "\n" not in str(error)
 

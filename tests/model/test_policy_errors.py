@@ -17,7 +17,6 @@ BAD = {
     "tab": ("version: 1\n\tsuite: a", "perfci.yaml:2: found character"),
     "no version": ("suite: [a.py]", "version: is required: add `version: 1`"),
     "other version": ("version: 2\nsuite: [a.py]", "perfci.yaml:1: version: 2 is not allowed: write 1"),
-    "nothing to measure": ("version: 1", "nothing to measure: name files under suite, or commands"),
     "mistyped field": (GOOD + "limts: []", "perfci.yaml:3: limts: unknown field: did you mean 'limits'?"),
     "key twice": (GOOD + "suite: [b.py]", "perfci.yaml:3: 'suite' is written twice: keep one"),
     "outside": ("version: 1\nsuite: [../a.py]", "perfci.yaml:2: suite[0]: '../a.py' must be a path inside"),

@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 import perfci
-from perfci.model.base import PerfciError
+from perfci.model.base import PerfciError, UsageError
 
 app = typer.Typer(
     name="perfci",
@@ -69,6 +69,8 @@ LockClocks = Annotated[
 Where = Annotated[
     Path, typer.Option("--repo", "-C", metavar="FOLDER", help="The repository.", show_default="this folder")
 ]
+Prepare = Annotated[Path | None, typer.Option("--prepare", metavar="FOLDER", hidden=True)]
+Prepared = Annotated[Path | None, typer.Option("--prepared", metavar="FOLDER", hidden=True)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
 
 When = Literal["on-change", "always", "on-regression", "never"]
@@ -117,6 +119,8 @@ def compare(
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
     json: Json = False,
+    prepare: Prepare = None,
+    prepared: Prepared = None,
     debug: Debug = False,
 ) -> None:
     """Measure this tree against a base commit and judge every limit."""
@@ -125,7 +129,7 @@ def compare(
     measure_and_report(
         "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget,
         strict=strict, resume=resume, committed=committed, python=python, seed=seed,
-        lock_clocks=lock_clocks, wait=wait, json=json,
+        lock_clocks=lock_clocks, wait=wait, json=json, prepare=prepare, prepared=prepared,
     )  # fmt: skip
 
 
@@ -145,6 +149,8 @@ def run(
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
     json: Json = False,
+    prepare: Prepare = None,
+    prepared: Prepared = None,
     debug: Debug = False,
 ) -> None:
     """Measure this tree alone: times, rates and absolute limits."""
@@ -153,21 +159,58 @@ def run(
     measure_and_report(
         "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget,
         strict=strict, resume=resume, committed=committed, python=python, seed=seed,
-        lock_clocks=lock_clocks, wait=wait, json=json,
+        lock_clocks=lock_clocks, wait=wait, json=json, prepare=prepare, prepared=prepared,
     )  # fmt: skip
 
 
 @app.command()
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="A results.json, or the folder that holds it.")
-    ] = OUT_DEFAULT,
+        list[Path] | None,
+        typer.Argument(
+            metavar="RESULTS", help="A results.json, or the folder that holds it.", show_default=str(OUT_DEFAULT)
+        ),
+    ] = None,
+    imported: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="FILES",
+            help="Judge JSON of NVBench, google-benchmark, pytest-benchmark or hyperfine: a file, a folder or a quoted "
+            "pattern; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--base",
+            metavar="FILES",
+            help="With --import: the same tool's files of base, as many, paired in order.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", "-d", metavar="cuda|cpu", help="With --import: what was measured.", show_default=False
+        ),
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="Judge by these limits instead (exploratory).",
+            help="Judge by these limits instead (exploratory); with --import perfci.yaml by default.",
+            show_default=False,
+        ),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="LIST",
+            help="What to write, such as html,md,junit,csv,json; all by default.",
             show_default=False,
         ),
     ] = None,
@@ -177,17 +220,24 @@ def report(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Where to write; beside the results by default.",
+            help="Where to write; beside the results by default, with --import into perfci-out/imported.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Judge and render again from files alone."""
-    from perfci.cli.report import judge_files
+    """Judge and render again from files alone, or judge what another tool measured."""
+    from perfci.cli.report import judge_files, judge_imported
 
-    judge_files(results, policy=policy, strict=strict, out=out, json=json)
+    if imported:
+        judge_imported(
+            imported, base or [], results or [], device=device, policy=policy, formats=formats, strict=strict,
+            out=out or OUT_DEFAULT / "imported", json=json,
+        )  # fmt: skip
+    if base or device:
+        raise UsageError("--base and --device go with --import: `perfci compare --base REF` measures against a base")
+    judge_files(results or [OUT_DEFAULT], policy=policy, formats=formats, strict=strict, out=out, json=json)
 
 
 @app.command()
@@ -208,6 +258,8 @@ def profile(
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
     json: Json = False,
+    prepare: Prepare = None,
+    prepared: Prepared = None,
     debug: Debug = False,
 ) -> None:
     """Let nsys and ncu look at cases and say what stands out, or with --base what differs. Judges nothing."""
@@ -216,7 +268,7 @@ def profile(
     measure_and_report(
         "run" if base is None else "compare", where=where, out=out, cases=cases, base=base, device=device, quick=True,
         budget=None, strict=False, resume=False, committed=committed, python=python, seed=seed, wait=wait, json=json,
-        profile=True, raw=raw,
+        profile=True, raw=raw, prepare=prepare, prepared=prepared,
     )  # fmt: skip
 
 
@@ -275,6 +327,9 @@ def doctor(
     python: Python = None,
     out: Out = OUT_DEFAULT,
     where: Where = HERE,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Look at programs and their versions alone, as an image's build does.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -284,7 +339,7 @@ def doctor(
     """
     from perfci.cli.doctor import examine_machine
 
-    examine_machine(where, out, python, json)
+    examine_machine(where, out, python, json, offline)
 
 
 @app.command()
@@ -392,4 +447,5 @@ def _sentence(text: str) -> str:
 
 
 def _say(line: str) -> None:
+    line = line.replace("##[", "## [")  # which GitHub's runner takes for a command, wherever in a line it stands
     typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)

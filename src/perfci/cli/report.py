@@ -1,35 +1,119 @@
-"""`perfci report`: judge and render again, from files alone."""
+"""`perfci report`: judge and render from files alone, perfci's own or another tool's."""
 
+import glob
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from pydantic import ValidationError
 
+from perfci.cli.measure import parse_devices
 from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.model.base import UsageError
+from perfci.measure.imported import import_files
+from perfci.model.base import ArmName, UsageError
 from perfci.model.policy import Policy
-from perfci.model.policy_text import parse_policy
+from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Results
+from perfci.render import FORMATS
 
 
-def judge_files(results: Path, *, policy: Path | None, strict: bool, out: Path | None, json: bool) -> None:
+def judge_files(
+    results: Sequence[Path], *, policy: Path | None, formats: str | None, strict: bool, out: Path | None, json: bool
+) -> NoReturn:
     """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code."""
-    path = results / "results.json" if results.is_dir() else results
+    if len(results) > 1:
+        raise UsageError(f"{results[1]}: is one too many: name one results.json, or its folder")
+    asked = parse_formats(formats)
+    path = results[0] / "results.json" if results[0].is_dir() else results[0]
     measured = read_results(path)
     if policy is None:
         report = judge(measured, strict=strict)
     else:
         report = judge_by(_read_policy(policy), measured, strict=strict)
-    folder = out or path.parent
+    folder = _made(out or path.parent)
+    write_all(folder, report, formats=asked, measured=(measured, path.parent))
+    tell(report, folder, json)
+    raise typer.Exit(report.exit_code)
+
+
+def judge_imported(
+    head: Sequence[str],
+    base: Sequence[str],
+    others: Sequence[Path],
+    *,
+    device: str | None,
+    policy: Path | None,
+    formats: str | None,
+    strict: bool,
+    out: Path,
+    json: bool,
+) -> NoReturn:
+    """Judge another tool's files of head, against those of base if there are any. Ends with the exit code.
+
+    `head`, `base`: files, folders, patterns. `others`: what else stands on the command line, which must be nothing.
+    """
+    if others:
+        raise UsageError(f"{others[0]}: belongs to no option: quote patterns (--import 'head-*.json')")
+    asked = parse_formats(formats)
+    files: dict[ArmName, Sequence[Path]] = {"base": found_files(base)} if base else {}
+    files["head"] = found_files(head)
+    own = policy or (Path(FILE) if Path(FILE).is_file() else None)
+    kinds = parse_devices([device] if device else None)
+    results = import_files(
+        files,
+        Policy(version=1) if own is None else _read_policy(own),
+        device=kinds[0] if kinds else None,
+        command=["perfci", *sys.argv[1:]],
+    )
+    results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
+    report = judge(results, strict=strict)
+    write_all(_made(out), report, results, asked)
+    tell(report, out, json)
+    raise typer.Exit(report.exit_code)
+
+
+def found_files(patterns: Sequence[str]) -> list[Path]:
+    """The files that paths, folders (their *.json) and patterns name, `run-2` before `run-10`. Raises UsageError."""
+    found: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        if path.is_dir():
+            some = sorted(path.glob("*.json"), key=_natural)
+        elif path.is_file():
+            some = [path]
+        else:
+            some = sorted((Path(name) for name in glob.glob(pattern)), key=_natural)  # noqa: PTH207 - it may be absolute
+        if not some:
+            raise UsageError(f"{pattern}: names no file")
+        found += some
+    return found
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts numbers in names as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
+
+
+def parse_formats(text: str | None) -> list[str]:
+    """What `--format` names; all where it is not given. Raises UsageError."""
+    names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in FORMATS:
+            raise UsageError(f"--format {name}: write some of {','.join(FORMATS)}")
+    return names
+
+
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
-    write_all(folder, report)
-    tell(report, folder, json)
-    raise typer.Exit(report.exit_code)
+    return folder
 
 
 def read_results(path: Path) -> Results:

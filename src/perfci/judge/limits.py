@@ -11,7 +11,7 @@ from perfci.model.report import Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 from perfci.stats.answer import Answer, answer
-from perfci.stats.decide import Decision, final
+from perfci.stats.decide import Decision, final, pairs_needed
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.series import DERIVED, arm_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
@@ -105,19 +105,19 @@ def _unmeasured(case: Case, metric: str) -> str:
     return f"head has no {metric}"
 
 
-def _ratio(logs: Array) -> tuple[float, Interval]:
+def ratio(logs: Array) -> tuple[float, Interval]:
     """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
     low, high, level = interval(logs, LEVEL)
     with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
-        ratio, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
-    return ratio, Interval(low=low, high=high, level=level)
+        change, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
+    return change, Interval(low=low, high=high, level=level)
 
 
 def _relative(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
     metric, ratios = judgement.metric, found.ratios
     if ratios is None:
         raise ValueError(f"{case.key}: {metric} was decided without log ratios")
-    (change, bounds), (measured, measured_bounds) = _ratio(ratios.x), _ratio(ratios.measured)
+    (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
     # What the clock did is said where it is plain to see beside limit and noise, or where the conviction rests on it.
@@ -150,7 +150,7 @@ def _relative(context: Context, case: Case, judgement: Judgement, found: Answer,
         "head": centre(found.head),
         "change": change,
         "worse": None if change == 1 else (change > 1) == (judgement.better == "lower"),
-        "interval": bounds,
+        "interval": bounds if bounds.level > 0 else None,  # of a single pair there is none
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
         "p": decision.p,
@@ -168,6 +168,11 @@ def _clocks(ratios: LogRatios) -> str:
 def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     first, last = context.looks.pairs[0], context.looks.pairs[-1]
     stopped = _STOPPED.get(case.stopped, "")
+    if case.origin == "imported":
+        needed = pairs_needed(context.looks, context.m)
+        if n < needed:
+            return f"{n} of the {needed} files of each arm that a conviction needs"
+        return f"undecided after {n} files of each arm: {words}; more files, or a larger limit, would help"
     if n < first:
         return f"{n} of the {first} pairs that a decision needs{stopped}; a larger budget would help"
     helps = "a larger budget or a larger limit" if n < last else "a larger limit or a quieter machine"

@@ -45,7 +45,7 @@ def _merged(written: list[Asked], planned: list[Asked]) -> list[Asked]:
 
 def _subject(results: Results, case: Case) -> Subject:
     name = results.fingerprint.devices.get(case.device, "")
-    return Subject(case.id, case.device, name, reports=_reports(results, case), command=case.origin == "command")
+    return Subject(case.id, case.device, name, reports=_reports(results, case), command=case.origin != "kernel")
 
 
 def _reports(results: Results, case: Case) -> frozenset[str] | None:

@@ -167,7 +167,12 @@ _ADVICE: dict[Class, str] = {
 }
 
 
-def advice(rows: list[Row], effect: Effect) -> str:
-    """What to do about the worst row with this effect; empty where there is none."""
+def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
+    """What to do about the worst row with this effect; empty where there is none.
+
+    `imported`: the numbers are another tool's.
+    """
     worst = next((row for row in rows if row.effect == effect), None)
+    if imported and worst and worst.class_ == "inconclusive":
+        return "Import more files of each arm, measured in turns, base and head, or give a larger limit."
     return _ADVICE.get(worst.class_, "") if worst else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfci.measure.prepare import STEADY_MALLOC, ArmWork
-from perfci.measure.readers import Reported, read_nvbench, read_perfci_lines
+from perfci.measure.readers import FORMATS, Reported
 from perfci.measure.rounds import Outcome
 from perfci.model.base import ArmName, DeviceKind, matches
 from perfci.model.metrics import CustomMetric
@@ -49,6 +49,7 @@ class Runner:
         out = self.scratch / "command"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
+        self.parent.worker.give(out)
         argv, env = self.line(name, command, out)
         log = self.logs / f"{name}.log"
         ended = self.parent.execute(
@@ -59,15 +60,15 @@ class Runner:
             timeout=self.time(command),
             cores=self.pinned(command),
         )
+        self.parent.worker.reclaim(out)
         if ended.code != 0:
             kind = "crash" if ended.signal is not None else "exit"
             raise Died(Reason(kind=kind, text=f"`{command.run[:200]}` {ended.words()}", log=f"logs/{log.name}"))
         if command.reads == "wall":
             return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
+        form = FORMATS[command.reads]
         try:
-            if command.reads == "nvbench":
-                return read_nvbench(out / "nvbench.json", command.name)
-            return read_perfci_lines(out / "metrics.jsonl", command.name, self.metrics)
+            return form.read(out / form.file, command.name, self.metrics)
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
@@ -82,12 +83,11 @@ class Runner:
         """
         arm = self.arms[name]
         env = {name: value for name, value in arm.env.items() if STEADY_MALLOC.get(name) != value}
-        env["PERFCI_METRICS"] = str(out / "metrics.jsonl")
-        env["PERFCI_NVBENCH"] = str(out / "nvbench.json")
+        env.update({form.variable: str(out / form.file) for form in FORMATS.values()})
         env["PYTHONPATH"] = ":".join([*arm.path(), *filter(None, [env.get("PYTHONPATH")])])
         line = command.run
         if adds_options(command):
-            line += ' --jsonbin "$PERFCI_NVBENCH"' + " --profile" * profiled
+            line += f" {FORMATS[command.reads].options}" + " --profile" * (profiled and command.reads == "nvbench")
         return ["/bin/sh", "-c", line], env
 
     def time(self, command: Command) -> float:
@@ -170,12 +170,12 @@ class Runner:
     def _arm(self, name: ArmName, command: str, found: dict[str, Reported] | Reason, ident: str) -> CaseArm:
         """What one arm says of one case of a command."""
         if isinstance(found, Reason):
-            return CaseArm(status=_status(found), reason=found)
+            return CaseArm(status=status_of(found), reason=found)
         if ident not in found:
             return CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not report it"))
         reported, own = found[ident], self.command(name, command)
         if reported.reason is not None:
-            return CaseArm(status=_status(reported.reason), reason=reported.reason)
+            return CaseArm(status=status_of(reported.reason), reason=reported.reason)
         assert own is not None  # it has just run
         # The command line is the question that is asked: another one is another case, not a faster one.
         contract = {"name": "command", "reads": own.reads}
@@ -218,13 +218,22 @@ class Runner:
         return max(1, min(MOST_REPEATS, int(PAIR_SECONDS / max(first[0].values["time"][0], 1e-3))))
 
 
-def _status(reason: Reason) -> Literal["failed", "skipped", "absent"]:
+def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
+    """What a reason makes of a case's arm."""
     return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
 
 
 def adds_options(command: Command) -> bool:
-    """Whether perfci adds options of NVBench's to the command line, which does not say itself where to write to."""
-    return command.reads == "nvbench" and "PERFCI_NVBENCH" not in command.run
+    """Whether perfci adds the tool's options to the command line, which does not say itself where to write to."""
+    form = FORMATS.get(command.reads)
+    return form is not None and bool(form.options) and form.variable not in command.run
+
+
+def repeats(command: Command) -> bool:
+    """Whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
+    if command.reads == "nvbench":
+        return not adds_options(command)  # --profile among them
+    return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
 
 
 def _close(outcome: Outcome, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], first: ArmName) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from perfci.measure.commands import Runner, adds_options
+from perfci.measure.commands import Runner, repeats
 from perfci.measure.looking import FINISH, Look, Read, died_of, told
 from perfci.measure.profilers import SMALLER
 from perfci.model.base import ArmName
@@ -60,6 +60,7 @@ def look_whole(
         return dict.fromkeys(working, Look(None, [profiler]))
     folder = scratch / f"{profiler.tool}-{name}-{command.name}"
     folder.mkdir(parents=True)
+    runner.parent.worker.give(folder)
     try:
         return dict.fromkeys(working, _look(runner, name, command, profiler, folder))
     finally:
@@ -89,8 +90,11 @@ def _look(runner: Runner, name: ArmName, command: Command, profiler: WholeProfil
             remedy = SMALLER if died.reason.kind == "memory" else f"see logs/{log.name}"
             return Look(None, [died_of(profiler.tool, died, remedy)])
     look = told(profiler.tool, profiler.read(report, [WHOLE], ended, log), WHOLE)
-    if command.reads == "nvbench" and not adds_options(command):
-        text = "NVBench repeats what it measures as often as it needs: counts and sums are not of one execution"
-        remedy = "name no $PERFCI_NVBENCH in `run`: perfci adds --jsonbin itself, and --profile under a profiler"
+    if repeats(command):
+        tool = "NVBench" if command.reads == "nvbench" else command.reads
+        text = f"{tool} repeats what it measures as often as it needs: counts and sums are not of one execution"
+        remedy = "declare a command that executes the code once, for limits on what profilers see"
+        if command.reads == "nvbench":
+            remedy = "name no $PERFCI_NVBENCH in `run`: perfci adds --jsonbin itself, and --profile under a profiler"
         look.faults.append(Fault(tool=profiler.tool, kind="incomplete", text=text, remedy=remedy))
     return look

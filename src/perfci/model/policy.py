@@ -113,9 +113,10 @@ class Command(Document):
     """The case id, or the first part of the ids that it reports itself."""
     run: str = Field(min_length=1)
     """The command line, run by `sh -c` in the arm's tree."""
-    reads: Literal["wall", "perfci", "nvbench"] = "wall"
-    """What is measured: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or NVBench's JSON
-    (perfci adds `--jsonbin "$PERFCI_NVBENCH"` where the command does not name that variable itself)."""
+    reads: Literal["wall", "perfci", "nvbench", "google-benchmark", "pytest-benchmark", "hyperfine"] = "wall"
+    """What is measured: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or what a
+    benchmarking tool reports. perfci adds the tool's own option to the end of the line, such as
+    `--benchmark-json="$PERFCI_PYTEST_BENCHMARK"`, where the line does not name that variable itself."""
     device: DeviceKind = "cpu"
     """Which device the command needs."""
     timeout: Duration | None = None
@@ -198,8 +199,6 @@ class Policy(Document):
                 raise ValueError(f"metrics: {name!r} is a name of perfci's own catalogue: choose another")
         for index, limit in enumerate(self.limits):
             check_limit(limit, self.metrics, f"limits[{index}]")
-        if not self.suite and not self.commands:
-            raise ValueError("nothing to measure: name files under suite, or commands")
         return self
 
 

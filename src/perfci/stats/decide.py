@@ -81,6 +81,11 @@ def _may_convict_after(look: int, looks: Looks, m: int) -> bool:
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
 
+def pairs_needed(looks: Looks, m: int) -> int:
+    """The fewest pairs with which a look that may spend all of α/m can convict: the smallest p of n pairs is 2^-n."""
+    return math.ceil(-math.log2(min(looks.alpha / m, looks.confirm)))
+
+
 def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int) -> Decision:
     """Regression, improvement, unchanged, or more pairs?
 

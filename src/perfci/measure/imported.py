@@ -1,0 +1,229 @@
+"""Results from what other tools measured: a file is a launch, and the files of both arms pair up in order."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import perfci
+from perfci.measure.commands import status_of
+from perfci.measure.readers import About, Format, Reported, recognise
+from perfci.model.base import ArmName, DeviceKind, UsageError
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import Subject, gates, idle_limits, judgements
+from perfci.model.plan import Looks, Plan
+from perfci.model.policy import Policy
+from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work
+from perfci.stats.decide import pairs_needed
+from perfci.stats.describe import trimmed_mean
+
+
+class File(NamedTuple):
+    """One file of one arm."""
+
+    path: Path
+    format: Format
+    about: About
+    cases: Mapping[str, Reported]
+
+
+def import_files(
+    files: Mapping[ArmName, Sequence[Path]],
+    policy: Policy,
+    *,
+    device: DeviceKind | None = None,
+    command: Sequence[str] = (),
+) -> Results:
+    """Read files of one tool, those of each arm in the order measured, and plan how `policy` judges them.
+
+    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
+    limits hold for the centre of head's files. `device`: what was measured on; by default a GPU for NVBench's files,
+    else the CPU. Raises UsageError: a file that cannot be read, several tools, not as many files of each arm.
+    """
+    read = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
+    numbers = {name: len(one) for name, one in read.items()}
+    if len(set(numbers.values())) > 1:
+        told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
+        raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
+    everything = [file for one in read.values() for file in one]
+    tools = {file.format.tool: file for file in reversed(everything)}
+    if len(tools) > 1:
+        told = " and ".join(f"{file.path} is of {tool}" for tool, file in sorted(tools.items()))
+        raise UsageError(f"--import: {told}: import one tool at a time")
+    (tool,) = tools
+    kind: DeviceKind = device or ("cuda" if tool == "nvbench" else "cpu")
+    n = numbers["head"]
+    facts = _facts(kind, tool, everything)
+    cases = [_case(ident, kind, read, n) for ident in sorted({ident for file in everything for ident in file.cases})]
+    seen = [_subject(case, facts) for case in cases if case.stopped != "skipped"]
+    compared = "base" in files
+    judged = [one for one in judgements(policy, seen) if compared or one.kind != "regression"]
+    gated = [one for one in gates(policy, seen) if compared or one.kind != "regression"]
+    plan = Plan(
+        seed=0,
+        arms=list(files),
+        looks=Looks(pairs=[n], convict=[1.0], acquit=[1.0]),
+        devices=[kind],
+        judgements=judged,
+        gates=gated,
+        m=max(1, sum(one.gating for one in judged)),
+        budget=policy.budget,
+        max_pairs=n,
+    )
+    dates = sorted(date for file in everything if (date := _moment(file.about)) is not None)
+    return Results(
+        run=_digest(everything),
+        mode="compare" if compared else "run",
+        started=(dates[0] if dates else datetime.now(UTC)).isoformat(timespec="seconds"),
+        command=list(command),
+        repository=Path.cwd().name,
+        fingerprint=facts,
+        arms={name: _arm(one) for name, one in read.items()},
+        gate=policy.mode,
+        custom_metrics=policy.metrics,
+        plan=plan,
+        cases=cases,
+        notes=[*_notes(tool, read, plan), *idle_limits(policy, [case.id for case in cases], seen)],
+    )
+
+
+def _read(path: Path, policy: Policy) -> File:
+    try:
+        form, about = recognise(path)
+        return File(path, form, about, form.read(path, "", policy.metrics))
+    except ValueError as error:
+        raise UsageError(f"--import: {error}") from None
+
+
+def _case(ident: str, device: DeviceKind, read: Mapping[ArmName, Sequence[File]], n: int) -> Case:
+    arms = {name: _case_arm(name, ident, files) for name, files in read.items()}
+    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device=device, origin="imported", arms=arms)
+    if all(arm.status in ("skipped", "absent") for arm in arms.values()):
+        case.stopped = "skipped"
+    elif arms["head"].status == "ok":
+        case.pairs = [_pair(index, ident, read, arms) for index in range(n)]
+    else:
+        case.stopped = "failed"
+    return case
+
+
+def _case_arm(name: ArmName, ident: str, files: Sequence[File]) -> CaseArm:
+    """What the files of one arm say of a case; a case that is not in all of them has failed."""
+    told = [(file.path.name, file.cases.get(ident)) for file in files]
+    if not any(one for _, one in told):
+        return CaseArm(status="absent", reason=Reason(kind="absent", text=f"no file of {name} reports it"))
+    for file, one in told:
+        if one is None:
+            text = f"{file} does not report it, other files of {name} do"
+            return CaseArm(status="failed", reason=Reason(kind="invalid", text=text))
+        if one.reason is not None:
+            reason = one.reason.model_copy(update={"text": f"{file}: {one.reason.text}"})
+            return CaseArm(status=status_of(reason), reason=reason)
+    known = [one for _, one in told if one is not None]
+    if any(one.work != known[0].work or one.values.keys() != known[0].values.keys() for one in known):
+        text = f"the files of {name} do not agree on its work or its metrics"
+        return CaseArm(status="failed", reason=Reason(kind="invalid", text=text))
+    contract = {
+        "name": "imported",
+        "reads": files[0].format.tool,
+        "time": ", ".join(sorted({one.statistic for one in known})),
+        "machine": "; ".join(sorted({_machine(file.about) for file in files})),
+    }
+    return CaseArm(work=known[0].work or Work(), contract=contract)
+
+
+def _pair(index: int, ident: str, read: Mapping[ArmName, Sequence[File]], arms: Mapping[ArmName, CaseArm]) -> Pair:
+    reported = {name: files[index].cases[ident].values for name, files in read.items() if arms[name].status == "ok"}
+    return Pair(
+        index=index,
+        values={
+            name: {metric: trimmed_mean(samples) for metric, samples in values.items()}
+            for name, values in reported.items()
+        },
+        samples={name: len(values["time"]) for name, values in reported.items()},
+    )
+
+
+def _subject(case: Case, facts: Fingerprint) -> Subject:
+    """The case as limits see it; it reports what it reported in base, else in head."""
+    values = case.pairs[0].values if case.pairs else {}
+    reports = frozenset(values.get("base") or values.get("head") or ()) or None
+    return Subject(case.id, case.device, facts.devices.get(case.device, ""), reports=reports, command=True)
+
+
+def _machine(about: About) -> str:
+    """What must be the same of the machines of both arms, as far as files tell: `2 cores, AMD EPYC 9654`."""
+    cores = f"{about.cores} cores" if about.cores else ""
+    return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
+
+
+def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
+    """What the files tell of the machine, for a reader: none of it was seen by perfci."""
+    abouts = [file.about for file in files]
+
+    def told(values: Sequence[str]) -> str:
+        return "; ".join(dict.fromkeys(filter(None, values)))
+
+    cpu, gpu = told([about.cpu for about in abouts]), told([about.device for about in abouts])
+    devices = {"cpu": cpu} if device == "cpu" else {"cuda": gpu}
+    return Fingerprint(
+        perfci=perfci.__version__,
+        host=told([about.host for about in abouts]),
+        cpu=cpu,
+        cores=max(about.cores for about in abouts),
+        python=told([about.python for about in abouts]),
+        devices={kind: name for kind, name in devices.items() if name},
+        extra={"imported from": tool} | dict(abouts[0].more),
+    )
+
+
+def _arm(files: Sequence[File]) -> Arm:
+    """The commit that the files tell, where they agree on one."""
+    told = {(file.about.commit, file.about.dirty) for file in files}
+    commit, dirty = told.pop() if len(told) == 1 else (None, False)
+    first = files[0].path.name
+    return Arm(ref=first if len(files) == 1 else f"{first} … {files[-1].path.name}", commit=commit, dirty=dirty)
+
+
+def _notes(tool: str, read: Mapping[ArmName, Sequence[File]], plan: Plan) -> list[str]:
+    """What a reader of imported numbers must know."""
+    notes = [f"measured by {tool}: perfci built nothing, checked no result and did not choose the order of measuring"]
+    notes += dict.fromkeys(remark for files in read.values() for file in files for remark in file.about.remarks)
+    if "base" not in read:
+        return [*notes, "compared with nothing: only absolute limits were judged (--base FILE compares)"]
+    base, head = ({file.about.host for file in read[name]} - {""} for name in plan.arms)
+    if base and head and base != head:
+        notes.append(
+            f"base was measured on {', '.join(sorted(base))}, head on {', '.join(sorted(head))}: "
+            "what differs between machines passes for the change"
+        )
+    needed = pairs_needed(plan.looks, plan.m)
+    if plan.max_pairs < needed and any(one.kind == "regression" for one in plan.judgements):
+        notes.append(
+            f"{plan.max_pairs} of the {needed} files of each arm that a conviction needs: "
+            "run base and head in turns, a file each time"
+        )
+    moments = {name: [_moment(file.about) for file in read[name]] for name in plan.arms}
+    before, after = ([one for one in moments[name] if one is not None] for name in ("base", "head"))
+    known = len(before) == len(after) == plan.max_pairs > 1
+    if known and (max(before) <= min(after) or max(after) <= min(before)):
+        notes.append("one arm was measured before the other, not in turns: what drifted between passes for the change")
+    return notes
+
+
+def _moment(about: About) -> datetime | None:
+    """When a file was written; a time without a zone is taken for UTC."""
+    try:
+        found = datetime.fromisoformat(about.date)
+    except ValueError:
+        return None
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _digest(files: Sequence[File]) -> str:
+    """The same for the same files in the same order."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
