@@ -95,4 +95,6 @@ def test_csv_holds_every_value_exactly(state):
 
 
 def test_render_all_names_its_files():
-    assert set(render_all(REPORTS["pass"])) == {"report.md", "junit.xml", "report.csv"}
+    assert set(render_all(REPORTS["pass"])) == {"report.md", "report.html", "report.json", "junit.xml", "report.csv"}
+    assert set(render_all(REPORTS["evidence"])) - set(render_all(REPORTS["pass"])) == {"evidence.csv"}
+    assert set(render_all(REPORTS["evidence"], ["junit", "csv"])) == {"junit.xml", "report.csv", "evidence.csv"}

@@ -21,7 +21,7 @@ from perfci.evidence.faults import fault
 from perfci.evidence.kineto_events import Seen, Span, Work, collect
 from perfci.evidence.kineto_json import FOREIGN, Bad, members
 from perfci.model.base import DeviceKind
-from perfci.model.evidence import Call, Copy, Fault, KernelUse, RangeUse, Trace
+from perfci.model.evidence import MOST_SLICES, Call, Copy, Fault, KernelUse, RangeUse, Slice, Trace
 
 _KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
@@ -128,6 +128,23 @@ def _ranges(spans: list[Span], linked: list[tuple[int, Span | None, Work]], n: i
     ]
 
 
+def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any, ...]]) -> list[Slice]:
+    """The first MOST_SLICES operations of the last execution that has some."""
+    last = max((index for index, _, _ in linked), default=0)
+    work = sorted((one for index, _, one in linked if index == last), key=lambda one: (one.start, one.end))
+    places = {key: number for number, key in enumerate(kernels)}
+    return [
+        Slice(
+            name="" if one.category == "kernel" else f"copy {one.key[0]}" if one.key else "memory set",
+            kernel=places.get(one.key) if one.category == "kernel" else None,
+            stream=one.stream,
+            start=(one.start - work[0].start) * 1e-9,
+            seconds=(one.end - one.start) * 1e-9,
+        )
+        for one in work[:MOST_SLICES]
+    ]
+
+
 def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
@@ -166,6 +183,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
             calls[call.name][0] += 1
             calls[call.name][1] += call.end - call.start
     said = seen.header.get("perfci")
+    longest = sorted(kernels.items(), key=lambda one: (-one[1][1], str(one[0])))
     return Trace(
         source="torch.profiler",
         version=str(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
@@ -178,9 +196,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
                 name=title[:2000], count=count / n, seconds=time * 1e-9 / n, grid=grid, block=block,
                 registers=registers, shared=shared,
             )
-            for (title, grid, block, registers, shared), (count, time) in sorted(
-                kernels.items(), key=lambda one: (-one[1][1], str(one[0]))
-            )
+            for (title, grid, block, registers, shared), (count, time) in longest
         ],
         copies=[
             Copy(kind=kind, source=source, target=target, count=count / n, bytes=size / n, seconds=time * 1e-9 / n)
@@ -192,6 +208,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
             for title, (count, time) in sorted(calls.items(), key=lambda one: (-one[1][1], one[0]))
         ],
         ranges=_ranges([span for span in seen.ranges if place(span.start) is not None], linked, n),
+        slices=_slices(linked, [key for key, _ in longest]),
     )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ class Work:
     key: tuple[Any, ...]
     """Of a kernel: name, grid, block, registers, shared memory; of a copy: kind, source, target."""
     bytes: int = 0
+    stream: int = 0
 
 
 @dataclass(slots=True)
@@ -104,7 +105,9 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
         found = _COPY.fullmatch(name)
         kind, source, target = found.groups() if found else ("", "", "")
         key = (copy_kind(kind), memory(source), memory(target))
-    return Work(category, start, end, correlation, external, key, size)
+    stream = args.get("stream", 0)
+    stream = stream if isinstance(stream, int) else 0
+    return Work(category, start, end, correlation, external, key, size, stream)
 
 
 def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:

@@ -7,7 +7,7 @@ import hashlib
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from perfci.evidence.cuda import call_kind, copy_kind, memory
 from perfci.evidence.nsys_events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events
 from perfci.evidence.nsys_export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
 from perfci.evidence.nsys_missing import note_missing
+from perfci.evidence.nsys_slices import slices
 from perfci.model.evidence import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace
 from perfci.system.files import one_line
 
@@ -122,6 +123,8 @@ def _traces(events: Events) -> dict[str, Trace]:
                      GROUP BY e.name, e.pid) GROUP BY name"""
             )
         )
+    told = {index: _told_kernels(kernels.get(index, []), number) for index, _, number in walls}
+    drawn = slices(events, told, _copy_kinds(events))
     traces = {}
     for index, wall, number in walls:
         name = events.names[index]
@@ -135,7 +138,7 @@ def _traces(events: Events) -> dict[str, Trace]:
             wall=wall * scale,
             busy=busy.get(index, 0) * scale,
             span=span.get(index, 0) * scale,
-            kernels=_told_kernels(kernels.get(index, []), number),
+            kernels=told[index],
             copies=[
                 Copy(kind=kind, source=a, target=b, count=count / number, bytes=size / number, seconds=ns * scale)
                 for (kind, a, b), (count, size, ns) in copies.get(index, {}).items()
@@ -146,6 +149,7 @@ def _traces(events: Events) -> dict[str, Trace]:
                 for fn, (count, ns) in sorted(calls.get(index, {}).items(), key=lambda item: (-item[1][1], item[0]))
             ],
             ranges=_told_ranges(events, name, nested.get(index, {}), number),
+            slices=drawn.get(index, []),
         )
     return traces
 
@@ -230,7 +234,7 @@ def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], t
     found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
     if (table := events.device.get(COPY)) is None:
         return found
-    kinds = _enumeration(events, "ENUM_CUDA_MEMCPY_OPER", "CUDA_MEMCPY_KIND_", _COPY_NUMBERS)
+    kind_of = _copy_kinds(events)
     memories = _enumeration(events, "ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_", _MEMORY_NUMBERS)
     ends = ", ".join(f"x.{end}" if end in table.columns else "NULL" for end in ("srcKind", "dstKind"))
     for index, kind, source, target, *numbers in events.rows(
@@ -239,13 +243,18 @@ def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], t
         f"WHERE o.kind = {COPY} GROUP BY 1, 2, 3, 4 ORDER BY 7 DESC, 2, 3, 4"
     ):
         key = (
-            copy_kind(kinds.get(kind, "")),
+            kind_of(kind),
             memory(memories.get(source, "")),
             memory(memories.get(target, "")),
         )
         before = found[index].get(key, (0, 0, 0))
         found[index][key] = before[0] + numbers[0], before[1] + numbers[1], before[2] + numbers[2]
     return found
+
+
+def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
+    kinds = _enumeration(events, "ENUM_CUDA_MEMCPY_OPER", "CUDA_MEMCPY_KIND_", _COPY_NUMBERS)
+    return lambda number: copy_kind(kinds.get(number, ""))
 
 
 def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:

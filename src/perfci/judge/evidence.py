@@ -5,7 +5,7 @@ from typing import Any
 
 from perfci.judge.explain import Explanation, explain, explain_one
 from perfci.judge.names import short_names
-from perfci.judge.roofline import links, roofline
+from perfci.judge.roofline import links, of_arm
 from perfci.judge.seen import faults
 from perfci.model.base import ARMS
 from perfci.model.evidence import Evidence, KernelUse
@@ -13,7 +13,6 @@ from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
 from perfci.model.results import Case
 from perfci.model.units import show
-from perfci.stats.series import arm_values
 
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
@@ -77,12 +76,7 @@ def _on_the_cpu(head: Evidence | None) -> Explanation:
 def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:
     if head and head.trace and not head.trace.kernels:
         return "; ".join(link.sentence for link in links(head.trace, ceilings))
-    times = arm_values(case, "head", "time")
-    if not times.size:
-        return ""
-    arm = case.arms["head"]
-    counters = head.counters if head and not head.reports else None  # a command's are of more than its declared work
-    found = roofline(arm.work, float(sorted(times)[len(times) // 2]), ceilings, counters, arm.dtype)
+    found = of_arm(case, "head", ceilings)
     return found.sentence if found else ""
 
 

@@ -12,6 +12,7 @@ from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
 from perfci.judge.presence import fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
+from perfci.judge.trails import trails
 from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing
 from perfci.model.plan import Gate, Judgement
 from perfci.model.report import CLASSES, CaseEvidence, Class, Report, Row, Verdict
@@ -39,6 +40,7 @@ def judge(
     planned = results.plan.judgements
     asked = planned if judgements is None else judgements
     exploratory = _sorted(asked) != _sorted(planned)
+    imported = any(case.origin == "imported" for case in results.cases)
     context = Context(
         looks=results.plan.looks,
         m=max(1, sum(j.gating for j in asked)) if exploratory else results.plan.m,
@@ -52,7 +54,8 @@ def judge(
     of_files, files_in_both = file_rows(context, results)
     rows = sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order)
     worst = _worst(rows)
-    evidence = _evidence(results, cases, rows)
+    ceilings = results.fingerprint.extra.get("ceilings") or {}
+    evidence = _evidence(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
 
@@ -63,14 +66,14 @@ def judge(
     if broken:
         sentence, todo = broken
     elif would_fail:
-        sentence, todo = failing(worst), advice(rows, "fail")
+        sentence, todo = failing(worst), advice(rows, "fail", imported=imported)
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
         elif context.compared:
             sentence += NEEDS_A_LOOK
     else:
         sentence = passing(worst, sum(bool(case.pairs) for case in cases), context.compared)
-        todo = advice(rows, "warn")
+        todo = advice(rows, "warn", imported=imported)
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(
@@ -86,7 +89,8 @@ def judge(
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
         measured=statistics,
-        facts=[facts(case, context.looks.pairs[0]) for case in cases],
+        facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device) or {}) for case in cases],
+        trails=trails(cases, rows, context.looks),
         evidence=evidence,
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.arm}): {one_line(f.reason.text, 400)}" for f in results.files],
@@ -148,9 +152,8 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
     return rows
 
 
-def _evidence(results: Results, cases: list[Case], rows: list[Row]) -> list[CaseEvidence]:
+def _evidence(ceilings: Mapping[str, Any], cases: list[Case], rows: list[Row]) -> list[CaseEvidence]:
     """Of every case that profilers looked at, in the order of its worst row. Writes the cause into rows of timing."""
-    ceilings = results.fingerprint.extra.get("ceilings") or {}
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):

@@ -1,8 +1,12 @@
 """What was measured, limit or not, and what is worth knowing beside the numbers."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from perfci.judge.compare import state
+from perfci.judge.roofline import roof
 from perfci.judge.rows import Context
 from perfci.model.base import ARMS
 from perfci.model.report import CaseFacts, Measured, Noise, Stats
@@ -32,10 +36,10 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
     return found, notes
 
 
-def facts(case: Case, first: int) -> CaseFacts:
-    """Work, checks, contract, reasons and noise of a case; work and contract are head's, or else base's.
+def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
+    """Work, checks, contract, reasons, noise and roofline of a case; work and contract are head's, or else base's.
 
-    `first`: pairs of the first look.
+    `first`: pairs of the first look. `ceilings`: of the case's device, as measured.
     """
     arms = {name: state(case, name) for name in ARMS if name in case.arms}
     working = [arm for name in ("head", "base") if (arm := arms.get(name)) and arm.status == "ok"]
@@ -48,6 +52,7 @@ def facts(case: Case, first: int) -> CaseFacts:
         contract={name: str(value) for name, value in sorted(said.contract.items())},
         reasons={name: arm.reason for name, arm in arms.items() if arm.reason},
         noise=_parts(components(case, first)),
+        roof=roof(case, ceilings),
     )
 
 

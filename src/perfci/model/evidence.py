@@ -95,6 +95,23 @@ class RangeUse(Document):
     """From the first start to the last end of what was launched within, as `nvtx_gpu_proj_sum` projects it."""
 
 
+MOST_SLICES = 200
+"""Operations that a trace tells one by one: more cannot be told apart in a picture."""
+
+
+class Slice(Document):
+    """One operation of the device."""
+
+    name: str = Field("", max_length=100)
+    """Such as `copy host to device`; empty for a kernel."""
+    kernel: int | None = Field(None, ge=0)
+    """Of a kernel: place in `Trace.kernels`."""
+    stream: int = 0
+    start: Seconds
+    """From the first operation of the execution on."""
+    seconds: Seconds
+
+
 class Trace(Document):
     """A timeline, from nsys or torch.profiler. Quantities are of one execution: totals over `executions`."""
 
@@ -115,6 +132,8 @@ class Trace(Document):
     calls: list[Call] = Field(default_factory=list)
     """Longest first."""
     ranges: list[RangeUse] = Field(default_factory=list)
+    slices: list[Slice] = Field(default_factory=list)
+    """What the device did in the last execution, in the order of its begin: the first MOST_SLICES operations."""
 
 
 class Rule(Document):

@@ -117,6 +117,60 @@ class Noise(Document):
     """Which part dominates, and what would help."""
 
 
+class Look(Document):
+    """What the pairs said at one look."""
+
+    pairs: int
+    """Their number."""
+    change: float
+    """Ratio head/base, as in `Row.change`."""
+    interval: Interval
+
+
+class Trail(Document):
+    """What a relative limit on one metric was decided on: ratios head/base, pair by pair."""
+
+    case: str
+    device: DeviceKind
+    metric: str
+    ratios: list[float | None]
+    """In the order measured: at equal SM clock where the clock was measured; None for what is no finite number."""
+    measured: list[float | None] = Field(default_factory=list)
+    """As measured; empty where that is the same."""
+    looks: list[Look] = Field(default_factory=list)
+    """Those that were taken, and the last pair where it is none."""
+
+
+class RoofPoint(Document):
+    """Where one arm stands under the roofline, by its declared work and the median of its times."""
+
+    rate: float | None = None
+    """Floating-point operations per second; None where none are declared."""
+    bandwidth: float | None = None
+    """Declared bytes per second; None where none are declared."""
+    intensity: float | None = None
+    """Declared operations per declared byte."""
+    measured_intensity: float | None = None
+    """Declared operations per byte of device memory that ncu counted."""
+    share: float
+    """Of what the binding ceiling allows."""
+    bound: Literal["memory", "compute"]
+    """Which ceiling binds."""
+
+
+class Roof(Document):
+    """The measured ceilings for the work of a case, and where its arms stand; Williams, Waterman, Patterson 2009."""
+
+    memory: float | None = None
+    """Bytes per second, of the declared mix of reads and writes."""
+    compute: float | None = None
+    """Floating-point operations per second."""
+    dtype: str = ""
+    """Type whose compute ceiling it is."""
+    arms: dict[ArmName, RoofPoint]
+    assumptions: list[str] = Field(default_factory=list)
+
+
 class CaseFacts(Document):
     """What is worth knowing of a case besides its numbers."""
 
@@ -128,6 +182,8 @@ class CaseFacts(Document):
     reasons: dict[ArmName, Reason] = Field(default_factory=dict)
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
+    roof: Roof | None = None
+    """None where no work is declared, or no ceiling was measured for it."""
 
 
 class Observed(Document):
@@ -193,6 +249,8 @@ class Report(Document):
     """Worst first."""
     measured: list[Measured]
     facts: list[CaseFacts]
+    trails: list[Trail] = Field(default_factory=list)
+    """Of the relative limits that were answered, in the order of `rows`."""
     evidence: list[CaseEvidence] = Field(default_factory=list)
     """Of the cases that profilers looked at, in the order of `rows`."""
     notes: list[str]

@@ -150,6 +150,8 @@ class Pair(Document):
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of both arms together: `first` for the first placement with its warm-up, `open` and `close` for the
     others', `block` for the blocks."""
+    at: float | None = None
+    """When it was finished, in seconds since 1970; None for pairs of older runs."""
     gaps: dict[ArmName, int] = Field(default_factory=dict)
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 
@@ -160,7 +162,8 @@ class Case(Document):
     id: str
     kernel: str
     device: DeviceKind
-    origin: Literal["kernel", "command"] = "kernel"
+    origin: Literal["kernel", "command", "imported"] = "kernel"
+    """`imported`: from another tool's file; a launch of an arm is a file."""
     arms: dict[ArmName, CaseArm]
     pairs: list[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
@@ -205,6 +208,19 @@ class FileFailure(Document):
     reason: Reason
 
 
+class Moment(Document):
+    """The GPU at one moment of the run, as NVML tells it. None: not told."""
+
+    at: float
+    """Seconds since 1970."""
+    temperature: float | None = None
+    """°C."""
+    sm_clock: float | None = None
+    """Hz."""
+    power: float | None = None
+    """Watts, averaged by the driver over up to a second."""
+
+
 Finite = Annotated[float, Field(ge=0)]
 
 
@@ -237,6 +253,8 @@ class Results(Document):
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
     cases: list[Case] = Field(default_factory=list)
+    moments: list[Moment] = Field(default_factory=list)
+    """The GPU before and after each round; empty without one."""
     files: list[FileFailure] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     """What a reader must know: what was compared, what was not measured and why."""

@@ -1,15 +1,36 @@
 """Floor 3: from the report to what people and their tools read. The same report gives the same bytes."""
 
+from collections.abc import Callable, Collection
+
 from perfci.model.report import Report
+from perfci.render import csv, evidence, html, junit, markdown
+from perfci.render.html.recorded import Recorded
 
 
-def render_all(report: Report) -> dict[str, str]:
-    """File name → text of every rendering that is a file: `report.md`, `junit.xml`, `report.csv`, `evidence.csv`."""
-    from perfci.render import csv, evidence, junit, markdown
+def _json(report: Report) -> str:
+    return report.model_dump_json(indent=1) + "\n"
 
-    seen = {"evidence.csv": evidence.render(report)} if report.evidence else {}
-    return seen | {
-        "report.md": markdown.render(report),
-        "junit.xml": junit.render(report),
-        "report.csv": csv.render(report),
+
+FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
+    "md": {"report.md": markdown.render},
+    "html": {"report.html": html.render},
+    "junit": {"junit.xml": junit.render},
+    "csv": {"report.csv": csv.render, "evidence.csv": evidence.render},
+    "json": {"report.json": _json},
+}
+"""Format, as `--format` takes it → its files, and what renders each."""
+
+
+def render_all(
+    report: Report, formats: Collection[str] = tuple(FORMATS), recorded: Recorded | None = None
+) -> dict[str, str]:
+    """File name → text of every file of these formats; `evidence.csv` where profilers looked at something.
+
+    `recorded`: what `report.html` draws beside the report.
+    """
+    return {
+        name: html.render(report, recorded) if name == "report.html" else render(report)
+        for one in formats
+        for name, render in FORMATS[one].items()
+        if report.evidence or name != "evidence.csv"
     }

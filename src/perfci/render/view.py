@@ -61,6 +61,11 @@ class View:
         """Whether there is a base to compare with."""
         return self.report.mode == "compare"
 
+    @property
+    def imported(self) -> bool:
+        """Whether the numbers are another tool's."""
+        return any(facts.contract.get("name") == "imported" for facts in self.report.facts)
+
     @cached_property
     def failing(self) -> list[Row]:
         """Rows that fail the run (or would, were it not observing), worst first."""

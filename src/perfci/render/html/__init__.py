@@ -1,0 +1,199 @@
+"""The report to look at: `report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
+
+Tables and words are HTML from a template, which escapes whatever it prints; plots are drawn in the browser by uPlot
+from numbers that stand in the page as JSON. The page's content security policy names scripts and styles by their hash.
+"""
+
+import base64
+import glob
+import hashlib
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from perfci.model.base import ARMS, DeviceKind
+from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Measured, Report, Row
+from perfci.model.units import show, show_change, significant
+from perfci.render import view, words
+from perfci.render.escape import shorten, spans, visible
+from perfci.render.facts import contract
+from perfci.render.html import plots
+from perfci.render.html.recorded import Recorded
+from perfci.render.view import View
+
+_HERE = Path(__file__).parent
+_STYLES = ("uPlot.min.css", "style.css")
+_SCRIPTS = ("uPlot.iife.min.js", "report.js")
+_LONGEST = 4000
+_SIGNS = {"fail": "✗", "warn": "!", "pass": "✓"}
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def render(report: Report, recorded: Recorded | None = None) -> str:
+    """The page. Without `recorded` it has those plots that the report alone gives."""
+    recorded = recorded or Recorded()
+    shown = View(report)
+    cases = _cases(shown)
+    data = plots.page(report, recorded, [(case.case, case.device) for case in cases])
+    page = _environment().get_template("page.html.j2")
+    return page.render(
+        view=shown,
+        report=report,
+        cases=cases,
+        numbers={(case.case, case.device): case.number for case in cases},
+        drawn=data["cases"],
+        overview=data["overview"],
+        hot=bool(data["moments"]),
+        missing=recorded.missing,
+        policy=_policy(),
+        styles=[Markup(_asset(name)) for name in _STYLES],
+        scripts=[Markup(_asset(name)) for name in _SCRIPTS],
+        data=Markup(plots.embed(data)),
+    )
+
+
+@dataclass
+class Case:
+    """One case on one device, and all that the report says of it."""
+
+    number: int
+    case: str
+    device: DeviceKind
+    commands: list[str]
+    """Shell lines that repeat it in a clone."""
+    rows: list[Row] = field(default_factory=list)
+    """Worst first."""
+    measured: list[Measured] = field(default_factory=list)
+    facts: CaseFacts | None = None
+    evidence: CaseEvidence | None = None
+
+    @property
+    def place(self) -> str:
+        """`kernels/softmax.py:12`; empty where it is not known."""
+        row = next((row for row in self.rows if row.file), None)
+        return "" if row is None else f"{row.file}:{row.line}" if row.line else row.file
+
+
+def _cases(shown: View) -> list[Case]:
+    """In the order of their worst rows, then those without a row."""
+    report = shown.report
+    parts: list[Sequence[Row | Measured | CaseFacts | CaseEvidence]] = [
+        report.rows, report.measured, report.facts, report.evidence,
+    ]  # fmt: skip
+    found: dict[tuple[str, DeviceKind], Case] = {}
+    for one in (one for part in parts for one in part):
+        key = (one.case, one.device)
+        if key not in found:
+            found[key] = Case(len(found), *key, _commands(shown, *key))
+        match one:
+            case Row():
+                found[key].rows.append(one)
+            case Measured():
+                found[key].measured.append(one)
+            case CaseFacts():
+                found[key].facts = one
+            case CaseEvidence():
+                found[key].evidence = one
+    return list(found.values())
+
+
+def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
+    arms = shown.report.arms
+    base, head = ((arms[arm].commit or "" if arm in arms else "") for arm in ARMS)
+    what = ["perfci", "compare", "--base", base or "HEAD"] if shown.comparing else ["perfci", "run"]
+    checkout = [f"git switch --detach {head}"] if _COMMIT.fullmatch(head) and not shown.dirty("head") else []
+    return [*checkout, shlex.join([*what, "--device", device, glob.escape(case)])]
+
+
+@cache
+def _asset(name: str) -> str:
+    """A file beside this one, as it stands in the page."""
+    text = (_HERE / name).read_text(encoding="utf-8").strip()
+    if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
+        raise ValueError(f"{name} would end the element that it stands in")
+    return text
+
+
+@cache
+def _policy() -> str:
+    """The content security policy: nothing is loaded, and only what was hashed here runs."""
+
+    def hashes(names: Sequence[str]) -> str:
+        digests = (hashlib.sha256(_asset(name).encode()).digest() for name in names)
+        return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+    return (
+        f"default-src 'none'; script-src {hashes(_SCRIPTS)}; style-src {hashes(_STYLES)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """The template, and what it may call."""
+    found = Environment(
+        loader=FileSystemLoader(_HERE),
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}
+    found.globals |= {
+        "class_count": words.class_count, "count": words.count, "because": words.because, "contract": contract,
+        "show": show, "show_change": show_change, "percent": _percent, "times": _times, "sign": _SIGNS.__getitem__,
+        "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
+        "command": words.command_line,
+    }  # fmt: skip
+    return found
+
+
+def _finalize(value: Any) -> Any:
+    """What a template prints: text with nothing hidden in it, whole numbers, or Markup."""
+    if isinstance(value, Markup) or type(value) is int:
+        return value
+    if isinstance(value, str):
+        # As it stands inside a line: its own spaces at the ends belong to the template.
+        lead, trail = " " * value.startswith(" "), " " * (value.endswith(" ") and value != " ")
+        return f"{lead}{shorten(visible(value), _LONGEST)}{trail}"
+    raise TypeError(f"a template prints {value!r}: format it first")
+
+
+def _prose(text: str) -> Markup:
+    """A sentence in which names stand between backticks: these become code."""
+    parts = spans(shorten(visible(text), _LONGEST))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
+    )
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may be broken over lines behind its separators."""
+    return Markup("<wbr>").join(re.split(r"(?<=[/=_,:@.])", shorten(visible(name), _LONGEST)))
+
+
+def _exact(line: str) -> Markup:
+    """A line to copy: its spaces stay as they are."""
+    return escape("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line))
+
+
+def _key(value: float | None) -> str:
+    """What a column is sorted by; empty sorts last."""
+    return repr(value) if value is not None and math.isfinite(value) else ""
+
+
+def _percent(share: float | None) -> str:
+    return show(None if share is None else share * 100, "%")
+
+
+def _times(number: float | None) -> str:
+    return "–" if number is None else f"{significant(number)} ×" if number != int(number) else f"{int(number)} ×"

@@ -1,0 +1,20 @@
+"""What a run recorded beside its report, as the report draws it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perfci.model.base import ArmName
+from perfci.model.results import Results
+
+Samples = Mapping[str, Mapping[int, Mapping[ArmName, list[list[float]]]]]
+"""Case key → pair → arm → placements → samples in seconds."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Everything of a run that is not in its report."""
+
+    results: Results | None = None
+    samples: Samples = field(default_factory=dict)
+    missing: str = ""
+    """Why there are no samples, where there should be some: one line."""

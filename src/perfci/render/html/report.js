@@ -1,0 +1,571 @@
+"use strict";
+// Sorts, filters, opens cases and draws plots. Whatever comes from the data enters the page as text, never as HTML.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const $ = (selector, root = document) => root.querySelector(selector);
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const element = (name, text = "", attributes = {}) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    return made;
+  };
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const number = (value, digits = 5) => (value == null ? "–" : String(Number(value.toPrecision(digits))));
+  const percent = (value) => (value == null ? "–" : `${value > 0 ? "+" : ""}${number(value, 3)} %`);
+  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+  const present = (values) => values.filter((value) => value != null);
+
+  // ---- the table of cases
+
+  const body = $("#cases .rows tbody");
+  const worstFirst = body ? [...body.rows] : [];
+  const numeric = new Set(["class", "base", "head", "change", "limit"]);
+
+  function sortBy(name, direction) {
+    const keys = new Map(worstFirst.map((row) => [row, row.querySelector(`td.${name}`)?.dataset.key ?? ""]));
+    const compare = (a, b) => {
+      const [left, right] = [keys.get(a), keys.get(b)];
+      if (left === "" || right === "") return (left === "") - (right === ""); // what has no value comes last
+      const order = numeric.has(name) ? left - right : left.localeCompare(right, "en", { numeric: true });
+      return direction * order;
+    };
+    body.append(...(name ? [...worstFirst].sort(compare) : worstFirst));
+    for (const head of $$("#cases thead th")) {
+      const sorted = name && head.classList.contains(name);
+      head.setAttribute("aria-sort", sorted ? (direction > 0 ? "ascending" : "descending") : "none");
+    }
+    $("#sort").value = [...$("#sort").options].some((option) => option.value === name) ? name : "";
+  }
+
+  function filter() {
+    const words = $("#filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const classes = new Set($$(".chip[aria-pressed=true]").map((chip) => chip.dataset.filter));
+    let shown = 0;
+    for (const row of worstFirst) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !(words.every((word) => text.includes(word)) && (!classes.size || classes.has(row.dataset.class)));
+      shown += !row.hidden;
+    }
+    $("#shown").textContent = shown === worstFirst.length ? `${shown} rows` : `${shown} of ${worstFirst.length} rows`;
+  }
+
+  if (body) {
+    for (const button of $$("#cases thead button"))
+      button.addEventListener("click", () => {
+        const now = button.parentElement.getAttribute("aria-sort");
+        // The largest change is asked for first, of all else the smallest.
+        const first = button.dataset.sort === "change" ? "descending" : "ascending";
+        sortBy(button.dataset.sort, (now === "none" ? first : now === "ascending" ? "descending" : "ascending") === "ascending" ? 1 : -1);
+      });
+    $("#sort").addEventListener("change", (event) => sortBy(event.target.value, event.target.value === "change" ? -1 : 1));
+    $("#filter").addEventListener("input", filter);
+    $(".filters").addEventListener("submit", (event) => event.preventDefault());
+    for (const chip of $$(".chip"))
+      chip.addEventListener("click", () => {
+        chip.setAttribute("aria-pressed", String(chip.getAttribute("aria-pressed") !== "true"));
+        filter();
+      });
+    filter();
+  }
+
+  // ---- plots: each is {legend, table, draw}; `draw` gives uPlot's options and data
+
+  const ARMS = ["base", "head"];
+  const SHAPES = { base: "circle", head: "diamond" };
+  const HEIGHT = 300;
+
+  function mark(path, shape, x, y, size) {
+    if (shape === "diamond") {
+      path.moveTo(x, y - size * 1.25);
+      path.lineTo(x + size * 1.25, y);
+      path.lineTo(x, y + size * 1.25);
+      path.lineTo(x - size * 1.25, y);
+      path.closePath();
+    } else {
+      path.moveTo(x + size, y);
+      path.arc(x, y, size, 0, 2 * Math.PI);
+    }
+  }
+
+  /** A series of marks; `hollow` ones are outlines. */
+  function marks(name, shape, { size = 3.5, hollow = false, scale = "y" } = {}) {
+    return {
+      scale, stroke: colour(name), fill: hollow ? undefined : colour(name), width: hollow ? 1.6 : 1, points: { show: false },
+      paths: (u, index, from, to) => {
+        const path = new Path2D();
+        for (let i = from; i <= to; i++) {
+          const value = u.data[index][i];
+          if (value != null) mark(path, shape, u.valToPos(u.data[0][i], "x", true), u.valToPos(value, scale, true), size * devicePixelRatio);
+        }
+        return { stroke: path, fill: hollow ? null : path };
+      },
+    };
+  }
+
+  function line(name, { dash, width = 1.5, scale = "y" } = {}) {
+    return {
+      scale, stroke: colour(name), width, dash, spanGaps: true, points: { show: false },
+    };
+  }
+
+  function axes(x, y) {
+    const common = { stroke: colour("soft"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 22 };
+    return [
+      { ...common, label: x.label, size: 32, ...x.axis },
+      ...y.map((one, index) => ({ ...common, label: one.label, scale: one.scale ?? "y", side: index ? 1 : 3, size: 62, ...(index ? { grid: { show: false } } : {}), values: (_, splits) => splits.map((value) => (value == null ? "" : number(value, 4))), ...one.axis })),
+    ];
+  }
+
+  /** The least and the largest of these values with a margin. */
+  function around(values, margin = 0.06) {
+    const known = present(values);
+    if (!known.length) return [0, 1];
+    const [low, high] = [Math.min(...known), Math.max(...known)];
+    const room = (high - low || Math.abs(high) * 0.01 || 1) * margin;
+    return [low - room, high + room];
+  }
+
+  /** Whether this is a power of ten. */
+  const decade = (value) => Math.abs(Math.log10(Math.abs(value)) - Math.round(Math.log10(Math.abs(value)))) < 1e-6;
+
+  const whole = { incrs: [1, 2, 5, 10, 20, 50] };
+
+  function launches(plot) {
+    const arms = ARMS.filter((arm) => plot.values[arm]?.some((value) => value != null));
+    const offset = (arm) => (arms.length < 2 ? 0 : arm === "base" ? -0.2 : 0.2);
+    const at = new Map();
+    const place = (x, series, value) => at.set(x, { ...(at.get(x) ?? {}), [series]: value });
+    const boxes = { base: new Map(), head: new Map() };
+    for (const arm of arms) {
+      plot.values[arm].forEach((value, index) => place(plot.pairs[index] + offset(arm), arm, value));
+      (plot.samples?.[arm] ?? []).forEach((placements, index) =>
+        placements.forEach((ranks, number) => {
+          const spread = placements.length > 1 ? (number / (placements.length - 1) - 0.5) * 0.3 : 0;
+          boxes[arm].set(plot.pairs[index] + offset(arm) + spread, ranks);
+        }));
+    }
+    const xs = [...at.keys()].sort((a, b) => a - b);
+    // Arms too far apart to show how each scatters are drawn about their own medians.
+    const all = (arm) => present([...plot.values[arm], ...[...boxes[arm].values()].flat()]);
+    const reach = (arm) => Math.max(...all(arm)) - Math.min(...all(arm));
+    const centred = arms.length > 1 && arms.every((arm) => plot.medians[arm] > 0) && Math.abs(plot.medians.head - plot.medians.base) > 2 * Math.max(...arms.map(reach));
+    const shift = (arm, value) => (value == null ? null : centred ? (value / plot.medians[arm] - 1) * 100 : value);
+    const range = around(arms.flatMap((arm) => all(arm).map((value) => shift(arm, value))));
+    const drawBoxes = (u) => {
+      const ratio = devicePixelRatio;
+      u.ctx.save();
+      u.ctx.beginPath();
+      u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+      u.ctx.clip();
+      for (const arm of arms) {
+        u.ctx.strokeStyle = u.ctx.fillStyle = colour(arm);
+        for (const [x, ranks] of boxes[arm]) {
+          const left = Math.round(u.valToPos(x, "x", true));
+          const y = ranks.map((value) => u.valToPos(shift(arm, value), "y", true));
+          const last = y.length - 1;
+          u.ctx.globalAlpha = 0.35;
+          u.ctx.lineWidth = ratio;
+          u.ctx.beginPath();
+          u.ctx.moveTo(left, y[0]);
+          u.ctx.lineTo(left, y[last]);
+          u.ctx.stroke();
+          const [top, bottom] = last >= 4 ? [y[3], y[1]] : [y[last >> 1] - ratio, y[last >> 1] + ratio];
+          u.ctx.fillRect(left - 1.5 * ratio, top, 3 * ratio, Math.max(bottom - top, ratio));
+        }
+      }
+      u.ctx.restore();
+    };
+    const unit = plot.unit ? ` ${plot.unit}` : "";
+    return {
+      legend: [...arms.map((arm) => [arm, SHAPES[arm], `${arm}, a launch`]), ...arms.filter((arm) => plot.medians[arm] != null).map((arm) => [arm, "dash", `median of ${arm}: ${number(plot.medians[arm])}${unit}`])],
+      table: {
+        head: ["pair", "first", ...arms.flatMap((arm) => [`${arm}${plot.unit ? ` (${plot.unit})` : ""}`, ...(boxes[arm].size ? [`${arm}, placements: smallest – middle – largest`] : [])])],
+        rows: plot.pairs.map((pair, index) => [pair, plot.first[index] ?? "–", ...arms.flatMap((arm) => [number(plot.values[arm][index], 6), ...(boxes[arm].size ? [(plot.samples[arm][index] ?? []).map((ranks) => `${number(ranks[0])} – ${number(ranks[ranks.length >> 1])} – ${number(ranks.at(-1))}`).join(", ")] : [])])]),
+      },
+      read: (u, index) => {
+        const arm = arms.find((one) => at.get(xs[index])[one] != null);
+        return arm ? `pair ${Math.round(xs[index] - offset(arm))} · ${arm} ${number(at.get(xs[index])[arm], 6)}${unit}` : "";
+      },
+      draw: () => ({
+        options: {
+          scales: { x: { time: false, range: [Math.min(...plot.pairs) - 0.7, Math.max(...plot.pairs) + 0.7] }, y: { range } },
+          axes: axes({ label: "pair", axis: whole }, [{ label: centred ? `${plot.metric}, from the arm's own median (%)` : `${plot.metric}${plot.unit ? ` (${plot.unit})` : ""}` }]),
+          series: [{}, ...arms.map((arm) => marks(arm, SHAPES[arm], { size: 3 })), ...arms.map((arm) => line(arm, { dash: [6, 5], width: 1 }))],
+          hooks: { drawAxes: [drawBoxes] },
+        },
+        data: [xs, ...arms.map((arm) => xs.map((x) => shift(arm, at.get(x)[arm]))), ...arms.map((arm) => xs.map(() => shift(arm, plot.medians[arm])))],
+      }),
+    };
+  }
+
+  function ratios(plot) {
+    const xs = plot.ratios.map((_, index) => index + 1);
+    const looks = new Map(plot.looks.map((look) => [look[0], look]));
+    const measured = plot.measured.length ? [plot.measured] : [];
+    const shownLimit = plot.limit == null ? [] : [plot.limit];
+    const range = around([0, ...plot.ratios, ...measured.flat(), ...shownLimit, ...plot.looks.flatMap((look) => look.slice(1))]);
+    const drawLooks = (u) => {
+      u.ctx.save();
+      u.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+      u.ctx.textAlign = "center";
+      for (const pairs of plot.planned.filter((one) => one <= xs.length)) {
+        const x = Math.round(u.valToPos(pairs, "x", true));
+        const decisive = pairs === plot.decided;
+        u.ctx.strokeStyle = u.ctx.fillStyle = colour(decisive ? "ink" : "soft");
+        u.ctx.globalAlpha = decisive ? 1 : 0.55;
+        u.ctx.lineWidth = (decisive ? 1.6 : 1) * devicePixelRatio;
+        u.ctx.setLineDash(decisive ? [] : [2 * devicePixelRatio, 4 * devicePixelRatio]);
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.bbox.top);
+        u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.stroke();
+        u.ctx.globalAlpha = 1;
+        u.ctx.fillText(String(pairs), x, u.bbox.top - 5 * devicePixelRatio);
+      }
+      u.ctx.restore();
+    };
+    return {
+      legend: [
+        ["ink", "circle", "a pair"], ...measured.map(() => ["soft", "ring", "a pair as measured"]),
+        ...(plot.looks.length ? [["head", "line", "estimate"], ["head", "band", "its interval"]] : []),
+        ...shownLimit.map((limit) => ["limit", "dash", `limit ${percent(limit)}`]),
+        ...(plot.planned.length ? [["soft", "look", "a look at the data"]] : []),
+        ...(plot.decided ? [["ink", "bar", `decided at ${plot.decided}`]] : []),
+      ],
+      table: {
+        head: ["pair", "change", ...measured.map(() => "as measured"), "estimate at this look", "interval"],
+        rows: xs.map((x, index) => [x, percent(plot.ratios[index]), ...measured.map((one) => percent(one[index])), looks.has(x) ? percent(looks.get(x)[1]) : "", looks.has(x) ? `${percent(looks.get(x)[2])} … ${percent(looks.get(x)[3])}` : ""]),
+      },
+      read: (u, index) => `pair ${xs[index]} · ${percent(plot.ratios[index])}${measured.length ? ` (${percent(plot.measured[index])} as measured)` : ""}`,
+      draw: () => ({
+        options: {
+          padding: [18, 18, 0, 0],
+          scales: { x: { time: false, range: [0.3, xs.length + 0.9] }, y: { range } },
+          axes: axes({ label: "pair", axis: whole }, [{ label: `change of ${plot.metric} (%)` }]),
+          series: [
+            {},
+            line("soft", { width: 1 }),
+            line("limit", { dash: [8, 5] }),
+            line("head", { width: 1 }),
+            line("head", { width: 1 }),
+            { ...line("head", { width: 2 }), points: { show: true, size: 7, fill: colour("head") } },
+            ...measured.map(() => marks("soft", "circle", { size: 2.5, hollow: true })),
+            marks("ink", "circle", { size: 3 }),
+          ],
+          bands: [{ series: [4, 3], fill: `${colour("head")}33` }],
+          hooks: { drawAxes: [drawLooks] },
+        },
+        data: [xs, xs.map(() => 0), xs.map(() => plot.limit), ...[2, 3, 1].map((at) => xs.map((x) => looks.get(x)?.[at] ?? null)), ...measured, plot.ratios],
+      }),
+    };
+  }
+
+  function clock(plot) {
+    const timed = plot.seconds.length > 0;
+    const moments = timed ? data.moments : [];
+    const long = timed && Math.max(...plot.seconds, ...moments.map((one) => one[0])) > 180;
+    const when = (seconds) => (long ? seconds / 60 : seconds);
+    const arms = ARMS.filter((arm) => plot.clocks[arm]?.some((value) => value != null));
+    const pairs = [(timed ? plot.seconds.map(when) : plot.pairs), ...arms.map((arm) => plot.clocks[arm])];
+    const hot = moments.length > 0;
+    const joined = hot ? uPlot.join([pairs, [moments.map((one) => when(one[0])), moments.map((one) => one[1])]]) : pairs;
+    const label = timed ? `${long ? "minutes" : "seconds"} along the run` : "pair";
+    return {
+      legend: [...arms.map((arm) => [arm, SHAPES[arm], `${arm} (GHz)`]), ...(hot ? [["soft", "line", "temperature (°C)"]] : [])],
+      table: {
+        head: [label, "pair", ...arms.map((arm) => `${arm} (GHz)`), ...(hot ? ["temperature (°C)"] : [])],
+        rows: joined[0].map((x, index) => {
+          const at = timed ? plot.seconds.findIndex((one) => when(one) === x) : index;
+          return [number(x, 4), at < 0 ? "" : plot.pairs[at], ...joined.slice(1).map((one) => (one[index] == null ? "" : number(one[index], 6)))];
+        }),
+      },
+      read: (u, index) => [`${number(joined[0][index], 4)} ${timed ? (long ? "min" : "s") : ""}`, ...arms.map((arm, at) => (joined[at + 1][index] == null ? "" : `${arm} ${number(joined[at + 1][index], 5)} GHz`)), hot && joined.at(-1)[index] != null ? `${joined.at(-1)[index]} °C` : ""].filter(Boolean).join(" · "),
+      draw: () => ({
+        options: {
+          scales: { x: { time: false, range: around(joined[0], 0.03) }, y: { range: around(arms.flatMap((arm) => plot.clocks[arm]), 0.15) }, ...(hot ? { t: { range: around(moments.map((one) => one[1]), 0.15) } } : {}) },
+          axes: axes({ label }, [{ label: "SM clock (GHz)" }, ...(hot ? [{ label: "temperature (°C)", scale: "t" }] : [])]),
+          series: [{}, ...arms.map((arm) => marks(arm, SHAPES[arm], { size: 3 })), ...(hot ? [line("soft", { scale: "t" })] : [])],
+        },
+        data: joined,
+      }),
+    };
+  }
+
+  function roof(plot) {
+    const arms = ARMS.filter((arm) => plot.arms[arm]);
+    const ridge = plot.compute / plot.memory;
+    const points = arms.flatMap((arm) => [[arm, plot.arms[arm].intensity, false], ...(plot.arms[arm].measured ? [[arm, plot.arms[arm].measured, true]] : [])]);
+    const down = (value) => 10 ** Math.floor(Math.log10(value));
+    const low = down(Math.min(ridge, ...points.map((one) => one[1])) / 2);
+    const high = down(Math.max(ridge, ...points.map((one) => one[1])) * 2) * 10;
+    const xs = [...new Set([low, ridge, high, ...points.map((one) => one[1])])].sort((a, b) => a - b);
+    const ceiling = (x) => Math.min(plot.compute, x * plot.memory);
+    const bottom = down(Math.min(ceiling(low), ...arms.map((arm) => plot.arms[arm].rate)));
+    const ticks = (_, splits) => splits.map((value) => (decade(value) ? number(value, 2) : ""));
+    const readings = points.map(([arm, intensity, counted]) => [`${arm}${counted ? ", bytes counted" : ""}`, intensity, plot.arms[arm].rate]);
+    return {
+      legend: [["ink", "line", `${number(plot.memory, 3)} TB/s, ${number(plot.compute, 3)} TFLOP/s of ${plot.dtype}`], ...points.map(([arm, , counted]) => [arm, counted ? "ring" : SHAPES[arm], counted ? `${arm}, bytes counted` : arm])],
+      table: { head: ["arm", "FLOP/B", "TFLOP/s", "ceiling there (TFLOP/s)"], rows: readings.map(([name, x, rate]) => [name, number(x, 4), number(rate, 4), number(ceiling(x), 4)]) },
+      read: (u, index) => readings.filter((one) => one[1] === xs[index]).map(([name, x, rate]) => `${name}: ${number(x, 3)} FLOP/B, ${number(rate, 3)} TFLOP/s`).join(" · "),
+      draw: () => ({
+        options: {
+          scales: { x: { time: false, distr: 3, range: [low, high] }, y: { distr: 3, range: [bottom, down(plot.compute) * 10] } },
+          axes: axes({ label: "FLOP/B", axis: { values: ticks } }, [{ label: "TFLOP/s", axis: { values: ticks } }]),
+          series: [{}, line("ink", { width: 2 }), ...points.map(([arm, , counted]) => marks(arm, SHAPES[arm], { size: counted ? 6 : 5, hollow: counted }))],
+        },
+        data: [xs, xs.map(ceiling), ...points.map(([arm, intensity]) => xs.map((x) => (x === intensity ? plot.arms[arm].rate : null)))],
+      }),
+    };
+  }
+
+  function timeline(plot) {
+    const arms = ARMS.filter((arm) => plot.arms[arm]);
+    const lanes = arms.flatMap((arm) => Array.from({ length: plot.streams }, (_, track) => ({ arm, track }))).filter(({ arm, track }) => plot.arms[arm].some((slice) => slice[1] === track));
+    const end = Math.max(...arms.flatMap((arm) => plot.arms[arm].map((slice) => slice[2] + slice[3]))) || 1;
+    const place = ({ arm, track }) => lanes.length - 1 - lanes.findIndex((lane) => lane.arm === arm && lane.track === track);
+    const hue = (name) => `hsl(${(name * 137.5 + 210) % 360} 55% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
+    const slices = arms.flatMap((arm) => plot.arms[arm].map(([name, track, start, length]) => ({ arm, name, start, length, lane: place({ arm, track }) })));
+    const paint = (u) => {
+      const ratio = devicePixelRatio;
+      u.ctx.save();
+      u.ctx.beginPath();
+      u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+      u.ctx.clip();
+      for (const slice of slices) {
+        const left = u.valToPos(slice.start, "x", true);
+        const right = u.valToPos(slice.start + slice.length, "x", true);
+        const top = u.valToPos(slice.lane + 0.36, "y", true);
+        const bottom = u.valToPos(slice.lane - 0.36, "y", true);
+        u.ctx.fillStyle = hue(slice.name);
+        u.ctx.fillRect(left, top, Math.max(right - left - 0.5 * ratio, ratio), bottom - top);
+      }
+      u.ctx.restore();
+    };
+    const names = [...new Set(slices.map((slice) => slice.name))];
+    const total = (arm, name) => plot.arms[arm].filter((slice) => slice[0] === name).length;
+    const cut = plot.cut.map((arm) => `later operations of ${arm} are not drawn`);
+    const label = (lane) => (lane ? (lanes.filter((one) => one.arm === lane.arm).length > 1 ? `${lane.arm} ${lane.track + 1}` : lane.arm) : "");
+    return {
+      legend: [...names.slice(0, 12).map((name) => [hue(name), "box", plot.names[name]]), ...(names.length > 12 ? [["soft", "look", `and ${names.length - 12} more`]] : []), ...cut.map((text) => ["soft", "look", text])],
+      table: { head: ["arm", "operation", `begins (${plot.unit})`, `takes (${plot.unit})`], rows: slices.map((slice) => [slice.arm, plot.names[slice.name], number(slice.start), number(slice.length)]) },
+      move: (u) => {
+        const [x, y] = [u.posToVal(u.cursor.left, "x"), u.posToVal(u.cursor.top, "y")];
+        const near = 2 * end / u.over.clientWidth;
+        const hit = slices.find((slice) => Math.abs(y - slice.lane) < 0.4 && x >= slice.start - near && x <= slice.start + slice.length + near);
+        return hit ? `${hit.arm}: ${plot.names[hit.name]}, ${number(hit.length, 4)} ${plot.unit} at ${number(hit.start, 4)} ${plot.unit}` : "";
+      },
+      summary: arms.map((arm) => `${arm}: ${plot.arms[arm].length} operations of ${names.filter((name) => total(arm, name)).length} kinds`).join("; "),
+      draw: () => ({
+        height: 90 + 46 * lanes.length,
+        options: {
+          scales: { x: { time: false, range: [0, end * 1.01] }, y: { range: [-0.6, lanes.length - 0.4] } },
+          axes: axes({ label: plot.unit }, [{ label: "", axis: { grid: { show: false }, ticks: { show: false }, splits: () => lanes.map((_, index) => index), values: (_, splits) => splits.map((at) => label(lanes[lanes.length - 1 - at])) } }]),
+          series: [{}, { paths: () => null, points: { show: false } }],
+          hooks: { draw: [paint] },
+        },
+        data: [[0, end], [0, 0]],
+      }),
+    };
+  }
+
+  function overview(rows) {
+    const order = rows.map((_, index) => index).sort((a, b) => rows[b].change - rows[a].change);
+    const sorted = order.map((index) => rows[index]);
+    const xs = sorted.map((_, index) => index);
+    const values = present([0, ...sorted.flatMap((row) => [row.low, row.high, row.limit])]);
+    const linear = Math.max(0.1, ...present(sorted.map((row) => Math.abs(row.limit ?? 0))));
+    const ranges = [Math.min(...values) * 1.3 - linear / 4, Math.max(...values) * 1.3 + linear / 4];
+    const splits = (u, at, low, high) => {
+      // 0, then 1, 2, 5, 10, … times the limit as far as their labels stay apart.
+      const [found, places] = [[0], [u.valToPos(0, "y")]];
+      for (let step = linear; step < Math.max(high, -low); step *= 10)
+        for (const value of [1, 2, 5].flatMap((one) => [step * one, -step * one])) {
+          const place = u.valToPos(value, "y");
+          if (value < low || value > high || places.some((other) => Math.abs(other - place) < 22)) continue;
+          found.push(value);
+          places.push(place);
+        }
+      return found.sort((a, b) => a - b);
+    };
+    const effects = { fail: ["fail", "diamond"], warn: ["warn", "circle"], pass: ["pass", "circle"] };
+    const drawn = Object.keys(effects).filter((effect) => sorted.some((row) => row.effect === effect));
+    const intervals = (u) => {
+      u.ctx.save();
+      u.ctx.lineWidth = 2 * devicePixelRatio;
+      sorted.forEach((row, index) => {
+        const x = Math.round(u.valToPos(index, "x", true));
+        u.ctx.strokeStyle = colour(effects[row.effect][0]);
+        u.ctx.globalAlpha = 0.55;
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.valToPos(row.low, "y", true));
+        u.ctx.lineTo(x, u.valToPos(row.high, "y", true));
+        u.ctx.stroke();
+        if (row.limit == null) return;
+        const [y, half] = [Math.round(u.valToPos(row.limit, "y", true)), Math.max(2, Math.min(9, u.bbox.width / devicePixelRatio / xs.length / 2.2)) * devicePixelRatio];
+        u.ctx.strokeStyle = colour("limit");
+        u.ctx.globalAlpha = 1;
+        u.ctx.beginPath();
+        u.ctx.moveTo(x - half, y);
+        u.ctx.lineTo(x + half, y);
+        u.ctx.stroke();
+      });
+      u.ctx.restore();
+    };
+    return {
+      legend: [...drawn.map((effect) => [effects[effect][0], effects[effect][1], { fail: "fails", warn: "warning", pass: "passes" }[effect]]), ["limit", "line", "limit"]],
+      table: { head: ["case", "result", "change", "interval", "limit"], rows: sorted.map((row) => [row.name, row.class, percent(row.change), `${percent(row.low)} … ${percent(row.high)}`, percent(row.limit)]) },
+      read: (u, index) => `${sorted[index].name} · ${percent(sorted[index].change)} (${percent(sorted[index].low)} … ${percent(sorted[index].high)}) · ${sorted[index].class}`,
+      click: (index) => { location.hash = `case-${sorted[index].case}`; },
+      draw: () => ({
+        options: {
+          scales: { x: { time: false, range: [-0.7, xs.length - 0.3] }, y: { distr: 4, asinh: linear, range: ranges } },
+          axes: axes({ label: "cases, slowest change first", axis: { values: (_, splits) => splits.map(() => ""), ticks: { show: false }, grid: { show: false }, size: 6 } }, [{ label: "change (%)", axis: { splits, filter: (_, found) => found, values: (_, at) => at.map((value) => (value == null ? "" : percent(value))), size: 74 } }]),
+          series: [{}, line("soft", { width: 1 }), ...drawn.map((effect) => marks(effects[effect][0], effects[effect][1], { size: sorted.length > 80 ? 2.5 : 3.5 }))],
+          hooks: { drawAxes: [intervals] },
+        },
+        data: [xs, xs.map(() => 0), ...drawn.map((effect) => sorted.map((row) => (row.effect === effect ? row.change : null)))],
+      }),
+    };
+  }
+
+  const MAKERS = { launches, ratios, clock, roof, timeline };
+
+  // ---- figures
+
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function swatch(name, kind) {
+    const drawing = document.createElementNS(SVG, "svg");
+    const set = (made, attributes) => {
+      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+      return made;
+    };
+    set(drawing, { width: 18, height: 12, viewBox: "0 0 18 12", "aria-hidden": "true" });
+    const paint = name.startsWith("hsl") ? name : colour(name);
+    const shape = (tag, attributes) => drawing.append(set(document.createElementNS(SVG, tag), attributes));
+    if (kind === "circle") shape("circle", { cx: 9, cy: 6, r: 4, fill: paint });
+    else if (kind === "ring") shape("circle", { cx: 9, cy: 6, r: 4, fill: "none", stroke: paint, "stroke-width": 1.6 });
+    else if (kind === "diamond") shape("path", { d: "M9 1l5 5-5 5-5-5z", fill: paint });
+    else if (kind === "box") shape("rect", { x: 2, y: 1, width: 14, height: 10, fill: paint });
+    else if (kind === "band") shape("rect", { x: 1, y: 1, width: 16, height: 10, fill: paint, "fill-opacity": 0.3 });
+    else if (kind === "look") shape("path", { d: "M9 0V12", stroke: paint, "stroke-width": 1.5, "stroke-dasharray": "2 2" });
+    else if (kind === "bar") shape("path", { d: "M9 0V12", stroke: paint, "stroke-width": 2 });
+    else shape("path", { d: "M1 6H17", stroke: paint, "stroke-width": 2, ...(kind === "dash" ? { "stroke-dasharray": "5 3" } : {}) });
+    return drawing;
+  }
+
+  const drawn = new Map(); // figure → what is needed to draw it anew
+
+  function drawFigure(figure, plot) {
+    drawn.get(figure)?.chart.destroy();
+    const target = $(".plot", figure);
+    const readout = $(".readout", figure);
+    const { options, data: series, height } = plot.draw();
+    const width = () => Math.max(120, target.clientWidth);
+    const follow = (u) => {
+      if (plot.move) readout.textContent = u.cursor.left >= 0 ? plot.move(u) : "";
+      else readout.textContent = u.cursor.idx == null ? "" : plot.read(u, u.cursor.idx);
+    };
+    const chart = new uPlot(
+      {
+        width: width(), height: height ?? HEIGHT, legend: { show: false }, padding: [12, 18, 0, 0],
+        cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+        ...options,
+        hooks: { ...options.hooks, setCursor: [follow] },
+      },
+      series, target,
+    );
+    if (plot.click) chart.over.addEventListener("click", () => chart.cursor.idx != null && plot.click(chart.cursor.idx));
+    $(".legend", figure).replaceChildren(...plot.legend.map(([name, kind, text]) => {
+      const item = element("li");
+      item.append(swatch(name, kind), text);
+      return item;
+    }));
+    if (plot.summary) target.setAttribute("aria-label", `${$("h2", figure).textContent}: ${plot.summary}`);
+    drawn.set(figure, { plot, chart, width });
+  }
+
+  function tabulate(figure, { head, rows }) {
+    const table = element("table");
+    table.append(element("caption", $("h2", figure).textContent));
+    const row = (cells, tag) => {
+      const made = element("tr");
+      made.append(...cells.map((cell, index) => element(tag || (index ? "td" : "th"), String(cell), tag ? { scope: "col" } : index ? {} : { scope: "row" })));
+      return made;
+    };
+    const [top, bottom] = [element("thead"), element("tbody")];
+    top.append(row(head.map(capital), "th"));
+    bottom.append(...rows.map((cells) => row(cells)));
+    table.append(top, bottom);
+    $(".values .scroll", figure).replaceChildren(table);
+  }
+
+  function open(figure, plot) {
+    drawFigure(figure, plot);
+    sizes.observe($(".plot", figure));
+    $(".values", figure).addEventListener("toggle", (event) => event.target.open && tabulate(figure, plot.table), { once: true });
+  }
+
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const found = drawn.get(target.closest("figure"));
+      if (found && target.clientWidth && found.chart.width !== found.width()) found.chart.setSize({ width: found.width(), height: found.chart.height });
+    }
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const [figure, { plot }] of drawn) drawFigure(figure, plot);
+  });
+
+  // ---- one case at a time
+
+  let place = 0; // where the list of cases was scrolled to
+  const title = document.title;
+
+  function show() {
+    const [overviewPage, casePage] = [$("#overview"), $("#case")];
+    const match = /^#case-(\d+)$/.exec(location.hash);
+    const template = match && document.getElementById(`case-${match[1]}`);
+    if (!template) {
+      for (const figure of $$("figure", casePage)) {
+        drawn.get(figure)?.chart.destroy();
+        drawn.delete(figure);
+      }
+      const returning = !casePage.hidden;
+      casePage.replaceChildren();
+      casePage.hidden = true;
+      overviewPage.hidden = false;
+      document.title = title;
+      if (returning) scrollTo(0, place);
+      const first = $("figure[data-plot=overview]");
+      if (first && !drawn.has(first)) open(first, overview(data.overview));
+      return;
+    }
+    if (casePage.hidden) place = scrollY;
+    for (const figure of $$("figure", casePage)) {
+      drawn.get(figure)?.chart.destroy();
+      drawn.delete(figure);
+    }
+    overviewPage.hidden = true;
+    casePage.hidden = false;
+    casePage.replaceChildren(template.content.cloneNode(true));
+    const plots = data.cases[Number(match[1])];
+    for (const figure of $$("figure", casePage)) open(figure, MAKERS[figure.dataset.plot](plots[figure.dataset.plot]));
+    document.title = `${$("h1", casePage).textContent} · perfci`;
+    scrollTo(0, 0);
+    casePage.focus({ preventScroll: true });
+  }
+
+  addEventListener("hashchange", show);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    const text = $("pre", button.parentElement);
+    getSelection().selectAllChildren(text);
+    navigator.clipboard?.writeText(text.textContent.trim()).then(
+      () => { button.textContent = "Copied"; },
+      () => { button.textContent = "Selected"; },
+    );
+  });
+  show();
+})();

@@ -1,0 +1,49 @@
+"""What relative limits were decided on, and both arms under one roofline."""
+
+import math
+
+import pytest
+
+from perfci.judge.judge import judge
+from perfci.model.results import Work
+from tests.judge.build import arm, at_clocks, case, limit, pairs, results, values
+
+CEILINGS = {"cuda": {"read": {"value": 4e12}, "copy": {"value": 4e12}, "matmul": {"bf16": {"value": 800e12}}}}
+
+
+def test_a_trail_holds_every_pair_and_every_look_up_to_the_decision():
+    report = judge(results([case(ratio=1.05)]))
+    (trail,), row = report.trails, report.rows[0]
+    assert len(trail.ratios) == 24 and trail.measured == []
+    assert [look.pairs for look in trail.looks] == [n for n in (8, 12, 16, 24) if n <= row.pairs]
+    assert trail.looks[-1].change == row.change and trail.looks[-1].interval == row.interval
+
+
+def test_at_equal_clock_the_measured_ratios_stand_beside():
+    made = case(pairs=at_clocks(pairs(*values(1.0)), base=2e9, head=1.9e9))
+    (trail,) = judge(results([made])).trails
+    assert [a / b for a, b in zip(trail.ratios, trail.measured, strict=True)] == pytest.approx([0.95] * 24)
+
+
+def test_no_number_no_trail():
+    base, head = values(1.0)
+    head[3] = math.nan
+    assert judge(results([case(pairs=pairs(base, head))])).trails == []
+    assert judge(results([case(ratio=None)])).trails == []
+    assert judge(results([case()], [limit(kind="max", bound=1.0)])).trails == []
+
+
+def test_both_arms_stand_under_one_roof():
+    work = {name: arm(work=Work(flops=1e9, read=1e6, written=1e6), dtype="bf16") for name in ("base", "head")}
+    made = results([case(ratio=2.0, **work)])
+    made.fingerprint.extra["ceilings"] = CEILINGS
+    roof = judge(made).facts[0].roof
+    assert (roof.memory, roof.compute, roof.dtype) == (4e12, 800e12, "bf16")
+    assert roof.arms["base"].intensity == roof.arms["head"].intensity == 500
+    assert roof.arms["base"].rate / roof.arms["head"].rate == pytest.approx(2.0, rel=0.01)
+    assert roof.arms["base"].share / roof.arms["head"].share == pytest.approx(2.0, rel=0.01)
+
+
+def test_no_work_or_no_ceiling_no_roof():
+    assert judge(results([case()])).facts[0].roof is None
+    assert judge(results([case(head=arm(work=Work(flops=1e9)))])).facts[0].roof is None

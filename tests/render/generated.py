@@ -1,0 +1,105 @@
+"""A generated run of many cases, with everything that a run records beside its results."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from perfci.model.base import ARMS
+from perfci.model.evidence import Slice, Trace
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.plan import Judgement, Plan
+from perfci.model.results import Arm, Case, CaseArm, Check, Clock, Moment, Pair, Results, Work
+from perfci.render.html.recorded import Recorded
+from tests.render.build import recorded as evidence
+
+CEILINGS = {"read": {"value": 4.35e12}, "copy": {"value": 4.26e12}, "matmul": {"bf16": {"value": 773e12}}}
+START = 1.7677e9
+BASE, HEAD = "4d5993f" + "0" * 33, "2fed942" + "1" * 33
+_RATIOS = (1.0, 1.0, 1.0005, 1.014, 0.97, 1.0, 3.1, 1.0)
+
+
+def recorded(
+    cases: int = 8,
+    pairs: int = 16,
+    placements: int = 3,
+    samples: int = 20,
+    names: Iterable[str] = (),
+    seen: bool = True,
+) -> Recorded:
+    """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: whether profilers looked at some."""
+    rng = np.random.default_rng(1)
+    ids = [*names, *(f"matmul/m={64 * (i % 8 + 1)}/n={64 * (i // 8 + 1)}" for i in range(cases))][:cases]
+    made, raw = [], {}
+    for number, ident in enumerate(ids):
+        ratio, level, key = _RATIOS[number % len(_RATIOS)], 10.0 ** rng.uniform(-5.5, -3), f"{ident}@cuda"
+        looked = seen and number % 20 == 6
+        drawn, raw[key] = [], {}
+        for index in range(pairs):
+            taken = {
+                arm: level * factor * np.exp(rng.normal(0, 0.001) + rng.normal(0, 0.004, (placements, samples)))
+                for arm, factor in zip(ARMS, (1.0, ratio), strict=True)
+            }
+            raw[key][index] = {arm: values.tolist() for arm, values in taken.items()}
+            drawn.append(
+                Pair(
+                    index=index,
+                    first=ARMS[int(rng.integers(2))],
+                    values={arm: {"time": float(values.mean())} for arm, values in taken.items()},
+                    clock={
+                        arm: Clock(hertz=float(1.98e9 + rng.normal(0, 2e6)), blocks=6, variance=1e-6, covariance=-5e-7)
+                        for arm in ARMS
+                    },
+                    samples=dict.fromkeys(ARMS, placements * samples),
+                    at=START + 12 * index + 0.05 * number,
+                )
+            )
+        work = Work(flops=level * 3e14, read=level * 2e12, written=level * 1e12)
+        arms = {
+            arm: CaseArm(
+                file="kernels/matmul.py", line=12, work=work, dtype="bf16",
+                contract={"name": "steady", "timer": "CUDA events"},
+                check=Check(shapes=27, compared=27, worst=0.35, rtol=2e-2, atol=1e-3),
+                evidence=evidence("sdpa-seq512", arm) if looked else None,
+            )
+            for arm in ARMS
+        }  # fmt: skip
+        for arm in arms.values():
+            if arm.evidence and arm.evidence.trace:
+                arm.evidence.trace.slices = _one_by_one(arm.evidence.trace)
+        made.append(Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", arms=arms, pairs=drawn))
+    judgements = [
+        Judgement(
+            case=ident, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=0.01,
+            source="limits[0]",
+        )
+        for ident in ids
+    ]  # fmt: skip
+    results = Results(
+        run="20260105-101500-4d5993f", mode="compare", started="2026-01-05T10:15:00Z", seconds=185.2,
+        measuring_seconds=160.4, command=["perfci", "compare", "--base", BASE], repository="attention",
+        fingerprint=Fingerprint(
+            perfci="0.1.0", host="Linux 6.8.0", cpu="AMD EPYC 9654", python="3.12.4", torch="2.11.0", cuda="13.0",
+            driver="580.159", devices={"cuda": "NVIDIA H200"}, extra={"ceilings": {"cuda": CEILINGS}},
+        ),
+        arms={
+            "base": Arm(ref="main", commit=BASE, subject="Tune the tile"),
+            "head": Arm(ref="HEAD", commit=HEAD, subject="Use the math path"),
+        },
+        plan=Plan(seed=1, arms=["base", "head"], judgements=judgements, m=len(judgements)),
+        cases=made,
+        moments=[
+            Moment(at=START + 12 * i, temperature=round(52 - 14 * math.exp(-i / 6)), sm_clock=1.98e9, power=420.0)
+            for i in range(pairs)
+        ],
+    )  # fmt: skip
+    return Recorded(results, raw)
+
+
+def _one_by_one(trace: Trace) -> list[Slice]:
+    """Each kernel of the trace once, one behind the other."""
+    found, at = [], 0.0
+    for place, kernel in enumerate(trace.kernels):
+        found.append(Slice(kernel=place, stream=7, start=at, seconds=kernel.seconds))
+        at += kernel.seconds + 2e-6
+    return found
