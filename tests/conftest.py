@@ -12,8 +12,11 @@ settings.load_profile("perfci")
 
 HERE = Path(__file__).parent
 BESIDE_OTHERS = (
-    "arms/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
-    "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py",
+    "arms/", "container/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
+    "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py", "test_docs.py",
+    "github/test_action.py", "github/test_artifact.py", "github/test_checkout.py", "github/test_event.py",
+    "github/test_harness.py", "github/test_publish.py", "github/test_publish_command.py", "github/test_settings.py",
+    "github/test_workflow.py", "github/test_workflows.py",
 )  # fmt: skip
 """Folders and files whose tests time nothing. All others get the marker `alone`, as do those with ONE_AT_A_TIME."""
 ONE_AT_A_TIME = ("gpu", "nsys")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from perfci.arms.environment import arm_environment
 from perfci.arms.git import Repository
-from perfci.evidence.doctor import diagnose
+from perfci.evidence.doctor import CHECKS, OFFLINE, diagnose
 from perfci.measure.prepare import choose_python
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.doctor import Finding
@@ -21,12 +21,12 @@ from perfci.system.doctor import Machine, fail, ok, warn
 from perfci.system.files import disk_error, one_line, remove_tree
 
 
-def examine_machine(where: Path, out: Path, python: str | None, json: bool) -> None:
+def examine_machine(where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
     """Look, tell, end with 0 or 3. Raises UsageError for a folder that is not there."""
     if not where.is_dir():
         raise UsageError(f"--repo {one_line(where)}: is no folder")
     root, policy, line = _policy(where.resolve())
-    lines = [line]
+    lines = [] if offline else [line]
     try:
         chosen = choose_python(python, policy, root)
     except UsageError as error:
@@ -36,8 +36,9 @@ def examine_machine(where: Path, out: Path, python: str | None, json: bool) -> N
     env = arm_environment(
         caches, caller=os.environ, policy_env=policy.env, pass_env=policy.pass_env, threads=policy.threads, build=False
     )
+    checks = OFFLINE if offline else CHECKS
     try:
-        found = diagnose(Machine(where=root, out=(root / out), python=chosen, python_env=env), lines)
+        found = diagnose(Machine(where=root, out=(root / out), python=chosen, python_env=env), lines, checks)
     finally:
         with suppress(OSError):
             remove_tree(caches)

@@ -8,21 +8,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import perfci
 from perfci.evidence import ncu_command, nsys_command, nsys_privacy, sass
 from perfci.evidence.ncu_command import Ncu
 from perfci.evidence.nsys_command import Nsys
+from perfci.model.base import UsageError
 from perfci.model.doctor import Diagnosis, Finding, TierState
 from perfci.model.evidence import Fault
 from perfci.model.metrics import CATALOGUE, Tier
+from perfci.system import pins
 from perfci.system.doctor import CHECKS as SYSTEM_CHECKS
-from perfci.system.doctor import Check, Machine, examine, ok, warn
+from perfci.system.doctor import Check, Machine, examine, fail, ok, warn
 from perfci.system.doctor.gpu import boards, cuda_words
 from perfci.system.doctor.host import container, gvisor
 from perfci.system.doctor.machine import Asked, clipped, writable
 from perfci.system.doctor.pytorch import inside
+from perfci.system.doctor.tools import check_nvcc
+from perfci.system.users import find_worker
 
 TOOL_TIME = 8.0
 """Seconds for a tool to tell its version or its view of the machine; from a cold disk it takes some."""
@@ -73,8 +78,9 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
         yield warn("nsys", f"{text}; under gVisor it may see no kernel", "run without gVisor", **values)
     else:
         yield ok("nsys", text, **values)
-    kept = nsys_privacy.isolation()
-    if kept.holds:
+    worker = find_worker(machine.env)
+    kept = nsys_privacy.isolation(worker.prefix())
+    if kept.holds or worker.ids:
         yield ok("nsys isolation", kept.text)
     elif machine.known(container).inside:
         # A user namespace alone does not do: Docker covers parts of /proc, so that no other may be mounted.
@@ -293,6 +299,55 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
         yield ok("ncu_report", "not installed")
 
 
+# ---------------------------------------------------------------- perfci's image
+
+
+def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
+    """In perfci's image: whether the driver is new enough for it, and what it holds is what is pinned.
+
+    Where it is `built`, what is not as pinned fails; later somebody may have changed it on purpose.
+    """
+    name = machine.env.get(pins.VARIABLE)
+    if not name:
+        return
+    try:
+        variant = pins.variant(name)
+    except UsageError as error:
+        yield fail("image", str(error), f"build it with one of these as VARIANT, or unset {pins.VARIABLE}")
+        return
+    driver = next((one.driver for one in machine.known(boards).boards if one.driver), None)
+    if driver and _numbers(driver)[0] < variant.driver:
+        fit = pins.for_driver(driver)
+        remedy = f"take the image {fit}" if fit else "update the driver"
+        yield fail("image", f"{name} needs driver {variant.driver}, and this is {driver}", remedy, variant=name)
+        return
+    found = _held(machine)
+    wanted = {"ncu": variant.ncu, "nsys": variant.nsys, "torch": variant.torch}
+    if "CUDA" in found or variant.base.startswith("nvidia/"):
+        wanted["CUDA"] = ".".join(variant.cuda.split(".")[:2])  # nvcc numbers its patches otherwise
+    other = [
+        f"{tool} {found.get(tool) or 'missing'}, pinned is {version}"
+        for tool, version in wanted.items()
+        if _numbers(found.get(tool, ""))[: len(_numbers(version))] != _numbers(version)
+    ]
+    if not other:
+        holds = ", ".join(f"{tool} {version}" for tool, version in wanted.items())
+        yield ok("image", f"{name}: {holds}, as pinned", variant=name)
+    else:
+        text, remedy = f"{name} holds {'; '.join(other)}", f"build it with `make image VARIANT={name}`"
+        yield fail("image", text, remedy, variant=name) if built else warn("image", text, remedy, variant=name)
+
+
+def _held(machine: Machine) -> dict[str, str]:
+    """Versions of the tools that are there."""
+    found = {"torch": str(machine.known(inside).get("torch").get("version") or "")}
+    for name, tool in (("ncu", machine.known(ncu)), ("nsys", machine.known(nsys))):
+        if not isinstance(tool, Fault):
+            found[name] = tool.version
+    nvcc = next(iter(check_nvcc(machine))).values
+    return found | ({"CUDA": nvcc["version"]} if nvcc else {})
+
+
 # ---------------------------------------------------------------- tiers
 
 
@@ -387,6 +442,7 @@ def _reported(machine: Machine) -> TierState:
 _FIRST = ("gpu", "torch", "torch offers")
 CHECKS: dict[str, Check] = {
     **{name: SYSTEM_CHECKS[name] for name in _FIRST},
+    "image": check_image,
     "nsys": check_nsys,
     "ncu": check_ncu,
     "counters": check_counters,
@@ -396,6 +452,9 @@ CHECKS: dict[str, Check] = {
     **{name: check for name, check in SYSTEM_CHECKS.items() if name not in _FIRST},
 }
 """Every check of the doctor, in the order of importance."""
+_OFFLINE = ("torch", "torch offers", "nsys", "ncu", "ncu_report", "perfci", "system", "nvcc")
+OFFLINE: dict[str, Check] = {"image": partial(check_image, built=True)} | {name: CHECKS[name] for name in _OFFLINE}
+"""What can be said of an image while it is built: programs and their versions."""
 
 
 def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, Check] = CHECKS) -> Diagnosis:

@@ -1,0 +1,1 @@
+"""Floor 3: perfci in containers: what its image starts with."""

@@ -1,0 +1,161 @@
+"""What perfci's image starts with: arranges a user, a home and git, and goes on as perfci.
+
+The container starts as root only for this. perfci stays root, so that the code under test, which runs as the owner of
+the workspace, can change nothing of perfci's; where `docker run --user` names another, all runs as that one.
+"""
+
+import os
+import pwd
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from perfci.arms.git import Repository, run_git
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.system.files import disk_error
+from perfci.system.gpu import Gpu
+from perfci.system.users import VARIABLE
+
+SUITE = Path("/opt/perfci/suite")
+"""The suite that ships."""
+OUT = "perfci-out"
+NOBODY = 10001
+"""Uid and gid that own nothing: runs the code under test where the workspace is root's."""
+MEASURING = ("run", "compare", "profile", "calibrate")
+OF_THE_SUITE = ("run", "profile", "list")
+"""Verbs that with nothing mounted are about the suite that ships."""
+FOR_THE_OWNER = ("init", "report")
+"""Verbs that only write files: they run as the owner of the workspace."""
+
+
+def main() -> None:
+    """Entry point: becomes `perfci ARGS`, or ends with one line and an exit code."""
+    where = Path.cwd()
+    try:
+        args = settle(sys.argv[1:], where)
+        env = arrange(args[0], where, os.environ)
+    except PerfciError as error:
+        _say(str(error).removeprefix("perfci: "))
+        sys.exit(error.exit_code)
+    command = [sys.executable, "-I", "-m", "perfci", *args]
+    os.execve(command[0], command, env)
+
+
+def settle(args: Sequence[str], where: Path) -> list[str]:
+    """What to call perfci with: `args`, or without any what fits what lies in `where`; told in a line.
+
+    With nothing there it is about the suite that ships. Raises UsageError where nothing could be written there, and as
+    `Repository.find`.
+    """
+    if not args or args[0] in MEASURING:
+        gpu, why = Gpu.open(0)
+        if gpu is None:
+            _say(f"no GPU here, so perfci measures on the CPU: `docker run --gpus all` gives GPUs ({why})")
+    if _is_empty(where) and (not args or args[0] in OF_THE_SUITE):
+        _say(f'nothing is mounted at {where}, so this is the suite that ships: docker run -v "$PWD":{where} …')
+        verb, *rest = args or ["run"]
+        out = [] if verb == "list" else ["--out", str(where / OUT)]
+        return [verb, "--repo", str(SUITE), *out, *rest]
+    return list(args) or default(where)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except OSError as error:
+        raise disk_error("read", folder, error) from None
+
+
+def default(where: Path) -> list[str]:
+    """A comparison where there is a base to compare with, else the tree alone; told in a line. Raises as `settle`."""
+    if not os.access(where, os.W_OK):
+        raise UsageError(
+            f"{where}: cannot be written: mount a folder for the output and name it: "
+            "docker run -v FOLDER:/out … compare --out /out"
+        )
+    repo = Repository.find(where)
+    if repo is None:
+        _say(f"{where} is no git repository, so it is measured alone, against no base")
+        return ["run"]
+    try:
+        base = repo.resolve_base(None, pull_request=False)
+    except UsageError as error:
+        _say(f"this tree is measured alone: {error}")
+        return ["run"]
+    head = repo.head_commit()
+    if head is not None and head.sha == base.sha and not repo.is_dirty(exclude=[where / OUT]):
+        _say(f"this tree is measured alone: it is {base.ref} as committed, which would be its base")
+        return ["run"]
+    _say(f"this tree is compared with {base.ref}")
+    return ["compare"]
+
+
+def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]:
+    """perfci's environment: a home and a name for who runs the code under test, and a git that trusts `where` alone.
+
+    As root also: that user gets a line in /etc/passwd, and this process becomes the owner of `where` for a verb that
+    only writes files. Raises MachineError.
+    """
+    info, root = where.stat(), os.geteuid() == 0
+    owner = (info.st_uid, info.st_gid) if info.st_uid else (NOBODY, NOBODY)
+    user, group = owner if root else (os.geteuid(), os.getegid())
+    env = {name: value for name, value in caller.items() if name != VARIABLE}
+    try:
+        top = Path(tempfile.mkdtemp(prefix="perfci-home-"))
+    except OSError as error:
+        raise MachineError(
+            f"no folder for temporary files can be written ({error.strerror}): docker run --tmpfs /tmp:exec"
+        ) from None
+    home, config = top / "home", top / "gitconfig"
+    try:
+        home.mkdir(0o700)
+        _configure_git(config, where)
+        if root:
+            top.chmod(0o711)  # passed through, and not written
+            os.chown(home, user, group)
+    except OSError as error:
+        raise disk_error("made", top, error) from None
+    name = _name(user, group, home)
+    env |= {"HOME": str(home), "USER": name, "LOGNAME": name}
+    env |= {"GIT_CONFIG_GLOBAL": str(config), "GIT_CONFIG_NOSYSTEM": "1"}
+    if root and verb in FOR_THE_OWNER and info.st_uid:
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(user)
+    elif root:
+        env[VARIABLE] = f"{user}:{group}"
+    elif verb in MEASURING:
+        _say(f"runs as uid {user} throughout, not as root: the code under test could change what perfci writes")
+    return env
+
+
+def _configure_git(config: Path, where: Path) -> None:
+    try:
+        repo = Repository.find(where)
+    except PerfciError:  # perfci says so where it needs one: `doctor` and `--help` do not
+        repo = None
+    trusted = str(repo.root if repo else where)
+    for key, value in {"safe.directory": trusted, "core.hooksPath": "/dev/null", "core.fsmonitor": "false"}.items():
+        run_git(["config", "--file", str(config), key, value], cwd=config.parent)
+
+
+def _name(user: int, group: int, home: Path) -> str:
+    """The user's name; as root with a line in /etc/passwd for one that has none there."""
+    with suppress(KeyError):
+        return pwd.getpwuid(user).pw_name
+    if os.geteuid() == 0:
+        # On a read-only root $USER and $HOME say the same to nearly everything.
+        with suppress(OSError), Path("/etc/passwd").open("a", encoding="utf-8") as passwd:
+            passwd.write(f"perfci:x:{user}:{group}:perfci:{home}:/bin/sh\n")
+    return "perfci"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"perfci: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What perfci's images hold: one file of versions, and what is asked of it.
+
+`python -m perfci.system.pins VARIANT` prints the arguments with which `docker build` makes that variant, quoted for
+xargs.
+"""
+
+import functools
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from perfci import __version__
+from perfci.model.base import Document, UsageError
+
+FILE = Path(__file__).with_name("pins.toml")
+DEFAULT = "cuda13"
+VARIABLE = "PERFCI_IMAGE"
+"""Set inside an image: the name of its variant."""
+
+Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){2}$")]
+
+
+class Variant(Document):
+    """One image. The comments of pins.toml say what the fields are."""
+
+    base: str
+    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")]
+    cuda: Version
+    driver: int = Field(ge=450)
+    ncu: Version
+    nsys: Version
+    nsys_package: str
+    nsys_sha256: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
+    torch: Version
+    packages: list[str]
+
+    def arguments(self, name: str) -> dict[str, str]:
+        """The Dockerfile's arguments that make this variant, called `name`."""
+        from_index = not any(one.startswith("python3-torch=") for one in self.packages)
+        return {
+            "BASE": self.base + (f"@{self.digest}" if self.digest else ""),
+            "PACKAGES": " ".join(self.packages),
+            "NSYS_PACKAGE": self.nsys_package,
+            "NSYS_SHA256": self.nsys_sha256,
+            "TORCH": self.torch if from_index else "",
+            "VARIANT": name,
+            "VERSION": __version__,
+        }
+
+
+@functools.cache
+def variants() -> dict[str, Variant]:
+    """Name → variant, the default first."""
+    found = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return {name: Variant.model_validate(fields) for name, fields in found.items()}
+
+
+def variant(name: str) -> Variant:
+    """The variant of this name. Raises UsageError."""
+    try:
+        return variants()[name]
+    except KeyError:
+        raise UsageError(f"{name}: is no variant of the image: choose {', '.join(variants())}") from None
+
+
+def for_driver(driver: str) -> str | None:
+    """The name of NVIDIA's newest variant that a driver such as `580.95.05` runs; None for an older driver.
+
+    The driver's major version decides, not torch's CUDA: see pins.toml.
+    """
+    major = int(driver.partition(".")[0])
+    fit = {name: one for name, one in variants().items() if one.base.startswith("nvidia/") and one.driver <= major}
+    return max(fit, key=lambda name: fit[name].driver, default=None)
+
+
+if __name__ == "__main__":
+    try:
+        asked = sys.argv[1] if len(sys.argv) > 1 else DEFAULT
+        for key, value in variant(asked).arguments(asked).items():
+            print(f"--build-arg {shlex.quote(f'{key}={value}')}")  # noqa: T201
+    except UsageError as error:
+        sys.exit(f"perfci: {error}")
