@@ -61,7 +61,7 @@ def test_nsys_that_is_there_or_not(tmp_path):
 
 
 def test_nsys_that_cannot_be_kept_to_itself_has_a_remedy_for_where_it_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys_privacy, "isolation", lambda: nsys_privacy.Isolation((), False, "nsys sees much"))
+    monkeypatch.setattr(nsys_privacy, "isolation", lambda user: nsys_privacy.Isolation((), False, "nsys sees much"))
     for folder, namespaces, words in (("host", FIRST, "sysctl"), ("docker", CONTAINER, "--cap-add SYS_ADMIN")):
         found = machine(tmp_path / folder, namespaces=namespaces)
         write(found.root / ".dockerenv", "")

@@ -99,6 +99,21 @@ def test_who_may_count(tmp_path):
     assert may_count(machine(tmp_path, uid=1000, restricted="0")) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder)", True),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  565.57.01  Thu Oct 10 12:29:05 UTC 2024", True),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024", False),
+        ("NVRM version: told otherwise", True),
+    ],
+)
+def test_perfmon_alone_counts_from_driver_565_on(tmp_path, line, counts):
+    root = machine(tmp_path, uid=1000, effective=1 << 38)
+    (root / "proc/driver/nvidia/version").write_text(line + "\n")
+    assert (may_count(root) is None) == counts
+
+
 def test_sandboxes(tmp_path):
     gvisor = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
     refused = may_count(machine(tmp_path, restricted="0", effective=2**41 - 1, kernel=gvisor))

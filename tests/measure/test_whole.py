@@ -317,6 +317,18 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
     assert notes[1:] == ["under nsys and ncu, code does without LICENCE: reports hold the environment"]
 
 
+def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypatch):
+    installed = fake_ncu(tmp_path / "ncu", "exit 1").installed
+    monkeypatch.setattr("perfci.measure.observe.find_ncu", lambda _: installed)
+    plan = Plan(seed=0, arms=["head"])
+    found = {
+        counters: find_tools(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).faults["ncu"]
+        for counters in (True, False)
+    }
+    assert (found[True].kind, found[False].kind) == ("absent", "forbidden")  # absent: there is no GPU here
+    assert "fork" in found[False].text
+
+
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     absent = Fault(tool="nsys", kind="absent", text="nsys is not installed", remedy="install it")
     tools = Tools(None, Kineto(60.0), None, {"nsys": absent, "ncu": absent.model_copy(update={"tool": "ncu"})})

@@ -275,7 +275,7 @@ MACHINES = {
 def alone(monkeypatch) -> None:
     """Without the nsys of the machine that the tests run on, and what that machine allows."""
     monkeypatch.setattr(nsys_command, "_PLACES", ())
-    monkeypatch.setattr(nsys_privacy, "isolation", lambda: nsys_privacy.Isolation((), True, "nsys runs alone"))
+    monkeypatch.setattr(nsys_privacy, "isolation", lambda user: nsys_privacy.Isolation((), True, "nsys runs alone"))
 
 
 def quiet(monkeypatch) -> None:

@@ -399,23 +399,42 @@ def _raise(error: OSError) -> None:
 
 def _seal(target: Path) -> Snapshot:
     """Give every file its mode and time, and digest all of them."""
-    entries = []
-    for folder, names, files in os.walk(target, onerror=_raise):
-        for path in (Path(folder, name) for name in (*names, *files)):
-            mode = path.lstat().st_mode
-            if stat.S_ISDIR(mode):
-                continue
-            if stat.S_ISLNK(mode):
-                kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
-            else:
-                executable = bool(mode & stat.S_IXUSR)
-                path.chmod(0o755 if executable else 0o644)
-                kind = b"100755" if executable else b"100644"
-                with path.open("rb") as handle:
-                    content = hashlib.file_digest(handle, "sha256").digest()
-            os.utime(path, (MTIME, MTIME), follow_symlinks=False)
-            entries.append((os.fsencode(path.relative_to(target)), kind, content))
+    for path, mode in _files(target):
+        if not stat.S_ISLNK(mode):
+            path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+        os.utime(path, (MTIME, MTIME), follow_symlinks=False)
     digest = hashlib.sha256()
-    for name, kind, content in sorted(entries):
+    entries = sorted(_contents(target))
+    for name, kind, content in entries:
         digest.update(name + b"\0" + kind + b"\0" + content)
     return Snapshot(digest.hexdigest(), len(entries))
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Path below `folder` → what says whether the file or link is still as it is now. Raises MachineError."""
+    with _disk_errors(folder):
+        return {
+            name.decode(errors="backslashreplace"): hashlib.sha256(kind + content).hexdigest()
+            for name, kind, content in _contents(folder)
+        }
+
+
+def _contents(folder: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """(path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
+    for path, mode in _files(folder):
+        if stat.S_ISLNK(mode):
+            kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
+        else:
+            kind = b"100755" if mode & stat.S_IXUSR else b"100644"
+            with path.open("rb") as handle:
+                content = hashlib.file_digest(handle, "sha256").digest()
+        yield os.fsencode(path.relative_to(folder)), kind, content
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """(path, mode) of every file and link below `folder`."""
+    for place, names, files in os.walk(folder, onerror=_raise):
+        for path in (Path(place, name) for name in (*names, *files)):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+                yield path, mode

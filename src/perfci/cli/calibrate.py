@@ -13,8 +13,12 @@ from perfci.cli.progress import Teller
 from perfci.measure import history
 from perfci.measure.calibrate import conclude, policy_text, ready
 from perfci.measure.conductor import Measurement
+from perfci.measure.options import Options
+from perfci.model.calibration import Calibration
+from perfci.model.policy import Policy
 from perfci.render.calibration import print_calibration, render
 from perfci.system.files import write_atomic
+from perfci.system.users import Outputs, find_worker, keep_outputs
 
 FOLDER = "calibration"
 """Within --out, so that the last comparison stays as it is."""
@@ -26,17 +30,8 @@ def calibrate_machine(pairs: int, **asked: Any) -> None:
     options = read_options("compare", **asked)
     options, policy, notes = ready(replace(options, out=options.out / FOLDER), pairs)
     signal.signal(signal.SIGTERM, interrupt)
-    teller = Teller(Console(stderr=True))
-    measurement = Measurement(options, teller)
-    try:
-        results = measurement.measure()
-    finally:
-        teller.stop()
-    write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
-    calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)
-    write_atomic(options.out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
-    write_atomic(options.out / "calibration.md", render(calibration))
-    write_atomic(options.out / "policy.yaml", policy_text(calibration, policy))
+    with keep_outputs(options.out.parent, options.where, find_worker()) as outputs:
+        calibration = _calibrate(options, policy, notes, outputs)
     kept = history.store(calibration)
     if asked["json"]:
         typer.echo(calibration.model_dump_json(indent=1))
@@ -46,6 +41,23 @@ def calibrate_machine(pairs: int, **asked: Any) -> None:
         typer.echo(f"\nFiles in {_short(options.out)}/: {' · '.join(names)}")
         typer.echo(f"Kept for this machine: {' · '.join(map(str, kept))}")
     raise typer.Exit(calibration.exit_code)
+
+
+def _calibrate(options: Options, policy: Policy, notes: list[str], outputs: Outputs) -> Calibration:
+    """Measure and conclude, into the output folder."""
+    teller = Teller(Console(stderr=True))
+    measurement = Measurement(options, teller)
+    try:
+        results = measurement.measure()
+    finally:
+        teller.stop()
+    outputs.require()  # nothing of the code under test runs any more
+    write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
+    calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)
+    write_atomic(options.out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
+    write_atomic(options.out / "calibration.md", render(calibration))
+    write_atomic(options.out / "policy.yaml", policy_text(calibration, policy))
+    return calibration
 
 
 def _short(path: Path) -> Path:

@@ -15,9 +15,11 @@ from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
 from perfci.measure.conductor import Measurement, failed_results
 from perfci.measure.options import OUT, Options
+from perfci.measure.place import prepare_arms
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
 from perfci.model.units import parse_duration
+from perfci.system.users import Outputs, find_worker, keep_outputs
 
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
@@ -46,6 +48,9 @@ class Outcome:
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """One whole job. Ends the process with its exit code."""
     options = read_options(mode, **asked)
+    if options.prepare is not None:
+        prepare(options, options.prepare, Console(stderr=True))
+        raise typer.Exit(0)
     outcome = measure(options, Console(stderr=True))
     tell(outcome.report, options.out, asked["json"])
     if outcome.problem is not None:
@@ -56,6 +61,11 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 def measure(options: Options, console: Console) -> Outcome:
     """Measure, judge, write everything into `options.out`. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
+    with keep_outputs(options.out, options.where, find_worker()) as outputs:
+        return _measure(options, console, outputs)
+
+
+def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
     teller = Teller(console)
     measurement = Measurement(options, teller)
     problem: PerfciError | KeyboardInterrupt | None = None
@@ -68,9 +78,26 @@ def measure(options: Options, console: Console) -> Outcome:
         results, problem = kept, error
     finally:
         teller.stop()
+    outputs.require()  # nothing of the code under test runs any more
     report = judge(results, strict=options.strict)
     write_all(options.out, report, results)
     return Outcome(report, problem)
+
+
+def prepare(options: Options, folder: Path, console: Console) -> None:
+    """Build both arms into `folder`, for `--prepared` to measure them. Raises PerfciError."""
+    signal.signal(signal.SIGTERM, interrupt)
+    teller = Teller(console)
+    try:
+        with keep_outputs(options.out, options.where, find_worker()):
+            arms = prepare_arms(options, folder, teller)
+    finally:
+        teller.stop()
+    for arm in arms:
+        if arm.failure is not None:
+            typer.echo(f"perfci: {arm.failure.text}", err=True)
+    names = " and ".join(arm.name for arm in arms)
+    typer.echo(f"perfci: prepared {names} in {folder}: measure with --prepared {folder}", err=True)
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -88,6 +115,9 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         out = where / OUT
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: is no folder")
+    prepare, prepared = asked.get("prepare"), asked.get("prepared")
+    if prepare and prepared:
+        raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
     return Options(
         mode=mode,
         where=where.resolve(),
@@ -105,6 +135,8 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         lock_clocks=asked.get("lock_clocks"),
         profile=asked.get("profile", False),
         raw=asked.get("raw", False),
+        prepare=prepare.resolve() if prepare else None,
+        prepared=prepared.resolve() if prepared else None,
         wait=duration("--wait", asked["wait"]),
         command=["perfci", *sys.argv[1:]],
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from perfci.evidence import chips
 from perfci.evidence.faults import fault
 from perfci.model.evidence import Fault, FaultKind
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN
 
 _CUDA = {
     (2022, 3): (11, 8),
@@ -34,8 +35,8 @@ _CUDA = {
 _DRIVERS = {12: "525", 13: "580"}
 """CUDA's major version → the oldest driver for it, from the CUDA release notes."""
 
-CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
-"""Bits of capabilities(7) in linux/capability.h."""
+_PERFMON_DRIVER = 565
+"""The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,10 @@ _RUNTIME = "use a machine whose containers run under runc, or go without counter
 def may_count(root: Path = Path("/")) -> Fault | None:
     """Why this process will not be let count, or None where nothing is known against it.
 
-    gVisor has no such interface. Else the driver decides: it asks for CAP_SYS_ADMIN (newer ones for CAP_PERFMON) where
-    its parameter RmProfilingAdminOnly is 1; a root without the capability, as in most containers, is refused. Under
-    WSL a setting of Windows decides, which cannot be seen from here.
+    gVisor has no such interface. Else the driver decides: it asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does)
+    where its parameter RmProfilingAdminOnly is 1; a root without the capability, as in most containers, is refused.
+    Where the code under test runs as another user, ncu gets those of the two that this process has. Under WSL a
+    setting of Windows decides, which cannot be seen from here.
     """
     kernel = _text(root / "proc/version")
     # gVisor tells a bare 4.4.0, where distributions append their build.
@@ -172,7 +174,9 @@ def may_count(root: Path = Path("/")) -> Fault | None:
     if restricted is None or effective is None or restricted[1] == "0":
         return None
     capabilities = int(effective[1], 16)
-    if capabilities >> CAP_SYS_ADMIN & 1 or capabilities >> CAP_PERFMON & 1:
+    version = re.search(r"Kernel Module.*?\s(\d+)\.", _text(root / "proc/driver/nvidia/version"))
+    takes_perfmon = version is None or int(version[1]) >= _PERFMON_DRIVER
+    if capabilities >> CAP_SYS_ADMIN & 1 or (takes_perfmon and capabilities >> CAP_PERFMON & 1):
         return None
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
     who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"

@@ -76,8 +76,10 @@ class Isolation:
 
 
 @functools.cache
-def isolation() -> Isolation:
+def isolation(user: tuple[str, ...] = ()) -> Isolation:
     """The way that works here, tried once: a PID namespace, as root or in a user namespace.
+
+    `user`: what starts a command as whoever nsys is to run as, where that is not this process's user.
 
     The namespace dies with the process that opened it, and everything in it, daemons too.
     """
@@ -90,16 +92,17 @@ def isolation() -> Isolation:
     if unshare is not None:
         for way in ways:
             prefix = (unshare, *way, "--pid", "--fork", "--mount-proc")
-            if _alone(prefix):
+            if _alone((*user, *prefix)):
                 how = "in a user namespace" if "--user" in way else "as root"
                 return Isolation(prefix, True, f"nsys runs in a PID namespace of its own, opened {how}")
     why = "unshare is not installed" if unshare is None else "this user may not open a PID namespace"
-    return Isolation((), False, f"{why}: nsys sees the environments of all processes that /proc shows this user")
+    whose = "of the code under test, whose user it runs as" if user else "of all processes that /proc shows this user"
+    return Isolation((), False, f"{why}: nsys sees the environments {whose}")
 
 
-def isolate(argv: Sequence[str]) -> list[str]:
+def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
     """`argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what holds."""
-    return [*isolation().prefix, *argv]
+    return [*isolation(user).prefix, *argv]
 
 
 def _alone(prefix: Sequence[str]) -> bool:

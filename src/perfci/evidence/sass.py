@@ -19,7 +19,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,8 +131,11 @@ def _holds(path: Path) -> bool:
             return content.find(b".nv_fatbin") >= 0
 
 
-def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
-    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints."""
+def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30, user: Sequence[str] = ()) -> Runner:
+    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints.
+
+    `user`: what starts a command as whoever made the files, where that is not this process's user.
+    """
 
     def run(path: Path) -> Iterator[str]:
         try:
@@ -144,7 +147,7 @@ def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runne
     def dump(path: Path) -> Iterator[str]:
         # It starts nvdisasm, which wheels keep beside it.
         env = {"PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C"}
-        argv = [str(tool), "-sass", "-res-usage", str(path)]
+        argv = [*user, str(tool), "-sass", "-res-usage", str(path)]
         deadline = time.monotonic() + seconds
         try:
             process = subprocess.Popen(
@@ -189,6 +192,7 @@ def _bare(path: Path) -> Iterator[Path]:
             file.seek(at)
             shutil.copyfileobj(file, bare)
             bare.flush()
+            os.fchmod(bare.fileno(), 0o644)
             yield Path(bare.name)
 
 

@@ -9,6 +9,7 @@ from perfci.measure.prepare import ArmWork
 from perfci.model.base import ArmName
 from perfci.model.evidence import Evidence, Fault
 from perfci.model.results import Case
+from perfci.system.users import SAME, Worker
 
 SEARCH_TIME = 20.0
 """Seconds for an interpreter to tell where it looks for modules."""
@@ -19,17 +20,22 @@ MOST_LEFT = 3
 
 
 def read_code(
-    arms: Sequence[ArmWork], cases: Sequence[Case], capability: tuple[int, int] | None, note: Callable[[str], None]
+    arms: Sequence[ArmWork],
+    cases: Sequence[Case],
+    capability: tuple[int, int] | None,
+    note: Callable[[str], None],
+    worker: Worker = SAME,
 ) -> None:
     """Look up the kernels of those `cases` that have a timeline, and no counters in some arm: into `Evidence.code`.
 
-    Both arms are then read, for one to be compared with the other. `capability`: of the GPU; None reads nothing.
+    Both arms are then read, for one to be compared with the other. `capability`: of the GPU; None reads nothing. The
+    arms' folders are taken back from `worker`: nothing of them runs after this.
     """
     lacking = [case for case in cases if any(_uncounted(arm.evidence) for arm in case.arms.values())]
     for arm in arms if capability else ():
         seen = [found for case in lacking if (found := _launching(case, arm.name)) is not None]
         if seen and capability:
-            _read(arm, seen, capability, note)
+            _read(arm, seen, capability, note, worker)
 
 
 def _uncounted(evidence: Evidence | None) -> bool:
@@ -42,19 +48,28 @@ def _launching(case: Case, name: ArmName) -> Evidence | None:
     return found if found is not None and found.trace is not None and found.trace.kernels else None
 
 
-def _read(arm: ArmWork, seen: Sequence[Evidence], capability: tuple[int, int], note: Callable[[str], None]) -> None:
-    caches = [one for one in sorted((arm.folder / "cache").iterdir()) if one.name not in DOWNLOADS]
+def _read(
+    arm: ArmWork,
+    seen: Sequence[Evidence],
+    capability: tuple[int, int],
+    note: Callable[[str], None],
+    worker: Worker,
+) -> None:
+    for folder in (arm.tree, arm.site):
+        worker.seal(folder)
+    worker.reclaim(arm.cache)
+    caches = [one for one in sorted(arm.cache.iterdir()) if one.name not in DOWNLOADS]
     files, left = sass.code_files([arm.tree, arm.site, *caches])
     if not files and not left:
         return  # the arm has built nothing: its kernels are of libraries
-    tool = sass.find(_wheels(arm))
+    tool = sass.find(_wheels(arm, worker))
     if tool is None:
         absent = Fault(tool="cuobjdump", kind="absent", text=sass.ABSENT, remedy=f"{arm.python} {sass.REMEDY}")
         for evidence in seen:
             evidence.faults.append(absent)
         return
     note(f"machine code: {arm.name} · {len(files)} files")
-    found = sass.inspect(files, sass.runner(tool), capability)
+    found = sass.inspect(files, sass.runner(tool, user=worker.prefix()), capability)
     left += found.left
     for evidence in seen:
         kernels = evidence.trace.kernels if evidence.trace else []
@@ -66,11 +81,11 @@ def _read(arm: ArmWork, seen: Sequence[Evidence], capability: tuple[int, int], n
             evidence.faults.append(Fault(tool="cuobjdump", kind="incomplete", text=text[:1000]))
 
 
-def _wheels(arm: ArmWork) -> list[Path]:
+def _wheels(arm: ArmWork, worker: Worker) -> list[Path]:
     """Where the arm's interpreter looks for modules."""
     try:
         asked = subprocess.run(
-            [arm.python, "-c", sass.SEARCH], env=arm.env, cwd=arm.folder, stdin=subprocess.DEVNULL,
+            [*worker.prefix(), arm.python, "-c", sass.SEARCH], env=arm.env, cwd=arm.folder, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=SEARCH_TIME, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

@@ -176,6 +176,7 @@ class Measurement:
         self.results.notes += starved(cases, plan)
         if self.watch is not None:
             self.results.notes += self.watch.notes()
+            self.results.moments = self.watch.moments
         if self.lock is not None:
             self.lock.require()
         self.results.seconds = time.monotonic() - self.started
@@ -335,6 +336,7 @@ class Measurement:
                 case.stopped = "failed"
                 journal.add_failure(case.key, name, reason)
             if outcome.pair:
+                outcome.pair.at = time.time()
                 case.pairs.append(outcome.pair)
                 self.spent.setdefault(case.key, []).append(mark - since)
                 journal.add_pair(case.key, outcome.pair, outcome.samples)

@@ -1,6 +1,7 @@
 """The evidence pass: after timing, profilers look at the cases that need it, arm by arm, one tool at a time."""
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,8 +134,13 @@ def look(
             break
         read: Read[Seen]
         log = fresh_log(bench.logs, f"{tool}-{name}")
-        report = scratch / f"{tool}-{name}-{session}"
-        died, read, whole = _session(bench, name, todo, profiler, report, log, note)
+        folder = scratch / f"{tool}-{name}-{session}"
+        folder.mkdir(exist_ok=True)
+        bench.parent.worker.give(folder)
+        try:
+            died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # what a tool that was killed leaves; the rest goes with scratch
         for dead, fault in died.items():
             found[todo.pop(dead).key] = Look(None, [fault])
         done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}

@@ -1,10 +1,12 @@
 """The machine around a run: the GPU's state along it, its clock held where that is asked for, its ceilings."""
 
 import os
+import time
 from contextlib import ExitStack
 
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.model.base import MachineError, UsageError
+from perfci.model.results import Moment
 from perfci.system.clocks import Lock, locked, parse
 from perfci.system.gpu import Gpu, GpuState, describe
 from perfci.system.process import Arena, Died
@@ -16,6 +18,8 @@ class Watch:
     def __init__(self, place: Place) -> None:
         self.gpu: Gpu | None = None
         self.states: list[GpuState] = []
+        self.moments: list[Moment] = []
+        """The same for the results."""
         self.why = ""
         if "cuda" in place.benches:
             self.gpu, self.why = Gpu.open(place.facts.uuid or 0)
@@ -25,7 +29,11 @@ class Watch:
     def look(self) -> None:
         """Take down the state now."""
         if self.gpu is not None:
-            self.states.append(self.gpu.state(ours=[os.getpid()]))
+            state = self.gpu.state(ours=[os.getpid()])
+            self.states.append(state)
+            clock = None if state.sm_clock is None else state.sm_clock * 1e6
+            told = {"temperature": state.temperature, "sm_clock": clock, "power": state.power}
+            self.moments.append(Moment(at=time.time(), **told))
 
     def notes(self) -> list[str]:
         """What a reader must know of it."""
@@ -48,7 +56,7 @@ def measure_ceilings(place: Place) -> None:
     In a launch that knows nothing of the arms, on the cores that cases run on. Raises MachineError.
     """
     arm = place.arms["head"]
-    folder = arm.tree.parent.parent / "none"
+    folder = place.parent.scratch / "none"
     ceilings = {}
     for device, bench in place.benches.items():
         arena = Arena(folder, folder, [], arm.env, arm.python, bench.threads, bench.cores)

@@ -1,8 +1,10 @@
 """What profilers are asked of a run, and what is said beforehand where they cannot answer."""
 
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,7 +28,15 @@ from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.results import Case
 from perfci.system.gpu import Gpu
+from perfci.system.process import Parent
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
+UNTRUSTED = Fault(
+    tool="ncu",
+    kind="forbidden",
+    text="counters are not read where the code is a fork's, or its author is not known",
+    remedy="have somebody who may write here push it to a branch of this repository",
+)
 KEPT = "profile"
 """Folder below the output folder for what a profile keeps."""
 
@@ -84,16 +94,17 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         keep.folder.mkdir(parents=True)
     faults: dict[Tool, Fault] = {}
     lacking: dict[str, str] = {}
-    timeout = place.limits.timeout
+    timeout, worker = place.limits.timeout, place.parent.worker
     written = frozenset(item for arm in place.arms.values() for item in arm.policy.env.items())
     trace = counters = None
     nsys = find_nsys()
     if isinstance(nsys, Fault):
         faults["nsys"] = nsys
     else:
-        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep)
+        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep, worker=worker)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
-    ncu = may_count() or find_ncu(gpu.cuda() if gpu else "")
+    refused = may_count() if options.counters else UNTRUSTED
+    ncu = refused or find_ncu(gpu.cuda() if gpu else "")
     major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
     capability = (int(major), int(minor)) if int(major) else None
     chip = chip_of(*capability) if capability else None
@@ -107,8 +118,30 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
         sections, seconds = SECTIONS[place.limits.counters], SLOWER * timeout
-        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep)
-    return Tools(trace, Kineto(TRACED * timeout, keep=keep), counters, faults, lacking, capability)
+        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep, worker=worker)
+    return Tools(trace, Kineto(TRACED * timeout, keep=keep, worker=worker), counters, faults, lacking, capability)
+
+
+@contextmanager
+def counting(ordinary: Parent) -> Iterator[Parent]:
+    """The parent of what is counted, and of nothing else.
+
+    Where the code under test runs as another user, it has the capabilities by which the driver lets a user count, as
+    far as this process has them; `ordinary` has none of them.
+    """
+    capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN])
+    if ordinary.worker.ids is None or not capabilities:
+        yield ordinary
+        return
+    with tempfile.TemporaryDirectory(prefix="counting-", dir=ordinary.scratch) as folder:
+        parent = Parent(
+            ordinary.python, Path(folder), ordinary.env, ordinary.memory_limit, forks=False, worker=ordinary.worker,
+            capabilities=capabilities,
+        )  # fmt: skip
+        try:
+            yield parent
+        finally:
+            parent.close()
 
 
 def observe(
@@ -129,26 +162,21 @@ def observe(
     if not traced and not counted:
         return []
     scratch.mkdir(parents=True, exist_ok=True)
+    place.parent.worker.show(scratch)
     for tool in ("nsys", "ncu", "torch.profiler"):
         for stale in place.runner.logs.glob(f"{tool}-*.log"):
             stale.unlink()
     for device, bench in place.benches.items():
         timelines = [case for case in traced if case.device == device and case.origin == "kernel"]
-        counting = [case for case in counted if case.device == device and case.origin == "kernel"]
+        counts = [case for case in counted if case.device == device and case.origin == "kernel"]
         _trace(tools.on(device), bench, list(place.arms), timelines, scratch, note)
-        for name in place.arms:
-            if tools.counters is not None:
-                _keep(tools, counting, name, look(bench, name, counting, tools.counters, scratch, note))
-            else:
-                _keep(
-                    tools, counting, name, {case.key: Look[Counters](None, [tools.faults["ncu"]]) for case in counting}
-                )
+        _count(tools, bench, list(place.arms), counts, scratch, note)
     for command in dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command"):
-        timelines, counting = (
+        timelines, counts = (
             [case for case in some if case.origin == "command" and case.kernel == command] for some in (traced, counted)
         )
-        _look_at(place, tools, command, timelines, counting, scratch, note)
-    read_code(list(place.arms.values()), counted, tools.capability, note)
+        _look_at(place, tools, command, timelines, counts, scratch, note)
+    read_code(list(place.arms.values()), counted, tools.capability, note, place.parent.worker)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
     notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
@@ -185,6 +213,20 @@ def _trace(
         _keep(tools, unseen, name, look(bench, name, unseen, tools.fallback, scratch, note))
 
 
+def _count(
+    tools: Tools, bench: Bench, names: list[ArmName], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
+) -> None:
+    """Counters by ncu."""
+    if tools.counters is None:
+        for name in names:
+            _keep(tools, cases, name, {case.key: Look[Counters](None, [tools.faults["ncu"]]) for case in cases})
+    elif cases:
+        with counting(bench.parent) as parent:
+            for name in names:
+                found = look(replace(bench, parent=parent), name, cases, tools.counters, scratch, note)
+                _keep(tools, cases, name, found)
+
+
 def _look_at(
     place: Place,
     tools: Tools,
@@ -203,10 +245,13 @@ def _look_at(
         note(f"nsys: {name} · {command}")
         tracing = tools.tracing(form, runner.time(form))
         _keep(tools, traced, name, look_whole(runner, name, form, traced, tracing, scratch), reports)
-    for name, form in forms.items() if counted else ():
-        note(f"ncu: {name} · {command}")
-        counting = tools.counting(runner.time(form), kernels)
-        _keep(tools, counted, name, look_whole(runner, name, form, counted, counting, scratch), reports)
+    if not counted:
+        return
+    with counting(runner.parent) as parent:
+        for name, form in forms.items():
+            note(f"ncu: {name} · {command}")
+            tool, own = tools.counting(runner.time(form), kernels), replace(runner, parent=parent)
+            _keep(tools, counted, name, look_whole(own, name, form, counted, tool, scratch), reports)
 
 
 def _seen(case: Case, name: ArmName) -> bool:

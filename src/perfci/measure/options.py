@@ -44,8 +44,14 @@ class Options:
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     profile: bool = False
     """Judge nothing: a few launches, then profilers look at every case, and what they wrote is kept in `out`."""
+    counters: bool = True
+    """Whether ncu may look: reading counters takes rights that code which is not trusted shall not have."""
     raw: bool = False
     """Of a profile, keep the profilers' own reports too."""
+    prepare: Path | None = None
+    """Measure nothing: snapshots and builds into this folder, which is new or empty, to be measured later."""
+    prepared: Path | None = None
+    """Take the arms from this folder, where `prepare` put them: neither git nor a network is needed then."""
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import perfci
+from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load
 from perfci.measure.commands import Runner
 from perfci.measure.options import Options, Progress
@@ -20,6 +21,7 @@ from perfci.model.results import FileFailure
 from perfci.system.facts import free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.process import Arena, Died, Parent
+from perfci.system.users import Worker, find_worker
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that all live launches together may use, where the policy names no limit."""
@@ -43,28 +45,87 @@ class Place:
     seed: int
 
 
-def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
-    """Snapshots, builds, parent and facts. What it opens is closed by `stack`. Raises PerfciError."""
-    sources = find_sources(options)
-    limits = sources.policies[sources.policy_from]
-    seed = limits.seed if options.seed is None else options.seed
+@dataclass(frozen=True)
+class _Built:
+    """Both arms, as far as they build."""
+
+    sources: Sources
+    limits: Policy
+    seed: int
+    arms: Mapping[ArmName, ArmWork]
+    parent: Parent
+
+
+def _open_arms(options: Options, progress: Progress, stack: ExitStack) -> _Built:
+    """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
+    if not options.prepared:
+        sources = find_sources(options)
+    worker = find_worker()
+    worker.adopt()
     for path in sweep_scratch():
         progress.note(f"removed what an earlier run left behind: {path}")
+    scratch = stack.enter_context(make_scratch()).path
+    stack.callback(worker.sweep)
+    arms: Mapping[ArmName, ArmWork] = {}
+    if options.prepared:
+        sources, arms = prepared.load(options, options.prepared, scratch)
+    limits = sources.policies[sources.policy_from]
+    seed = limits.seed if options.seed is None else options.seed
     logs = options.out / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error("made", options.out, error) from None
     write_atomic(options.out / ".gitignore", "*\n")
-    scratch = stack.enter_context(make_scratch()).path
-    arms = materialise(options, sources, scratch, progress, seed)
+    if (above := worker.may_replace(options.out)) is not None:
+        sources.notes.append(
+            f"the code under test ran as a user who may write to {above}: it could change the sources, and replace "
+            f"{options.out.name}: mount {above} read-only, and {options.out.name} on its own"
+        )
+    for arm in arms.values():
+        worker.give(arm.cache)
+        arm.env = environment(arm, limits.threads, seed, build=False)
+    arms = arms or materialise(options, sources, _home(options, scratch, worker), progress, seed)
     first = next(iter(arms.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(arms))
     one_python = len({arm.python for arm in arms.values()}) == 1
     env = environment(first, limits.threads, seed, build=False)
-    parent = Parent(first.python, scratch, env, memory, forks=one_python)
+    parent = Parent(first.python, scratch, env, memory, forks=one_python, worker=worker)
     stack.callback(parent.close)
-    _build(arms, parent, options.out, progress)
+    if not options.prepared:
+        _build(arms, parent, options.out, progress)
+    _require_base(arms, options.out)
+    return _Built(sources, limits, seed, arms, parent)
+
+
+def _home(options: Options, scratch: Path, worker: Worker) -> Path:
+    """The folder that both arms go to. Raises UsageError, MachineError."""
+    home = options.prepare
+    if home is None:
+        return scratch
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if any(home.iterdir()):
+            raise UsageError(f"--prepare {home}: is not empty: name a new folder")
+    except OSError as error:
+        raise disk_error("made", home, error) from None
+    worker.show(home)
+    return home
+
+
+def prepare_arms(options: Options, folder: Path, progress: Progress) -> list[ArmWork]:
+    """Both arms into `folder`, as far as they build, to be measured later. Raises PerfciError."""
+    with ExitStack() as stack:
+        built = _open_arms(options, progress, stack)
+        prepared.write(options, built.sources, built.arms, folder)
+        return list(built.arms.values())
+
+
+def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
+    """Snapshots, builds, parent and facts. What it opens is closed by `stack`. Raises PerfciError."""
+    built = _open_arms(options, progress, stack)
+    sources, limits, seed, arms, parent = built.sources, built.limits, built.seed, built.arms, built.parent
+    logs, scratch = options.out / "logs", parent.scratch
     progress.stage("starting the workers")
     parent.preload()
     facts = _facts(arms["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
@@ -100,19 +161,29 @@ def _cores(threads: int) -> list[int]:
 
 
 def _build(arms: Mapping[ArmName, ArmWork], parent: Parent, out: Path, progress: Progress) -> None:
+    """Each arm's own steps. What stands then is out of reach of the other arm's build, and of all that is measured."""
     for arm in arms.values():
+        parent.worker.show(arm.folder)
+        for folder in (arm.tree, arm.site, arm.cache):
+            parent.worker.give(folder)
         if arm.policy.build:
             progress.stage(f"building {arm.name}")
             build(arm, parent, out)
+        parent.worker.seal(arm.tree)
+        parent.worker.seal(arm.site)
+
+
+def _require_base(arms: Mapping[ArmName, ArmWork], out: Path) -> None:
+    """Raises MachineError where there is nothing to compare with. Where only head fails to build, its cases failed."""
     reasons = [arm.failure for arm in arms.values() if arm.failure]
     if reasons and (next(iter(arms.values())).failure or len(reasons) == len(arms)):
-        # Nothing to compare with. Where only head fails to build, its cases have failed.
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
 def _facts(arm: ArmWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
     """Facts of machine, interpreter and GPU, as a launch outside both arms sees them."""
     nowhere.mkdir()
+    parent.worker.give(nowhere)
     try:
         launch = parent.launch(Arena(nowhere, nowhere, [], arm.env, arm.python, threads), log)
         seen = launch.ask("facts", LOAD_TIMEOUT)

@@ -53,6 +53,11 @@ class ArmWork:
         """`$PERFCI_SITE`: what the build installs."""
         return self.folder / "site"
 
+    @property
+    def cache(self) -> Path:
+        """Caches of compilers and packages."""
+        return self.folder / "cache"
+
     def path(self) -> list[str]:
         """What comes first on `sys.path`: the build, then the policy's folders that exist."""
         folders = [self.tree / entry for entry in self.policy.path]
@@ -74,6 +79,8 @@ class Sources:
     policies: Mapping[ArmName, Policy]
     policy_from: ArmName
     notes: list[str]
+    texts: Mapping[ArmName, str]
+    """The policies as they are written."""
 
 
 def find_sources(options: Options) -> Sources:
@@ -91,17 +98,21 @@ def find_sources(options: Options) -> Sources:
         text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
     if text is None:
         raise UsageError(f"{root / FILE}: there is no policy: write one with `perfci init`")
-    policies: dict[ArmName, Policy] = {"head": parse_policy(_decode(text, FILE))}
+    texts: dict[ArmName, str] = {"head": _decode(text, FILE)}
+    policies: dict[ArmName, Policy] = {"head": parse_policy(texts["head"])}
+    if not policies["head"].suite and not policies["head"].commands:
+        raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: ArmName = "head"
     if base and repo:
-        old = policy_of(repo, base)
+        old = repo.read(base.sha, FILE)
         if old is None:
-            policies["base"] = policies["head"]
+            texts["base"], policies["base"] = texts["head"], policies["head"]
             notes.append(f"base {base.sha[:10]} has no {FILE}: judged by the limits of head")
         else:
-            policies["base"] = old
+            texts["base"] = _decode(old, FILE)
+            policies["base"] = parse_policy(texts["base"], f"{base.sha[:10]}:{FILE}")
             policy_from = "base"
-    return Sources(repo, root, base, head, policies, policy_from, notes)
+    return Sources(repo, root, base, head, policies, policy_from, notes, texts)
 
 
 def policy_of(repo: Repository, commit: Commit) -> Policy | None:
@@ -139,36 +150,37 @@ def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.
 
 
 def materialise(
-    options: Options, sources: Sources, scratch: Path, progress: Progress, seed: int
+    options: Options, sources: Sources, home: Path, progress: Progress, seed: int
 ) -> dict[ArmName, ArmWork]:
-    """Snapshots of both arms under `scratch/base` and `scratch/head`. Raises UsageError, MachineError."""
+    """Snapshots of both arms under `home/base` and `home/head`. Raises UsageError, MachineError."""
     arms: dict[ArmName, ArmWork] = {}
     limits = sources.policies[sources.policy_from]
     names: list[ArmName] = ["base", "head"] if sources.base else ["head"]
     for name in names:
         policy = sources.policies[name]
         python = choose_python(options.python, policy, sources.root, options.own_python)
-        arm = ArmWork(name, Arm(), policy, scratch / name, python)
-        for folder in (arm.tree, arm.site, arm.folder / "cache"):
+        arm = ArmWork(name, Arm(), policy, home / name, python)
+        for folder in (arm.tree, arm.site, arm.cache):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")
-        if name == "base" and sources.base and sources.repo:
-            snapshot = snapshot_commit(sources.repo, sources.base.sha, arm.tree)
-            arm.info = _info(sources.base, snapshot)
-        elif sources.repo and sources.head and options.committed:
-            snapshot = snapshot_commit(sources.repo, sources.head.sha, arm.tree)
-            arm.info = _info(sources.head, snapshot)
-        elif sources.repo:
-            snapshot = snapshot_worktree(sources.repo, arm.tree, exclude=[options.out])
-            arm.info = _info(sources.head, snapshot)
-            arm.info.dirty = sources.repo.is_dirty(exclude=[options.out])
-        else:
-            arm.info = Arm(
-                ref=str(sources.root.name), tree=snapshot_folder(sources.root, arm.tree, [options.out]).digest
-            )
+        arm.info = take_snapshot(name, options, sources, arm.tree)
         arm.env = environment(arm, limits.threads, seed, build=False)
         arms[name] = arm
     return arms
+
+
+def take_snapshot(name: ArmName, options: Options, sources: Sources, target: Path) -> Arm:
+    """The files of one arm into `target`. Raises UsageError, MachineError."""
+    repo, exclude = sources.repo, [options.out, *filter(None, [options.prepare, options.prepared])]
+    if name == "base" and sources.base and repo:
+        return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
+    if repo and sources.head and options.committed:
+        return _info(sources.head, snapshot_commit(repo, sources.head.sha, target))
+    if repo:
+        info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
+        info.dirty = repo.is_dirty(exclude=exclude)
+        return info
+    return Arm(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude).digest)
 
 
 def _info(commit: Commit | None, snapshot: Snapshot) -> Arm:

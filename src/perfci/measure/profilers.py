@@ -15,6 +15,7 @@ from perfci.model.base import DeviceKind
 from perfci.model.evidence import Counters, Fault, Tool, Trace
 from perfci.model.results import Reason
 from perfci.system.process import Exit, Under
+from perfci.system.users import SAME, Worker
 
 EXECUTIONS = 10
 """Of a case under a timeline."""
@@ -58,6 +59,8 @@ class Nsys(Profiler[Trace]):
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
+    worker: Worker = SAME
+    """Who runs what is profiled, and the tool with it."""
     tool: Tool = "nsys"
     executions: int = EXECUTIONS
     window: bool | None = False
@@ -71,7 +74,8 @@ class Nsys(Profiler[Trace]):
             return nsys_privacy.isolate(
                 nsys_command.profile_command(
                     self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
-                )
+                ),
+                self.worker.prefix(),
             )
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +104,7 @@ class Nsys(Profiler[Trace]):
         raw, export = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
         code, killer = (ended.code, ended.signal) if ended else (None, None)
         fault = nsys_command.classify(code, _end_of(log), raw, signal=killer, timed_out=ended is None)
-        if not raw.is_file():
+        if not raw.is_file():  # a link may lead anywhere: nothing is read of it but by the user who may read it
             return Read(general=[fault] if fault else [])
         if (size := raw.stat().st_size) > nsys_command.SIZE:
             raw.unlink()
@@ -109,13 +113,14 @@ class Nsys(Profiler[Trace]):
         try:
             with log.open("ab") as handle:
                 subprocess.run(
-                    nsys_command.export_command(self.installed, raw, export), env=nsys_privacy.environment(os.environ),
-                    stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT, timeout=EXPORT_TIMEOUT,
-                    check=False,
+                    [*self.worker.prefix(), *nsys_command.export_command(self.installed, raw, export)],
+                    env=nsys_privacy.environment(os.environ), cwd=raw.parent, stdin=subprocess.DEVNULL, stdout=handle,
+                    stderr=subprocess.STDOUT, timeout=EXPORT_TIMEOUT, check=False,
                 )  # fmt: skip
         except subprocess.TimeoutExpired:
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
+        self.worker.reclaim(raw.parent)
         found = nsys.read(export, None if self.whole else names)
         refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
         raw.unlink(missing_ok=True)
@@ -136,7 +141,7 @@ class Nsys(Profiler[Trace]):
         scan of its export finds no secret."""
         assert self.keep is not None
         held = nsys_privacy.contains(export, nsys_privacy.secrets(dict(os.environ))) if self.keep.raw else []
-        if self.keep.raw and not held:
+        if self.keep.raw and not held and raw.is_file():
             shutil.copyfile(raw, self.keep.folder / raw.name)
         nsys_privacy.scrub(export)
         refused = perfetto.write(export, self.keep.folder / f"{export.stem}.timeline.json.gz")
@@ -201,6 +206,8 @@ class Ncu(Profiler[Counters]):
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
+    worker: Worker = SAME
+    """Who runs what is profiled, and the tool with it."""
     tool: Tool = "ncu"
     executions: int = 1
     window: bool | None = True
@@ -236,6 +243,7 @@ class Ncu(Profiler[Counters]):
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
         """Read the report; what ncu said goes to the log of the launch."""
+        self.worker.reclaim(report.parent)
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
             with log.open("ab") as handle:
@@ -261,6 +269,8 @@ class Kineto(Profiler[Trace]):
     seconds: float
     device: DeviceKind = "cuda"
     keep: Keep | None = None
+    worker: Worker = SAME
+    """Who runs what is profiled, and the tool with it."""
     tool: Tool = "torch.profiler"
     executions: int = EXECUTIONS
     window: bool | None = None
@@ -278,6 +288,7 @@ class Kineto(Profiler[Trace]):
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
         """Read the trace of each case."""
+        self.worker.reclaim(report.parent)
         read: Read[Trace] = Read()
         for name in names:
             path = Path(f"{report}-{name}.json.gz")

@@ -6,9 +6,11 @@ the conductor, the parent kills what is left.
 
 import contextlib
 import json
+import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -21,6 +23,8 @@ import psutil
 
 from perfci.model.base import MachineError
 from perfci.model.results import Reason
+from perfci.system.files import disk_error
+from perfci.system.users import SAME, Worker
 from perfci.worker.channel import Channel, Garbage, reachable
 
 BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
@@ -99,19 +103,57 @@ def _rss(process: psutil.Process) -> int:
         return 0
 
 
+def _peer(sock: socket.socket) -> int | None:
+    """The process at the other end of a Unix socket; None where the system does not tell (unix(7), SO_PEERCRED)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return None if pid in (0, os.getpid()) else int(pid)  # gVisor names the process that asks
+
+
+def _opened(log: Path) -> int:
+    """A log open for appending. Processes of another user get it so, and need not reach where it lies."""
+    try:
+        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise disk_error("opened", log, error) from None
+
+
+def _greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
+    """A new connection, where process `pid` says at its other end that it is `name`."""
+    if pid is not None and _peer(sock) not in (pid, None):
+        return None  # code under test, in the place of a launch
+    channel = Channel(sock)
+    try:
+        hello = channel.receive(timeout=10)
+    except (TimeoutError, Garbage, OSError):
+        return None
+    return channel if hello is not None and hello.get("hello") == name else None
+
+
 class Parent:
-    """The conductor's side of the common parent."""
+    """The conductor's side of the common parent.
+
+    It runs as `worker`, and what it starts with it, with these `capabilities` and no others where that is another user.
+    """
 
     def __init__(
-        self, python: str, scratch: Path, env: Mapping[str, str], memory_limit: int | None = None, forks: bool = True
+        self,
+        python: str,
+        scratch: Path,
+        env: Mapping[str, str],
+        memory_limit: int | None = None,
+        forks: bool = True,
+        worker: Worker = SAME,
+        capabilities: Sequence[int] = (),
     ) -> None:
+        self.worker = worker
         self.python = python
         self.forks = forks and sys.platform.startswith("linux")
         self.scratch = scratch
         self.env = dict(env)
         self.memory_limit = memory_limit
         self._exits: dict[int, Exit] = {}
-        self._waiting: dict[int | str, Channel] = {}
         self._next = 0
         self.preloaded = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -123,13 +165,15 @@ class Parent:
             raise MachineError(
                 f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path"
             ) from None
+        worker.give(Path(address))
+        worker.show(scratch)
         self._listener.listen(16)
         self.address = address
         log = scratch / "parent.log"
         try:
             with log.open("ab") as handle:
                 self._process = subprocess.Popen(
-                    [python, str(BOOT), "parent", address],
+                    [*worker.prefix(capabilities), python, str(BOOT), "parent", address],
                     env=self.env,
                     cwd=scratch,
                     stdin=subprocess.DEVNULL,
@@ -140,30 +184,31 @@ class Parent:
             raise MachineError(
                 f"{python}: cannot be started ({error.strerror}): name an interpreter with --python"
             ) from None
-        self.control = self._accept("parent", START_TIMEOUT, log)
+        self.control = self._accept("parent", None, START_TIMEOUT, log)
 
-    def _accept(self, name: int | str, timeout: float, log: Path) -> Channel:
+    def _accept(self, name: int | str, pid: int | None, timeout: float, log: Path) -> Channel:
+        """The connection of a process that says it is `name`. Where `pid` is known, no other is believed that."""
         deadline = time.monotonic() + timeout
-        while name not in self._waiting:
+        while True:
             if isinstance(name, int) and name in self._exits:
                 raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
             if name == "parent" and self._process.poll() is not None:
                 tail = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+                who = f", which user {self.worker.ids[0]} may run" if self.worker.ids else ""
                 raise MachineError(
-                    f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer"
+                    f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer{who}"
                 )
             if time.monotonic() > deadline:
                 raise MachineError(f"{self.python}: did not start within {timeout:g} s: is the machine overloaded?")
             watched: list[Any] = [self._listener, *([self.control] if name != "parent" else [])]
             ready = select.select(watched, [], [], 0.1)[0]
             if self._listener in ready:
-                channel = Channel(self._listener.accept()[0])
-                hello = channel.receive(timeout=10)
-                if hello is not None and "hello" in hello:
-                    self._waiting[hello["hello"]] = channel
+                sock = self._listener.accept()[0]
+                if (channel := _greeted(sock, name, pid)) is not None:
+                    return channel
+                sock.close()
             if name != "parent" and self.control in ready:
                 self._pump()
-        return self._waiting.pop(name)
 
     def _pump(self) -> dict[str, Any]:
         """Read one message of the parent; note it when it tells of an exit. Raises MachineError if it is gone."""
@@ -181,11 +226,18 @@ class Parent:
             )
         return message
 
-    def _ask(self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT) -> dict[str, Any]:
+    def _ask(
+        self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT, log: Path | None = None
+    ) -> dict[str, Any]:
+        """Send a request, with its log as an open file, and wait for the message that has a field `answer`."""
+        file = None if log is None else _opened(log)
         try:
-            self.control.send(request)
+            self.control.send(request, file)
         except OSError:
             raise MachineError("the parent of the launches was killed: run again") from None
+        finally:
+            if file is not None:
+                os.close(file)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.control.pending() or select.select([self.control], [], [], 0.5)[0]:
@@ -222,17 +274,18 @@ class Parent:
             "path": list(arena.path),
             "threads": arena.threads,
             "cores": list(arena.cores),
-            "log": str(log),
             "profiled": under is not None,
         }
         if self.forks and under is None:
-            started = self._ask({"op": "fork", **setup}, "started")
+            started = self._ask({"op": "fork", **setup}, "started", log=log)
+            pid = started["pid"]
         else:
             argv = [arena.python, str(BOOT), "launch", json.dumps(setup)]
             argv = argv if under is None else under.command(argv)
             started = self._spawn(ident, argv, env, arena.tree, log, arena.cores)
+            pid = None  # the profiler starts the launch, or a script in the place of an interpreter
         try:
-            return Launch(self, ident, started["pid"], self._accept(ident, START_TIMEOUT, log), log)
+            return Launch(self, ident, started["pid"], self._accept(ident, pid, START_TIMEOUT, log), log)
         except MachineError as error:
             if under is None:
                 raise
@@ -249,10 +302,10 @@ class Parent:
         cores: Sequence[int] = (),
     ) -> dict[str, Any]:
         request = {
-            "op": "spawn", "id": ident, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log),
+            "op": "spawn", "id": ident, "argv": list(argv), "env": dict(env), "cwd": str(cwd),
             "cores": list(cores) or None,
         }  # fmt: skip
-        started = self._ask(request, "started")
+        started = self._ask(request, "started", log=log)
         if started["pid"] is None:
             raise Died(Reason(kind="exit", text=f"cannot be started: {started['error']}"[:500]))
         return started

@@ -24,20 +24,29 @@ class Garbage(Exception):
 class Channel:
     """One end of a conversation. Only the process that made it may speak: a fork of it leaves at once."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, takes_files: bool = False) -> None:
         self._sock = sock
         self._buffer = b""
         self._pid = os.getpid()
+        self._takes_files = takes_files
+        self._files: list[int] = []
 
     def fileno(self) -> int:
         """Descriptor, for select()."""
         return self._sock.fileno()
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one message. Raises OSError when the other side is gone."""
+    def send(self, message: dict[str, Any], file: Optional[int] = None) -> None:
+        """Send one message, with an open file that the other side may use. Raises OSError when it is gone."""
         if os.getpid() != self._pid:
             os._exit(0)  # a child that user code forked came back into our loop: it must not answer
-        self._sock.sendall(json.dumps(message).encode() + b"\n")
+        data = json.dumps(message).encode() + b"\n"
+        if file is not None:
+            data = data[socket.send_fds(self._sock, [data], [file]) :]
+        self._sock.sendall(data)
+
+    def file(self) -> int:
+        """The open file that came with the message just received. Messages that bring one are dealt with in turn."""
+        return self._files.pop(0)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[dict[str, Any]]:
         """The next message, or None at the end of the stream.
@@ -51,7 +60,7 @@ class Channel:
                 if not select.select([self._sock], [], [], max(0.0, left))[0]:
                     raise TimeoutError
             try:
-                chunk = self._sock.recv(1 << 16)
+                chunk = self._receive()
             except ConnectionResetError:
                 chunk = b""
             if not chunk:
@@ -67,6 +76,15 @@ class Channel:
         if not isinstance(message, dict):
             raise Garbage(repr(line[:80]))
         return message
+
+    def _receive(self) -> bytes:
+        if not self._takes_files:
+            return self._sock.recv(1 << 16)  # drops files that come along
+        chunk, files, _, _ = socket.recv_fds(self._sock, 1 << 16, 4)
+        for file in files:
+            os.set_inheritable(file, False)
+        self._files += files
+        return chunk
 
     def pending(self) -> bool:
         """Whether a whole message is already here."""
@@ -91,9 +109,9 @@ def reachable(address: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def connect(address: str) -> Channel:
+def connect(address: str, takes_files: bool = False) -> Channel:
     """Connect to the conductor's socket. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with reachable(address) as name:
         sock.connect(name)
-    return Channel(sock)
+    return Channel(sock, takes_files)

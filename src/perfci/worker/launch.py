@@ -41,8 +41,11 @@ def facade() -> types.ModuleType:
     return module
 
 
-def enter(message: dict[str, Any]) -> None:
-    """Turn this process, just forked, into a launch of one arm. Never returns."""
+def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
+    """Turn this process, just forked or spawned, into a launch of one arm. Never returns.
+
+    `log`: an open file for all output; None where it has it already.
+    """
     from .parent import leash
 
     code = 70  # EX_SOFTWARE: the launch itself broke
@@ -50,11 +53,10 @@ def enter(message: dict[str, Any]) -> None:
         if os.getsid(0) != os.getpid():  # a spawned launch leads a session already
             os.setsid()
         leash(message.get("cores"))
-        null = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(message["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(null, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        if log is not None:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
         if not message.get("profiled"):  # a profiler finds its way into this process by variables of its own
             os.environ.clear()
             os.environ.update(message["env"])

@@ -107,6 +107,7 @@ class Parent:
 
     def fork(self, message: dict[str, Any]) -> None:
         """Start a launch as a fork of this process."""
+        log = self.channel.file()
         start = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -114,14 +115,15 @@ class Parent:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.channel.close()
-            launch.enter(message)
+            launch.enter(message, log)
+        os.close(log)
         self.running[pid] = (message["id"], start)
         self.channel.send({"started": message["id"], "pid": pid})
 
     def spawn(self, message: dict[str, Any]) -> None:
         """Start a program; its output goes to the log."""
         try:
-            with open(message["log"], "ab") as log:
+            with open(self.channel.file(), "ab") as log:
                 start = time.monotonic()
                 process = subprocess.Popen(
                     message["argv"],
@@ -225,6 +227,6 @@ def main(address: str) -> None:
     """Connect to the conductor at `address` and serve it."""
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    channel = connect(address)
+    channel = connect(address, takes_files=True)
     channel.send({"hello": "parent", "pid": os.getpid()})
     Parent(channel).run()

@@ -1,0 +1,135 @@
+"""Arms that were built before, by a call with `Options.prepare`, and what must be the same for them to be measured."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import perfci
+from perfci.arms.git import Commit, Repository
+from perfci.arms.snapshot import file_digests
+from perfci.measure.options import Options
+from perfci.measure.prepare import ArmWork, Sources, choose_python, find_sources, take_snapshot
+from perfci.model.base import ArmName, UsageError
+from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.prepared import Prepared, PreparedArm
+from perfci.model.results import Arm
+from perfci.system.files import one_line, write_atomic
+
+MANIFEST = "prepared.json"
+_AGAIN = "prepare it again"
+
+
+def write(options: Options, sources: Sources, arms: Mapping[ArmName, ArmWork], folder: Path) -> None:
+    """Say in `folder` what was built there. Raises MachineError."""
+    made = Prepared(
+        perfci=perfci.__version__,
+        folder=str(folder),
+        root=str(sources.root),
+        mode=options.mode,
+        ref=options.base,
+        committed=options.committed,
+        pull_request=options.pull_request,
+        policy_from=sources.policy_from,
+        notes=sources.notes,
+        arms={
+            name: PreparedArm(
+                info=arm.info, policy=sources.texts[name], python=arm.python, files=_files(arm), failure=arm.failure
+            )
+            for name, arm in arms.items()
+        },
+    )
+    write_atomic(folder / MANIFEST, made.model_dump_json(indent=1) + "\n")
+
+
+def _files(arm: ArmWork) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for folder in (arm.tree, arm.site):
+        found |= {f"{folder.name}/{path}": digest for path, digest in file_digests(folder).items()}
+    return found
+
+
+def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[ArmName, ArmWork]]:
+    """The arms of `folder`, if they are what `options` ask for and the repository, where it is here, still holds.
+
+    Raises UsageError.
+    """
+    made = _read(folder / MANIFEST)
+    for what, then, now in _claims(options, made, folder):
+        _require(folder, what, then, now)
+    sources = Sources(
+        repo=None,
+        root=Path(made.root),
+        base=_commit(made.arms["base"].info) if "base" in made.arms else None,
+        head=_commit(made.arms["head"].info),
+        policies={name: parse_policy(arm.policy) for name, arm in made.arms.items()},
+        policy_from=made.policy_from,
+        notes=list(made.notes),
+        texts={name: arm.policy for name, arm in made.arms.items()},
+    )
+    arms: dict[ArmName, ArmWork] = {}
+    for name, one in made.arms.items():
+        arm = ArmWork(name, one.info, sources.policies[name], folder / name, one.python, failure=one.failure)
+        python = choose_python(options.python, arm.policy, sources.root, options.own_python)
+        _require(folder, f"the interpreter of {name}", one.python, python)
+        found = _files(arm)  # what is new came as the arm was measured before
+        for path, digest in one.files.items():
+            _require(folder, f"{name}/{one_line(path)}", digest, found.get(path))
+        arms[name] = arm
+    _require_sources(options, made, folder, scratch)
+    return sources, arms
+
+
+def _read(path: Path) -> Prepared:
+    """The document. Raises UsageError for one that another user could have written."""
+    try:
+        info = path.lstat()
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{one_line(path)}: cannot be read ({error.strerror}): prepare with --prepare first") from None
+    if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        raise UsageError(f"{one_line(path)}: others than this user may have written it: {_AGAIN}, as the same user")
+    try:
+        return Prepared.model_validate_json(text)
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"])) or "its text"
+        raise UsageError(f"{one_line(path)}: is not of this perfci ({field}): {_AGAIN}") from None
+
+
+def _claims(options: Options, made: Prepared, folder: Path) -> list[tuple[str, object, object]]:
+    """(what, as it was prepared, as it is now)."""
+    return [
+        ("perfci's version", made.perfci, perfci.__version__),
+        ("its folder", made.folder, str(folder)),
+        ("the command (run or compare)", made.mode, options.mode),
+        ("--base", made.ref, options.base),
+        ("--committed", made.committed, options.committed),
+        ("the pull request", made.pull_request, options.pull_request),
+        ("the set of arms", sorted(made.arms), ["base", "head"] if made.mode == "compare" else ["head"]),
+    ]
+
+
+def _require_sources(options: Options, made: Prepared, folder: Path, scratch: Path) -> None:
+    """Raise UsageError where the repository is here and holds other commits, policies or files than were prepared."""
+    repo = Repository.find(options.where)
+    if repo is None and (made.arms["head"].info.commit or not (options.where / FILE).is_file()):
+        return  # it is not here: what was prepared is all there is
+    sources = find_sources(options)
+    for name, arm in made.arms.items():
+        commit = sources.base if name == "base" else sources.head
+        _require(folder, f"the commit of {name}", arm.info.commit, commit.sha if commit else None)
+        _require(folder, f"the policy of {name}", arm.policy, sources.texts.get(name))
+    if not options.committed:
+        now = take_snapshot("head", options, sources, scratch / "now")
+        _require(folder, "the working tree", made.arms["head"].info.tree, now.tree)
+
+
+def _commit(info: Arm) -> Commit | None:
+    return Commit(info.ref, info.commit, info.subject) if info.commit else None
+
+
+def _require(folder: Path, what: str, then: object, now: object) -> None:
+    if then != now:
+        raise UsageError(f"{one_line(folder)}: {what} has changed since it was prepared: {_AGAIN}")

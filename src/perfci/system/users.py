@@ -1,0 +1,310 @@
+"""The user that the code under test runs as, where that is not the user of this process.
+
+`PERFCI_WORKER=UID:GID` names it; the container image sets it. The conductor then stays root, and whatever runs code of
+the arms (builds, the common parent, launches, profilers) is started behind setpriv(1): another user, no capability, and
+no way to gain one. What that user must write is given to it, and taken back before it is read.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from perfci.model.base import MachineError, UsageError
+from perfci.system.files import disk_error, one_line
+
+VARIABLE = "PERFCI_WORKER"
+CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
+"""Bits of capabilities(7) in linux/capability.h."""
+_NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}
+"""Bits of the capabilities without which no other user can be run, given files, or be ended."""
+_LARGEST = 2**32 - 2
+"""Of a user's or group's number; the one above means `none` (chown(2))."""
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Who runs the code under test. Without `ids` it is the user of this process, and every method does nothing."""
+
+    ids: tuple[int, int] | None = None
+    """User and group."""
+    setpriv: str = ""
+    """Path of setpriv(1)."""
+
+    def prefix(self, capabilities: Sequence[int] = ()) -> tuple[str, ...]:
+        """What stands before a command line, for it to run as this user with these `capabilities` and no others."""
+        if self.ids is None:
+            return ()
+        kept = ",".join(["-all", *(f"+cap_{number}" for number in capabilities)])
+        user, group = self.ids
+        return (
+            self.setpriv, "--reuid", str(user), "--regid", str(group), "--clear-groups", "--inh-caps", kept,
+            "--ambient-caps", kept, "--bounding-set", kept, "--no-new-privs", "--",
+        )  # fmt: skip
+
+    def show(self, folder: Path) -> None:
+        """Make a folder ours, for the user to pass through and not to list or change. Raises MachineError."""
+        if self.ids is not None:
+            with _disk_errors(folder):
+                os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
+                folder.chmod(0o711)
+
+    def give(self, path: Path) -> None:
+        """Make a file that this process made the user's, or a folder with all in it. Raises MachineError."""
+        if self.ids is None:
+            return
+        with _disk_errors(path):
+            os.chown(path, *self.ids, follow_symlinks=False)
+            for name, folder, _ in _below(path):
+                os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
+
+    def seal(self, folder: Path) -> None:
+        """Take back a folder: the user reads all that is in it, may add to it, and can change nothing of it.
+
+        Raises MachineError.
+        """
+        if self.ids is None:
+            return
+        with _disk_errors(folder):
+            _hold(folder)
+            for name, inside, info in _below(folder):
+                # Nobody else changes the folder that this lies in any more, so the name stays with the file.
+                if stat.S_ISDIR(info.st_mode):
+                    _hold(name, inside)
+                elif info.st_uid == self.ids[0]:
+                    if info.st_nlink > 1 and stat.S_ISREG(info.st_mode):
+                        _copy_in_place(name, inside)  # its other names may lie outside
+                    os.chown(name, os.geteuid(), self.ids[1], dir_fd=inside, follow_symlinks=False)
+                    if stat.S_ISREG(info.st_mode):
+                        mode = 0o755 if info.st_mode & stat.S_IXUSR else 0o644
+                        os.chmod(name, mode, dir_fd=inside)
+            for name, inside, info in _below(folder):
+                if stat.S_ISDIR(info.st_mode):
+                    os.chown(name, os.geteuid(), self.ids[1], dir_fd=inside)
+                    os.chmod(name, 0o1775, dir_fd=inside)
+            os.chown(folder, os.geteuid(), self.ids[1])
+            folder.chmod(0o1775)
+
+    def reclaim(self, folder: Path) -> None:
+        """Take back a folder to read what the user wrote there: afterwards it holds folders and ordinary files only.
+
+        Links, files of several names, pipes and the like are removed: what they lead to is not what the user wrote.
+        Raises MachineError.
+        """
+        if self.ids is None:
+            return
+        with _disk_errors(folder):
+            _hold(folder)
+            for name, inside, info in _below(folder):
+                if stat.S_ISDIR(info.st_mode):
+                    _hold(name, inside)
+                elif stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
+                    os.chown(name, os.geteuid(), os.getegid(), dir_fd=inside)
+                    os.chmod(name, 0o644, dir_fd=inside)
+                else:
+                    os.unlink(name, dir_fd=inside)
+
+    def adopt(self) -> None:
+        """Become the one to whom orphans fall, so that none of the user's processes gets away from `sweep`."""
+        if self.ids is not None:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def sweep(self) -> None:
+        """Kill what is left of the user's processes below this one."""
+        for _ in range(200) if self.ids is not None else ():
+            left = [one for one in psutil.Process().children(recursive=True) if self._is_own(one)]
+            if not left:
+                return
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            for process in left:
+                with suppress(ChildProcessError):  # an orphan of another process, until that is gone
+                    os.waitpid(process.pid, os.WNOHANG)
+            psutil.wait_procs(left, timeout=0.01)
+
+    def _is_own(self, process: psutil.Process) -> bool:
+        try:
+            return self.ids is not None and process.uids().real == self.ids[0]
+        except psutil.NoSuchProcess:
+            return False
+
+    def may_replace(self, path: Path) -> Path | None:
+        """The folder above `path` in which the user can put something else in the place of what leads to `path`."""
+        if self.ids is None:
+            return None
+        for inner, folder in zip((path, *path.parents), path.parents, strict=False):
+            info = folder.stat()
+            own = info.st_uid == self.ids[0]
+            writes = (
+                (own and info.st_mode & stat.S_IWUSR)
+                or (info.st_gid == self.ids[1] and info.st_mode & stat.S_IWGRP)
+                or info.st_mode & stat.S_IWOTH
+            )
+            kept = info.st_mode & stat.S_ISVTX and not own and inner.lstat().st_uid != self.ids[0]
+            if writes and not kept and not os.path.ismount(inner) and not os.statvfs(folder).f_flag & os.ST_RDONLY:
+                return folder
+        return None
+
+
+SAME = Worker()
+"""The user of this process."""
+
+
+def find_worker(env: Mapping[str, str] = os.environ) -> Worker:
+    """Who `PERFCI_WORKER` says runs the code under test; the user of this process where it is not set.
+
+    Raises UsageError for what is no user, MachineError where this process may not run anything as another.
+    """
+    text = env.get(VARIABLE)
+    if text is None:
+        return SAME
+    match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
+    user, group = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 0 < user <= _LARGEST or group > _LARGEST:
+        raise UsageError(f"{VARIABLE}={one_line(text)[:80]}: is no user to run code as: write UID:GID, not root's")
+    lacking = [name for bit, name in _NEEDED.items() if bit not in held(list(_NEEDED))]
+    if lacking:
+        raise MachineError(
+            f"{VARIABLE}={text}: this process may not run code as another user: "
+            f"start it as root with the capabilities {', '.join(lacking)}, or unset {VARIABLE}"
+        )
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise MachineError(f"{VARIABLE}={text}: setpriv is not on PATH: install util-linux, or unset {VARIABLE}")
+    return Worker((user, group), setpriv)
+
+
+def held(capabilities: Sequence[int]) -> list[int]:
+    """Those of `capabilities` that this process has in effect; none where there is no /proc."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return []
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    bits = int(effective[1], 16) if effective else 0
+    return [number for number in capabilities if bits >> number & 1]
+
+
+class Outputs:
+    """The folder that results go to, held by this process while code of another user runs."""
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self.folder = folder
+        self._descriptor = descriptor
+
+    def require(self) -> None:
+        """Raise MachineError where something else has been put in the folder's place."""
+        try:
+            same = self._descriptor < 0 or os.path.samestat(os.fstat(self._descriptor), self.folder.lstat())
+        except OSError:
+            same = False
+        if not same:
+            raise MachineError(
+                f"{one_line(self.folder)}: the code under test has put something else in its place: "
+                "mount the sources read-only, and this folder on its own"
+            )
+
+
+@contextmanager
+def keep_outputs(folder: Path, sources: Path, worker: Worker) -> Iterator[Outputs]:
+    """Make `folder` and hold it against `worker`; in the end, however that comes, it belongs to the owner of `sources`.
+
+    Does nothing where the code under test runs as this process's user. Raises MachineError.
+    """
+    if worker.ids is None:
+        yield Outputs(folder, -1)
+        return
+    made = folder
+    while not made.parent.exists():
+        made = made.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error("made", folder, error) from None
+    with _disk_errors(folder):
+        owner = sources.stat()
+        _own(folder, os.geteuid(), os.getegid(), 0o7755)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    outputs = Outputs(folder, descriptor)
+    try:
+        yield outputs
+    finally:
+        try:
+            outputs.require()
+            with _disk_errors(folder):
+                _own(made, owner.st_uid, owner.st_gid, 0o7777)
+        finally:
+            os.close(descriptor)
+
+
+def _own(top: Path, user: int, group: int, mask: int) -> None:
+    """Give `top` and all below it to a user, with no bit of the mode that is not in `mask`. Links are not followed,
+    and files of several names left alone."""
+    os.chown(top, user, group, follow_symlinks=False)
+    top.chmod(stat.S_IMODE(top.lstat().st_mode) & mask)
+    for name, folder, info in _below(top):
+        if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+            continue
+        os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISLNK(info.st_mode):
+            os.chmod(name, stat.S_IMODE(info.st_mode) & mask, dir_fd=folder)
+
+
+def _hold(name: "str | Path", inside: int | None = None) -> None:
+    """Make a folder ours alone to change."""
+    os.chown(name, os.geteuid(), os.getegid(), dir_fd=inside, follow_symlinks=False)
+    os.chmod(name, 0o755, dir_fd=inside)
+
+
+def _copy_in_place(name: str, inside: int) -> None:
+    """Give a file of several names an inode of its own."""
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inside)
+    with os.fdopen(source, "rb") as old:
+        os.unlink(name, dir_fd=inside)
+        info = os.fstat(source)
+        new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+        with os.fdopen(new, "wb") as copy:
+            shutil.copyfileobj(old, copy)
+        os.utime(name, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=inside)
+
+
+def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
+    """(name, descriptor of the folder that it lies in, facts) of everything below `top`, folders before what they hold.
+
+    A folder is looked into after the caller has dealt with it. Links are not followed.
+    """
+    if not stat.S_ISDIR(top.lstat().st_mode):
+        return
+    for _, folders, files, descriptor in os.fwalk(top, onerror=_raise, follow_symlinks=False):
+        real = []
+        for name in (*folders, *files):
+            try:
+                info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # its owner has just removed it
+            if stat.S_ISDIR(info.st_mode):
+                real.append(name)
+            yield name, descriptor, info
+        folders[:] = real
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise disk_error("given to another user", path, error) from None

@@ -1,0 +1,450 @@
+"""Code under test as another user than the conductor, and arms that are built before they are measured."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfci.evidence import sass
+from perfci.evidence.ncu_command import Ncu as InstalledNcu
+from perfci.evidence.nsys_command import Nsys as InstalledNsys
+from perfci.measure.observe import counting
+from perfci.measure.profilers import Keep, Kineto, Ncu, Nsys
+from perfci.system import users
+from perfci.system.process import Died, Exit, Parent
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
+
+from .conftest import PLAIN_PYTHON, Repo, adding
+
+UID = GID = 12345
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+ROOT = os.geteuid() == 0 and len(held(list(users._NEEDED))) == len(users._NEEDED) and shutil.which("setpriv")
+# Only root may run code as another user, and that one needs an interpreter that all may use; the image has both.
+as_root = pytest.mark.skipif(
+    not (ROOT and PYTHON), reason="needs root with its capabilities, setpriv, and a python3 of the system"
+)
+CANARY = "canary-7f3a91c2"
+
+
+@pytest.fixture
+def two_users():
+    """A repository that other users reach, and the environment in which perfci runs its code as another."""
+    folder = Path(tempfile.mkdtemp(prefix="two-"))
+    folder.chmod(0o755)
+    for name in ("t", "home"):
+        (folder / name).mkdir()
+    (folder / "t").chmod(0o1777)
+    os.chown(folder / "home", UID, GID)
+    env = {
+        **os.environ, "TMPDIR": str(folder / "t"), "HOME": str(folder / "home"), "COLUMNS": "160", "NO_COLOR": "1",
+        "PERFCI_WORKER": f"{UID}:{GID}", "A_CANARY": CANARY,
+    }  # fmt: skip
+    yield Repo(folder / "repo", env)
+    shutil.rmtree(folder)
+
+
+def policy(repo: Repo, text: str = "", python: str | None = PYTHON) -> None:
+    lines = f"version: 1\nsuite: [kernels/*.py]\npython: {python}\ndevices: [cpu]\nbudget: 20s\n"
+    repo.write("perfci.yaml", lines + "limits: [{cases: '*', metric: time, regression: 50%}]\n" + text)
+
+
+def logged(repo: Repo, name: str) -> str:
+    return (repo.root / "perfci-out" / "logs" / name).read_text(errors="replace")
+
+
+def living() -> list[int]:
+    return [one.pid for one in psutil.process_iter(["uids"]) if one.info["uids"] and one.info["uids"].real == UID]
+
+
+COMMAND = """
+commands:
+  - {name: counts, run: 'id -u; echo "{\\"metric\\": \\"time\\", \\"value\\": 0.01, \\"unit\\": \\"s\\"}" > "$PERFCI_METRICS"', reads: perfci}
+build: id -u; echo built > "$PERFCI_SITE/built"; echo more > in-tree
+"""
+
+
+@as_root
+def test_a_comparison_ends_as_it_does_with_one_user(two_users: Repo) -> None:
+    repo = two_users
+    policy(repo, COMMAND)
+    repo.write("kernels/adding.py", adding() + "import os\nprint('user', os.getuid(), open('in-tree').read())\n")
+    repo.commit()
+    repo.write("kernels/adding.py", (repo.root / "kernels" / "adding.py").read_text() + "# another\n")
+    os.chown(repo.root, 4321, 4322)
+    other = repo.perfci("compare", "--base", "HEAD", "--quick")
+    assert other.code == 0, other.out + other.err
+    assert {row["case"]: row["class"] for row in other.report["rows"]} == {"adding": "unchanged", "counts": "unchanged"}
+    assert re.findall(r"(?m)^user (\d+) more", logged(repo, "head.log")), "it was imported from its own tree"
+    for log in ("base.log", "head.log", "build-base.log", "build-head.log"):
+        assert re.findall(r"(?m)^(?:user )?(\d+)\b", logged(repo, log)), log
+        assert set(re.findall(r"(?m)^(?:user )?(\d+)\b", logged(repo, log))) == {str(UID)}
+    for path in [repo.root / "perfci-out", *(repo.root / "perfci-out").rglob("*")]:
+        assert (path.lstat().st_uid, path.lstat().st_gid) == (4321, 4322), path
+    assert list((repo.root.parent / "t").glob("perfci-[0-9]*")) == []
+    assert not any("ran as a user who may write" in note for note in other.report["notes"])
+    del repo.env["PERFCI_WORKER"]
+    one = repo.perfci("compare", "--base", "HEAD", "--quick")
+    assert (one.code, one.report["verdict"]) == (other.code, other.report["verdict"]), one.out + one.err
+
+
+HOSTILE = """
+import glob, os, subprocess, sys
+def attempt(name, do):
+    try:
+        found = do()
+    except OSError as error:
+        print("ATTACK", name, "refused:", error.strerror, flush=True)
+    else:
+        print("ATTACK", name, "WORKED" if found is not False else "found nothing", flush=True)
+def append(path):
+    with open(path, "a") as file:
+        file.write("bad")
+def read(pattern):
+    told = b"".join(open(path, "rb").read() for path in glob.glob(pattern) if readable(path))
+    return b"{canary}" in told
+def readable(path):
+    return os.access(path, os.R_OK)
+conductor = int(open("/proc/%d/stat" % os.getppid()).read().rsplit(")", 1)[1].split()[1])
+attempt("environ", lambda: open("/proc/%d/environ" % conductor).read())
+attempt("memory", lambda: open("/proc/%d/mem" % conductor, "rb"))
+attempt("descriptors", lambda: os.listdir("/proc/%d/fd" % conductor))
+attempt("any environ", lambda: read("/proc/[0-9]*/environ"))
+attempt("kill", lambda: os.kill(conductor, 9))
+for name in ("journal.jsonl", "results.json", ".gitignore", "logs/base.log"):
+    attempt(name, lambda: append("{out}/" + name))
+attempt("plant a log", lambda: os.symlink("{out}/journal.jsonl", "{out}/logs/nsys-head-0.log"))
+attempt("move outputs", lambda: os.rename("{out}", "{out}-gone"))
+attempt("sources", lambda: append("{root}/kernels/adding.py"))
+base = os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), "base")
+attempt("base's kernel", lambda: append(base + "/tree/kernels/adding.py"))
+attempt("base's build", lambda: append(base + "/site/built"))
+attempt("base's tree", lambda: os.rename(base + "/tree/kernels", base + "/tree/elsewhere"))
+attempt("base's folder", lambda: os.rename(base + "/tree", base + "/elsewhere"))
+attempt("its own kernel", lambda: append("kernels/adding.py"))
+import socket
+held = []
+def impersonate():
+    # of every launch to come it says that it is this process
+    for number in range(1, 200):
+        held.append(socket.socket(socket.AF_UNIX))
+        held[-1].setblocking(False)
+        held[-1].connect(os.path.dirname(base) + "/s")
+        held[-1].sendall(b'{"hello": %d}\\n' % number)
+attempt("impersonate", impersonate)
+attempt("socket folder", lambda: os.listdir(os.path.dirname(base)))
+if os.fork() == 0:
+    import ctypes, time
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+        time.sleep(600)
+    os._exit(0)
+"""
+
+
+@as_root
+def test_hostile_code_reads_nothing_changes_nothing_and_leaves_nothing(two_users: Repo) -> None:
+    repo = two_users
+    secret = repo.root.parent / "secret"
+    secret.write_text('{"metric": "time", "value": 0.001, "unit": "s"}\n')
+    secret.chmod(0o600)
+    line = '{\\"metric\\": \\"time\\", \\"value\\": 0.01, \\"unit\\": \\"s\\"}'
+    command = "commands: [{{name: counts, run: '{}', reads: perfci}}]\nbuild: echo built > \"$PERFCI_SITE/built\"\n"
+    policy(repo, command.format(f'echo "{line}" > "$PERFCI_METRICS"'))
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    before = (repo.root / "perfci.yaml").read_text()
+    out = repo.root / "perfci-out"
+    hostile = HOSTILE.replace("{out}", str(out)).replace("{root}", str(repo.root)).replace("{canary}", CANARY)
+    (repo.root / "kernels" / "adding.py").write_text(adding() + hostile)
+    policy(repo, command.format(f'ln -s {secret} "$PERFCI_METRICS"'))
+    assert before != (repo.root / "perfci.yaml").read_text()
+    run = repo.perfci("compare", "--base", "HEAD", "--quick")
+    said = re.findall(r"(?m)^ATTACK .*$", logged(repo, "head.log"))
+    assert len(set(said)) >= 15, logged(repo, "head.log")
+    assert [line for line in said if "WORKED" in line and "impersonate" not in line] == []
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "unchanged", "counts": "failed"}
+    assert "no such file" in run.reasons()["counts"], "the link was not followed"
+    assert living() == []
+    assert CANARY not in "".join(path.read_text(errors="replace") for path in out.rglob("*") if path.is_file())
+    assert secret.stat().st_uid == 0
+
+
+@as_root
+@pytest.mark.parametrize("tool", ["nsys", "ncu", "torch.profiler"])
+def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, tool: str) -> None:
+    """Neither is what it leads to read, nor kept, nor written to; the export runs as the user, too."""
+    secret, report = two_users.root.parent / "secret", two_users.root.parent / "report" / "r"
+    secret.write_text(f"==ERROR== {CANARY}\n")
+    secret.chmod(0o600)
+    worker = find_worker(two_users.env)
+    report.parent.mkdir()
+    for suffix in (".nsys-rep", ".sqlite", ".log", ".ncu-rep", "-case.json.gz"):
+        Path(f"{report}{suffix}").symlink_to(secret)
+    worker.give(report.parent)
+    exports = two_users.root / "nsys"
+    exports.write_text(f'#!/bin/sh\nid -u > {report.parent}/who\nfor last; do :; done\ncat "$last" > {report}.copy\n')
+    exports.chmod(0o755)
+    keep = Keep(tmp_path, raw=True)
+    profilers = {
+        "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset(), frozenset()), 1.0, keep=keep, worker=worker),
+        "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), "", (), (), 1.0, keep=keep, worker=worker),
+        "torch.profiler": Kineto(1.0, keep=keep, worker=worker),
+    }
+    log = tmp_path / "log"
+    log.touch()
+    found = profilers[tool].read(report, ["case"], Exit(0, None, 1.0), log)
+    assert not found.seen
+    assert found.general or found.faults["case"]
+    assert CANARY not in log.read_text() + repr(found)
+    assert {path.name for path in tmp_path.iterdir()} == {"log"}
+    assert secret.read_text() == f"==ERROR== {CANARY}\n"
+    if tool == "nsys":
+        assert (report.parent / "who").read_text() == f"{UID}\n"
+        assert "Permission denied" in log.read_text()
+
+
+@as_root
+def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
+    worker, folder = find_worker(two_users.env), two_users.root / "cache"
+    (folder / "triton").mkdir(parents=True)
+    worker.give(folder)
+    subprocess.run(
+        [*worker.prefix(), "sh", "-c", "printf 0123ELF > triton/a.cubin; ln -s /etc/shadow b.cubin; ln -s / up"],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    worker.reclaim(folder)
+    files, left = sass.code_files([folder])
+    assert ([str(path.relative_to(folder)) for path in files], left) == (["triton/a.cubin"], [])
+    tool = two_users.root / "cuobjdump"
+    tool.write_text('#!/bin/sh\nid -u; cat "$3"\n')
+    tool.chmod(0o755)
+    assert list(sass.runner(tool, user=worker.prefix())(files[0])) == [str(UID), "0123ELF"]
+
+
+@as_root
+def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp_path: Path) -> None:
+    asked = [number for number in (CAP_PERFMON, CAP_SYS_ADMIN) if held([number])]
+    if not asked:
+        pytest.skip("this root has no capability to hand on")  # as in most containers
+    scratch = two_users.root / "s"
+    scratch.mkdir()
+    ordinary = Parent(str(PYTHON), scratch, {}, worker=find_worker(two_users.env))
+    try:
+        told = {}
+        with counting(ordinary) as other:
+            for name, parent in (("ordinary", ordinary), ("counting", other)):
+                log = tmp_path / name
+                parent.execute(["/bin/cat", "/proc/self/status"], env={}, cwd=scratch, log=log, timeout=20)
+                told[name] = re.findall(r"Uid:\s*(\d+)|CapEff:\s*(\w+)|CapBnd:\s*(\w+)", log.read_text())
+        left = [one for one in psutil.Process().children() if one.is_running() and one.status() != "zombie"]
+        assert len(left) == 1, "the parent that counts is gone"
+    finally:
+        ordinary.close()
+    bits = f"{sum(1 << number for number in asked):016x}"
+    assert told["ordinary"] == [(str(UID), "", ""), ("", "0" * 16, ""), ("", "", "0" * 16)]
+    assert told["counting"] == [(str(UID), "", ""), ("", bits, ""), ("", "", bits)]
+
+
+@as_root
+def test_memory_of_the_other_user_is_limited(two_users: Repo, tmp_path: Path) -> None:
+    scratch = two_users.root / "s"
+    scratch.mkdir()
+    parent = Parent(str(PYTHON), scratch, {}, memory_limit=100 * 2**20, worker=find_worker(two_users.env))
+    try:
+        with pytest.raises(Died, match="GiB of memory, more than"):
+            parent.execute(
+                [str(PYTHON), "-c", "import time; held = bytearray(b'x' * (300 << 20)); time.sleep(60)"],
+                env={}, cwd=scratch, log=tmp_path / "log", timeout=50,
+            )  # fmt: skip
+        assert [one for one in living() if one != parent._process.pid] == []
+    finally:
+        parent.close()
+
+
+@as_root
+def test_code_that_kills_what_started_it_gets_away_with_nothing(two_users: Repo) -> None:
+    repo = two_users
+    policy(repo)
+    escape = """
+import ctypes, os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    time.sleep(600)
+time.sleep(0.2)
+os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(600)
+"""
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    (repo.root / "kernels" / "adding.py").write_text(escape)
+    run = repo.perfci("compare", "--base", "HEAD", "--quick")
+    assert run.code == 3, run.out + run.err
+    assert "the parent of the launches was killed" in run.err
+    assert living() == []
+
+
+@as_root
+def test_who_owns_the_sources_is_told_of(two_users: Repo) -> None:
+    """Where the sources can be written by the code under test, the report says so; replaced outputs are found out."""
+    repo = two_users
+    policy(repo)
+    swap = f"""
+import os
+if os.path.isdir("{repo.root}/perfci-out/logs"):
+    os.rename("{repo.root}/perfci-out", "{repo.root}/gone")
+    os.mkdir("{repo.root}/perfci-out")
+"""
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    os.chown(repo.root, UID, GID)
+    run = repo.perfci("run", "--quick")
+    assert run.code == 0, run.out + run.err
+    assert any(f"ran as a user who may write to {repo.root}" in note for note in run.report["notes"])
+    (repo.root / "kernels" / "adding.py").write_text(adding() + swap)
+    run = repo.perfci("run", "--quick")
+    assert run.code == 3, run.out + run.err
+    assert "something else in its place" in run.err
+    assert not (repo.root / "perfci-out" / "report.json").exists()
+
+
+EXTENSION = """
+#include <Python.h>
+static PyObject *total(PyObject *self, PyObject *n) {
+    double sum = 0; long last = PyLong_AsLong(n);
+    for (long i = 0; i < last; i++) sum += i * 0.5;
+    return PyFloat_FromDouble(sum);
+}
+static PyMethodDef methods[] = {{"total", total, METH_O, ""}, {0}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "fast", "", -1, methods};
+PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
+"""
+BUILD = """
+import os, subprocess, sysconfig
+include, site = sysconfig.get_paths()["include"], os.environ["PERFCI_SITE"]
+subprocess.check_call(["cc", "-O1", "-shared", "-fPIC", "-I" + include, "fast.c", "-o", site + "/fast.so"])
+"""
+CALLS = """
+import perfci
+import fast
+
+@perfci.kernel(devices=["cpu"])
+def totals(bench):
+    bench.reference(lambda: 0.25 * 200_000 * 199_999, rtol=1e-9, atol=0)
+    return lambda: fast.total(200_000)
+"""
+
+
+def extension(repo: Repo, python: str | None) -> None:
+    policy(repo, "build: python3 build.py\n", python)
+    for name, text in (("fast.c", EXTENSION), ("build.py", BUILD), ("kernels/totals.py", CALLS)):
+        repo.write(name, text)
+    repo.commit()
+
+
+def phases(repo: Repo, python: str | None) -> None:
+    """Both phases of a comparison, the second without git; then with each thing changed that must not change."""
+    extension(repo, python)
+    folder = repo.root.parent / "prepared"
+    first = repo.perfci("compare", "--base", "HEAD", "--quick", "--prepare", str(folder))
+    assert first.code == 0, first.out + first.err
+    assert f"prepared base and head in {folder}" in first.err
+    assert not (repo.root / "perfci-out" / "results.json").exists()
+    (repo.root / ".git").rename(repo.root.parent / "git")
+    second = repo.perfci("compare", "--base", "HEAD", "--quick", "--prepared", str(folder))
+    assert second.code == 0, second.out + second.err
+    assert second.report["measured"][0]["case"] == "totals"
+    assert "building" not in second.err
+    assert second.results["arms"]["base"]["commit"]
+    assert second.results["arms"]["head"]["build_seconds"] > 0
+    (repo.root.parent / "git").rename(repo.root / ".git")
+
+    def refused(words: str, *args: str) -> None:
+        run = repo.perfci(*(args or ("compare", "--base", "HEAD")), "--prepared", str(folder))
+        assert run.code == 2, run.out + run.err
+        assert re.search(words, run.err), run.err
+        assert len(run.err.strip().splitlines()) == 1, run.err
+
+    refused("compare.* has changed since it was prepared", "run")
+    refused("--base has changed", "compare", "--base", "main")
+    refused("--committed has changed", "compare", "--base", "HEAD", "--committed")
+    refused("give one", "compare", "--prepare", str(folder))
+    text = (repo.root / "perfci.yaml").read_text()
+    (repo.root / "perfci.yaml").write_text(text.replace("50%", "90%"))
+    refused("the policy of head has changed since it was prepared: prepare it again")
+    (repo.root / "perfci.yaml").write_text(text)
+    (repo.root / "new.txt").write_text("new")
+    refused("the working tree has changed")
+    (repo.root / "new.txt").unlink()
+    (folder / "head" / "site" / "fast.so").write_bytes(b"another")
+    refused("head/site/fast.so has changed")
+    manifest = folder / "prepared.json"
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**told, "perfci": "0.0.0"}))
+    refused("perfci's version has changed")
+    manifest.write_text("{")
+    refused(r"prepared.json: is not of this perfci \(its text\)")
+    manifest.unlink()
+    refused("prepare with --prepare first")
+    repo.commit("another")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
+def test_arms_are_built_first_and_measured_later(repo: Repo) -> None:
+    phases(repo, PLAIN_PYTHON)
+
+
+@as_root
+def test_an_interrupted_run_leaves_its_outputs_to_the_owner_of_the_sources(two_users: Repo) -> None:
+    repo = two_users
+    policy(repo)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    os.chown(repo.root, 4321, 4322)
+    out = repo.root / "perfci-out"
+    process = repo.start("compare", "--base", "HEAD")
+    deadline = time.monotonic() + 120
+    while not (out / "samples.jsonl").exists() or not (out / "samples.jsonl").stat().st_size:
+        assert time.monotonic() < deadline, "no pair was measured"
+        time.sleep(0.1)
+    assert (out.stat().st_uid, (out / "journal.jsonl").stat().st_uid) == (0, 0)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert (out / "results.json").exists()
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in [out, *out.rglob("*")]} == {(4321, 4322)}
+    assert living() == []
+
+
+@as_root
+def test_arms_that_another_user_built_are_out_of_its_reach(two_users: Repo) -> None:
+    """Head does not build: the second phase says so. What was built cannot be changed while it is measured."""
+    repo = two_users
+    policy(repo, 'build: echo built > "$PERFCI_SITE/built"\n')
+    folder = repo.root.parent / "prepared"
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    policy(repo, f"build: echo bad >> {folder}/base/site/built || echo bad >> {folder}/prepared.json\n")
+    first = repo.perfci("compare", "--base", "HEAD", "--quick", "--prepare", str(folder))
+    assert first.code == 0, first.out + first.err
+    assert "head does not build" in first.err
+    assert logged(repo, "build-head.log").count("ermission denied") == 2
+    assert (folder / "base" / "site" / "built").read_text() == "built\n"
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--prepared", str(folder))
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "failed"}
+    assert "head does not build" in run.reasons()["adding"]
+    done = subprocess.run(
+        ["setpriv", "--reuid", str(UID), "--clear-groups", "sh", "-c", f"echo > {folder}/prepared.json"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
