@@ -1,5 +1,6 @@
 """Other benchmarking tools, really run: their programs as commands, and their files judged from files alone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
 def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
     """Twelve files of each arm, written in turns by the tool itself."""
     needs(tool)
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # ours, not of what is run
     folder = repo.root / "files"
     folder.mkdir()
     option = {
@@ -99,7 +101,7 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
                     subprocess.run(build, shell=True, cwd=repo.root, check=True)
                 run = run.replace("./bench", f"./{program}")
             line = f"{run} {option.format(f'files/{name}-{index}.json')}"
-            subprocess.run(line, shell=True, cwd=repo.root, check=True, capture_output=True)
+            subprocess.run(line, shell=True, cwd=repo.root, env=env, check=True, capture_output=True)
     repo.write("limits.yaml", "version: 1\nlimits: [{regression: 40%}]\n")
     asked = ("--base", "files/base-*.json", "--policy", "limits.yaml")
     slower = repo.perfci(
