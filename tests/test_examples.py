@@ -146,6 +146,7 @@ def test_what_a_readme_replaces_is_there(path: Path) -> None:
     assert bool(found) == (path.parent.name in {"triton", "extension", "nvbench"})
 
 
+@pytest.mark.slow
 def test_triton_without_a_gpu_says_what_it_needs(repo: Repo) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("there is a GPU")  # the test is of machines without one
@@ -160,6 +161,7 @@ def test_triton_without_a_gpu_says_what_it_needs(repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("name", "limit"), [("nightly", "bandwidth min 10.0 MB/s; time within 10 %"), ("matrix", "time within 10 %")]
 )
+@pytest.mark.slow
 def test_policies_over_those_of_init(repo: Repo, name: str, limit: str) -> None:
     listed = copied(repo, name, init=True).perfci("list")
     assert listed.code == 0, listed.err
@@ -167,6 +169,7 @@ def test_policies_over_those_of_init(repo: Repo, name: str, limit: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.slow
 def test_the_extension_has_cases_for_both_devices(repo: Repo) -> None:
     listed = copied(repo, "extension").perfci("list")
     assert listed.code == 0, listed.err

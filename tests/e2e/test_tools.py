@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import Repo
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.slow]  # the tools start dozens of times
 DATA = Path(__file__).parents[1] / "data" / "import"
 HYPERFINE = "hyperfine -N --runs 4 --command-name nap './nap'"
 
@@ -49,10 +49,7 @@ CASES = {
     "pytest-benchmark": ["bench_sort.py/test_sort/100", "bench_sort.py/test_sort/2000"],
     "hyperfine": ["nap"],
 }
-TOOLS = pytest.mark.parametrize(
-    "tool", ["google-benchmark", "hyperfine", pytest.param("pytest-benchmark", marks=pytest.mark.slow)]
-)
-"""pytest itself starts dozens of times."""
+TOOLS = pytest.mark.parametrize("tool", list(CASES))
 BUILD = "build: g++ -O1 bench.cpp -lbenchmark -lpthread -o bench\n"
 
 

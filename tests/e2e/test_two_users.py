@@ -71,6 +71,7 @@ build: id -u; echo built > "$PERFCI_SITE/built"; echo more > in-tree
 
 
 @as_root
+@pytest.mark.slow
 def test_a_comparison_ends_as_it_does_with_one_user(two_users: Repo) -> None:
     repo = two_users
     policy(repo, COMMAND)
@@ -178,6 +179,7 @@ def test_hostile_code_reads_nothing_changes_nothing_and_leaves_nothing(two_users
     assert secret.stat().st_uid == 0
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("tool", ["nsys", "ncu", "torch.profiler"])
 def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, tool: str) -> None:
@@ -230,6 +232,7 @@ def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
     assert list(sass.runner(tool, user=worker.prefix())(files[0])) == [str(UID), "0123ELF"]
 
 
+@pytest.mark.slow
 @as_root
 def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp_path: Path) -> None:
     asked = [number for number in (CAP_PERFMON, CAP_SYS_ADMIN) if held([number])]
@@ -254,6 +257,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
     assert told["counting"] == [(str(UID), "", ""), ("", bits, ""), ("", "", bits)]
 
 
+@pytest.mark.slow
 @as_root
 def test_memory_of_the_other_user_is_limited(two_users: Repo, tmp_path: Path) -> None:
     scratch = two_users.root / "s"
@@ -270,6 +274,7 @@ def test_memory_of_the_other_user_is_limited(two_users: Repo, tmp_path: Path) ->
         parent.close()
 
 
+@pytest.mark.slow
 @as_root
 def test_code_that_kills_what_started_it_gets_away_with_nothing(two_users: Repo) -> None:
     repo = two_users
@@ -293,6 +298,7 @@ time.sleep(600)
     assert living() == []
 
 
+@pytest.mark.slow
 @as_root
 def test_who_owns_the_sources_is_told_of(two_users: Repo) -> None:
     """Where the sources can be written by the code under test, the report says so; replaced outputs are found out."""
@@ -398,11 +404,13 @@ def phases(repo: Repo, python: str | None) -> None:
     repo.commit("another")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
 def test_arms_are_built_first_and_measured_later(repo: Repo) -> None:
     phases(repo, PLAIN_PYTHON)
 
 
+@pytest.mark.slow
 @as_root
 def test_an_interrupted_run_leaves_its_outputs_to_the_owner_of_the_sources(two_users: Repo) -> None:
     repo = two_users
@@ -425,6 +433,7 @@ def test_an_interrupted_run_leaves_its_outputs_to_the_owner_of_the_sources(two_u
     assert living() == []
 
 
+@pytest.mark.slow
 @as_root
 def test_arms_that_another_user_built_are_out_of_its_reach(two_users: Repo) -> None:
     """Head does not build: the second phase says so. What was built cannot be changed while it is measured."""

@@ -784,7 +784,7 @@ def test_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):
-    fuzz(10_000, fixtures, tmp_path)
+    fuzz(2_500, fixtures, tmp_path)
 
 
 # ---------------------------------------------------------------- large traces

@@ -166,6 +166,7 @@ def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_with
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_workflows_for_public_projects(account: Account) -> None:
     """A fork's pull request, measured by a workflow that the default branch holds."""
     folder = ROOT / "examples" / "public" / ".github" / "workflows"
@@ -232,6 +233,7 @@ def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
         assert "t0ken" not in job.log
 
 
+@pytest.mark.slow
 def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(account: Account) -> None:
     ran = account.machine.folder / "ran"
 
@@ -257,6 +259,7 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
     assert ran.exists()  # where git does look at it, it runs
 
 
+@pytest.mark.slow
 def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Account) -> None:
     account.main("raise SystemExit('must not run')\n", LIMIT + "ignore: ['docs/*']\n")
     account.clone.write("docs/a.md", "text")
@@ -268,6 +271,7 @@ def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Ac
     assert account.hub.artifacts == []
 
 
+@pytest.mark.slow
 def test_observed_only_is_neutral(account: Account) -> None:
     account.slower_application("observe")
     jobs = account.event(account.pull_request())
@@ -277,6 +281,7 @@ def test_observed_only_is_neutral(account: Account) -> None:
     assert account.comment.startswith("### ⚠️ Observed only, would have failed: ")
 
 
+@pytest.mark.slow
 def test_a_checkout_with_a_token_is_refused_and_nothing_runs(account: Account) -> None:
     account.main("raise SystemExit('must not run')\n")
     workflow = WORKFLOW.replace("persist-credentials: false", "persist-credentials: true")
