@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 
-.PHONY: run test test-slow test-gpu check schemas dist image prove-image clean
+.PHONY: run test test-slow test-docker test-gpu check schemas pictures dist image prove-image clean
 
 run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
@@ -17,6 +17,9 @@ test: $(VENV)/ready
 
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow
+
+test-docker: $(VENV)/ready
+	$(BIN)/python -m pytest -m docker
 
 test-gpu: $(VENV)/ready
 	$(BIN)/python -m pytest -m gpu
@@ -35,6 +38,10 @@ check: $(VENV)/ready
 
 schemas: $(VENV)/ready
 	$(BIN)/python -m perfci.model.schemas schemas
+
+pictures: $(VENV)/ready
+	npm install --silent --no-save --prefix $(VENV)/pictures github-markdown-css@5.8.1
+	$(BIN)/python -m docs.pictures.take $(VENV)/pictures/node_modules/github-markdown-css/github-markdown.css
 
 dist: $(VENV)/ready
 	rm -rf dist

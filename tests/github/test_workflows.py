@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from perfci.model.publication import ACCEPT_LABEL
+from perfci.system import pins
 from tests.github.expressions import condition, template, text
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,12 @@ FILES = [TEMPLATE, *sorted([*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("e
 ACTIONS = {
     "measure": (ROOT / "action.yml", re.compile(r"\$/|org/perfci@\S+")),
     "publish": (ROOT / "publish/action.yml", re.compile(r"\$/publish|org/perfci/publish@\S+")),
+}
+RELEASE = ".github/workflows/release.yml"
+RELEASE_RIGHTS = {
+    "image": {"attestations": "write", "contents": "read", "id-token": "write", "packages": "write"},
+    "prove": {"contents": "read", "packages": "read"},
+    "release": {"attestations": "write", "contents": "write", "id-token": "write", "packages": "write"},
 }
 EVENTS = {
     "opened": {"pull_request": {"number": 5}, "action": "opened"},
@@ -87,8 +95,8 @@ def test_jobs_have_the_rights_that_the_actions_ask_for_and_no_others(name: str) 
     assert WORKFLOWS[name]["permissions"] == {}
     for ident, job in jobs(name).items():
         allowed = documented("publish" if steps(job, "publish") else "measure")
-        if (name, ident) == (".github/workflows/release.yml", "release"):
-            allowed = {"attestations": "write", "contents": "write", "id-token": "write"}
+        if name == RELEASE:
+            allowed = RELEASE_RIGHTS.get(ident, allowed)
         assert job["permissions"] == allowed, ident
 
 
@@ -182,7 +190,7 @@ def test_make_has_what_workflows_and_scripts_ask_for() -> None:
     scripts = [step.get("run", "") for name in WORKFLOWS for job in jobs(name).values() for step in steps(job)]
     scripts.append((ROOT / ".ci/run").read_text())
     asked = set(re.findall(r"(?:^|&& )make (?:-C \S+ )?([a-z-]+)", "\n".join(scripts), re.MULTILINE))
-    assert {"check", "test", "test-slow", "test-gpu", "dist"} <= asked <= targets
+    assert {"check", "test", "test-slow", "test-docker", "test-gpu", "dist", "image"} <= asked <= targets
 
 
 def test_a_fork_gets_no_runner_of_ours() -> None:
@@ -196,8 +204,9 @@ def test_a_fork_gets_no_runner_of_ours() -> None:
 
 def test_a_release_was_seen_to_work_on_a_gpu() -> None:
     """Neither a runner that is not there nor a condition skips the test: a release without it fails."""
-    release = jobs(".github/workflows/release.yml")
-    assert set(release["release"]["needs"]) == {"build", "gpu-selftest"}
+    release = jobs(RELEASE)
+    assert set(release["release"]["needs"]) == {"build", "gpu-selftest", "image", "prove"}
+    assert set(release["image"]["needs"]) == {"build", "gpu-selftest"} and release["prove"]["needs"] == "image"
     assert release["gpu-selftest"]["uses"] == "$/.github/workflows/gpu-selftest.yml"
     assert not any("if" in job for job in release.values())
     selftest = jobs(".github/workflows/gpu-selftest.yml")
@@ -208,6 +217,111 @@ def test_a_release_was_seen_to_work_on_a_gpu() -> None:
     assert len(tests) == len(selftest) and all(step["env"]["PYTEST_ADDOPTS"] == "--must-run=gpu" for step in tests)
 
 
+def test_the_docker_tests_of_ci_may_not_skip() -> None:
+    """The other jobs of it have no Docker Engine."""
+    job = jobs(".github/workflows/ci.yml")["docker"]
+    engine, tests = [step for step in steps(job) if "run" in step]
+    assert engine["run"] == "sudo .ci/docker" and tests["run"] == "make test-docker"
+    assert tests["env"]["PYTEST_ADDOPTS"] == "--must-run=docker"
+
+
+IMAGE = "ghcr.io/org/perfci@sha256:" + "5" * 64
+DOCKER = """#!/bin/sh
+printf '%s\\n' "docker $*" >>"$RUNNER_TEMP/asked"
+[ "$1" != login ] || cat >"$RUNNER_TEMP/token"
+while [ $# -gt 1 ]; do
+    [ "$1" != --metadata-file ] || echo '{"containerimage.digest": "sha256:DIGEST"}' >"$2"
+    shift
+done
+""".replace("DIGEST", "5" * 64)
+
+
+def played(job: str, variant: str, publish: str, folder: Path) -> str:
+    """What a job of the release asks of Docker, with `org/Perfci` as the repository; its steps run in `folder`.
+
+    Docker, make, and what proves an image, stand in for themselves: only who they are called by is looked at.
+    """
+    known = contexts({}, "push", PERFCI_PUBLISH_IMAGES=publish) | {"matrix": {"variant": variant}}
+    known["github"]["token"] = "t0ken"
+    programs = folder / "bin"
+    for path, text_ in (
+        (programs / "docker", DOCKER),
+        (programs / "make", '#!/bin/sh\necho "make $*" >>"$RUNNER_TEMP/asked"\n'),
+        (programs / "sudo", "#!/bin/sh\n"),
+        (folder / ".ci/prove-image", '#!/bin/sh\necho "prove-image $*" >>"$RUNNER_TEMP/asked"\n'),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text_)
+        path.chmod(0o755)
+    env = os.environ | {
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "GITHUB_REPOSITORY": "org/Perfci",
+        "GITHUB_SHA": "a" * 40, "GITHUB_REF_NAME": "v1.2.3", "GITHUB_ACTOR": "somebody",
+    }  # fmt: skip
+    status = {"success": lambda: True, "failure": lambda: False, "cancelled": lambda: False, "always": lambda: True}
+    for step in steps(jobs(RELEASE)[job]):
+        if "pip install" in step.get("run", "") or "gh release" in step.get("run", ""):
+            continue  # perfci is here, and GitHub is not
+        if "run" in step and condition(step.get("if"), known, status):
+            given = {key: text(template(value, known)) for key, value in step.get("env", {}).items()}
+            subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=env | given, check=True)
+    return (folder / "asked").read_text() if (folder / "asked").exists() else ""
+
+
+@pytest.mark.parametrize("variant", [name for name, one in pins.variants().items() if one.base.startswith("nvidia/")])
+@pytest.mark.parametrize("publish", ["true", "True", "", "false"])
+def test_an_image_is_built_from_the_pins_and_pushed_only_where_the_variable_says_so(
+    variant: str, publish: str, tmp_path: Path
+) -> None:
+    job = jobs(RELEASE)["image"]
+    assert variant in job["strategy"]["matrix"]["variant"]
+    asked = played("image", variant, publish, tmp_path)
+    [built] = [line for line in asked.splitlines() if line.startswith("docker buildx build")]
+    for key, value in pins.variant(variant).arguments(variant).items():
+        assert f" --build-arg {key}={value} " in f"{built} "
+    assert f"REVISION={'a' * 40} --provenance=mode=max --sbom=true" in built
+    others = [step for step in steps(job) if "docker login" in str(step) or "actions/attest" in str(step)]
+    assert len(others) == 2 and all(step["if"] == "vars.PERFCI_PUBLISH_IMAGES == 'true'" for step in others)
+    if publish.lower() == "true":  # as GitHub compares
+        assert "push=true" in built and (tmp_path / "token").read_text() == "t0ken\n"
+        assert "--output type=image,name=ghcr.io/org/perfci,push-by-digest=true" in built
+        assert (tmp_path / f"{variant}.txt").read_text() == f"{variant} {IMAGE}\n"
+        outputs = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+        assert f"{outputs['name']}@{outputs['digest']}" == IMAGE
+    else:
+        assert "push" not in asked and "login" not in asked and "--output type=cacheonly" in built
+        assert not (tmp_path / f"{variant}.txt").exists() and not (tmp_path / "output").exists()
+
+
+def test_an_image_that_did_not_build_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "DOCKER", "#!/bin/sh\nexit 1\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        played("image", "cuda13", "", tmp_path)
+
+
+def test_what_was_pushed_is_what_is_proven_and_named(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    for variant in ("cuda12", "cuda13"):
+        (tmp_path / f"{variant}.txt").write_text(f"{variant} {IMAGE}\n")
+    assert played("prove", "cuda12", "true", tmp_path).splitlines() == [
+        "docker login ghcr.io --username somebody --password-stdin",
+        f"docker pull --quiet {IMAGE}",
+        f"docker tag {IMAGE} perfci:cuda12",
+        "prove-image cuda12",
+    ]
+    (tmp_path / "asked").unlink()
+    assert played("release", "", "true", tmp_path).splitlines()[1:] == [
+        f"docker buildx imagetools create --tag ghcr.io/org/perfci:1.2.3-{variant} --tag ghcr.io/org/perfci:{variant} {IMAGE}"
+        for variant in ("cuda12", "cuda13")
+    ]
+    assert (tmp_path / "dist/images.txt").read_text() == f"cuda12 {IMAGE}\ncuda13 {IMAGE}\n"
+
+
+def test_what_was_not_pushed_is_proven_where_it_is_built(tmp_path: Path) -> None:
+    assert played("prove", "cuda13", "", tmp_path) == "make image VARIANT=cuda13\nprove-image cuda13\n"
+    assert played("release", "", "", tmp_path / "release") == ""
+
+
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n- Later.\n\n## 1.2.3 (2026-01-02)\n\n- This.\n\n## 1.2.2\n\n- Before.\n"
 
 
@@ -216,9 +330,7 @@ CHANGELOG = "# Changelog\n\n## Unreleased\n\n- Later.\n\n## 1.2.3 (2026-01-02)\n
     [("v1.2.3", ""), ("v1.2.2", "its version is not 1.2.2"), ("v1.2.4", "has nothing under '## 1.2.4'")],
 )
 def test_a_release_has_the_version_of_its_tag_and_notes(tag: str, said: str, tmp_path: Path) -> None:
-    [script] = [
-        step["run"] for step in steps(jobs(".github/workflows/release.yml")["build"]) if "awk" in step.get("run", "")
-    ]
+    [script] = [step["run"] for step in steps(jobs(RELEASE)["build"]) if "awk" in step.get("run", "")]
     (tmp_path / "dist").mkdir()
     for version in ("1.2.3", "1.2.4"):
         (tmp_path / f"dist/perfci-{version}.tar.gz").touch()
