@@ -112,7 +112,7 @@ def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
     row = gate_row(context(), case(None, kernels(FILL, GEMM, "softmax", "add")), flash)
     assert row.reason == (
         "no kernel matches flash: `vectorized_elementwise_kernel<FillFunctor, float32>`, "
-        "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_…` and 2 more"
+        "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x1…` and 2 more"
     )
     assert headline(row) == f"`k`: {row.reason}"
 

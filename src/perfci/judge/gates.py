@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from perfci.judge.names import short_names
+from perfci.judge.names import brief_names
 from perfci.judge.rows import Context, about
 from perfci.judge.seen import kernelless
 from perfci.judge.words import beyond, change_words, limit_percent, listed
@@ -109,7 +109,7 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     if case.origin == "command" and _in_part(_evidence(case, "head")):
         reason = f"no kernel that was seen matches {gate.pattern}, and not all were: {_why(case, 'head', gate)}"
         return _judged("invalid", gate.on_missing, reason)
-    broken = f"no kernel matches {gate.pattern}: {listed(short_names(names).values(), 2)}"
+    broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2)}"
     effect = context.effect("violation", gate.severity)
     in_base = _names(_evidence(case, "base"))
     if in_base and not any(re.search(gate.pattern, name) for name in in_base):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from perfci.judge.kernels import LAUNCHERS, computed, identify, parts
 
-SHORT, LONGER = 64, 120
-"""Characters of a name, and of one that is not unique in as few."""
+SHORT, LONGER, BRIEF = 64, 120, 52
+"""Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
 
 _CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
 _WORD = re.compile(r"[^\W\d]")
@@ -35,6 +35,14 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         found[name] = numbered
         taken.add(numbered)
     return {name: found[name] for name in given}
+
+
+def brief_names(names: Iterable[str]) -> list[str]:
+    """Names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
+    given = list(dict.fromkeys(names))
+    short = {name: _fitting(name, _telling) for name in given}
+    bare = {name: _fitting(name, lambda one: _cut(parts(one)[1], BRIEF)) for name in given}
+    return list(dict.fromkeys(short[name] if len(short[name]) <= BRIEF else bare[name] for name in given))
 
 
 def _fitting(name: str, form: Callable[[str], str]) -> str:
