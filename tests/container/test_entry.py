@@ -114,3 +114,8 @@ def test_root_arranges_for_the_owner_of_the_workspace(repo, tmp_path):
     config = Path(seen["env"]["GIT_CONFIG_GLOBAL"])
     assert config.stat().st_uid == 0 and not config.stat().st_mode & 0o022
     assert config.parent.stat().st_mode & 0o777 == 0o711
+
+
+def test_building_is_not_told_that_it_has_no_gpu(repo, capsys):
+    settle(["compare", "--prepare", "/arms"], repo.root)
+    assert capsys.readouterr().err == ""

@@ -60,6 +60,7 @@ def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
     assert "`slower`" in run.report["sentence"] or "wrong" in run.report["sentence"]
 
 
+@pytest.mark.slow
 def test_a_head_that_loosens_its_limits_is_judged_by_base(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
@@ -104,6 +105,7 @@ def test_observe_never_fails(repo: Repo) -> None:
     assert run.classes() == {"adding": "violation"}
 
 
+@pytest.mark.slow
 def test_report_again_gives_the_same_bytes(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
@@ -125,6 +127,7 @@ def test_json_is_the_only_thing_on_stdout(repo: Repo) -> None:
     assert json.loads(run.out)["verdict"] == "pass"
 
 
+@pytest.mark.slow
 def test_a_file_that_does_not_import_costs_that_file(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
@@ -148,6 +151,7 @@ def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     """Both arms are looked at, by torch's own profiler where there is no nsys; a limit that would fail does not."""
     pytest.importorskip("torch")

@@ -65,7 +65,8 @@ def test_the_locked_packages_are_those_that_are_tested() -> None:
     locked, tested = pins("action/requirements.txt"), pins("constraints.txt")
     assert {name: version for name, version in locked.items() if name in tested and tested[name] != version} == {}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = project["dependencies"] + project["optional-dependencies"]["github"]
+    extras = project["optional-dependencies"]
+    needed = project["dependencies"] + extras["github"] + extras["docker"]
     names = {re.match(r"[A-Za-z0-9_.-]+", one)[0].lower() for one in needed}
     assert names <= set(locked)
     text = (ROOT / "action" / "requirements.txt").read_text()

@@ -185,6 +185,7 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
 HOSTILE = "a%0A::error::b,c=d|<b>`@everyone"
 
 
+@pytest.mark.slow
 def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
     """The pull request loosens the limit and prints workflow commands: neither helps it."""
     kernel = (
@@ -286,7 +287,7 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
     elif case == "privileged":
         event, words = "pull_request_target", "measure on `pull_request`"
     elif case == "input":
-        inputs, words = {"container": "ghcr.io/x/y"}, "input container: "
+        inputs, words = {"container": "--privileged"}, "input container: "
     elif case == "no checkout":
         checkout, words = hub.runner, "run actions/checkout first"
     else:

@@ -40,7 +40,7 @@ def test_inputs() -> None:
         ("artifact_name", "a/b", "input artifact-name: "),
         ("working_directory", "../elsewhere", "input working-directory: "),
         ("working_directory", "/etc", "input working-directory: "),
-        ("container", "ghcr.io/x/y:1", "input container: 'ghcr.io/x/y:1': images are not there yet: write none"),
+        ("container", "--privileged", "input container: '--privileged' is no name of an image: write auto, none, or"),
         ("bugdet", "3m", "input bugdet: is not known"),
     ],
 )

@@ -71,6 +71,8 @@ Where = Annotated[
 ]
 Prepare = Annotated[Path | None, typer.Option("--prepare", metavar="FOLDER", hidden=True)]
 Prepared = Annotated[Path | None, typer.Option("--prepared", metavar="FOLDER", hidden=True)]
+Counters = Annotated[bool, typer.Option("--counters/--no-counters", hidden=True)]
+PullRequest = Annotated[bool, typer.Option("--pull-request", hidden=True)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
 
 When = Literal["on-change", "always", "on-regression", "never"]
@@ -121,6 +123,8 @@ def compare(
     json: Json = False,
     prepare: Prepare = None,
     prepared: Prepared = None,
+    counters: Counters = True,
+    pull_request: PullRequest = False,
     debug: Debug = False,
 ) -> None:
     """Measure this tree against a base commit and judge every limit."""
@@ -130,6 +134,7 @@ def compare(
         "compare", where=where, out=out, cases=cases, base=base, device=device, quick=quick, budget=budget,
         strict=strict, resume=resume, committed=committed, python=python, seed=seed,
         lock_clocks=lock_clocks, wait=wait, json=json, prepare=prepare, prepared=prepared,
+        counters=counters, pull_request=pull_request,
     )  # fmt: skip
 
 
@@ -151,6 +156,7 @@ def run(
     json: Json = False,
     prepare: Prepare = None,
     prepared: Prepared = None,
+    counters: Counters = True,
     debug: Debug = False,
 ) -> None:
     """Measure this tree alone: times, rates and absolute limits."""
@@ -159,7 +165,7 @@ def run(
     measure_and_report(
         "run", where=where, out=out, cases=cases, base=None, device=device, quick=quick, budget=budget,
         strict=strict, resume=resume, committed=committed, python=python, seed=seed,
-        lock_clocks=lock_clocks, wait=wait, json=json, prepare=prepare, prepared=prepared,
+        lock_clocks=lock_clocks, wait=wait, json=json, prepare=prepare, prepared=prepared, counters=counters,
     )  # fmt: skip
 
 
@@ -260,6 +266,7 @@ def profile(
     json: Json = False,
     prepare: Prepare = None,
     prepared: Prepared = None,
+    counters: Counters = True,
     debug: Debug = False,
 ) -> None:
     """Let nsys and ncu look at cases and say what stands out, or with --base what differs. Judges nothing."""
@@ -268,7 +275,7 @@ def profile(
     measure_and_report(
         "run" if base is None else "compare", where=where, out=out, cases=cases, base=base, device=device, quick=True,
         budget=None, strict=False, resume=False, committed=committed, python=python, seed=seed, wait=wait, json=json,
-        profile=True, raw=raw, prepare=prepare, prepared=prepared,
+        profile=True, raw=raw, prepare=prepare, prepared=prepared, counters=counters,
     )  # fmt: skip
 
 
@@ -340,6 +347,44 @@ def doctor(
     from perfci.cli.doctor import examine_machine
 
     examine_machine(where, out, python, json, offline)
+
+
+@app.command("docker", context_settings={"allow_interspersed_args": False})
+def docker_(
+    words: Annotated[
+        list[str], typer.Argument(metavar="VERB …", help="run, compare, profile, list or doctor, with its options.")
+    ],
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            envvar="PERFCI_DOCKER_IMAGE",
+            help="An image that holds perfci.",
+            show_default="perfci:cuda13 or cuda12, as the driver is",
+        ),
+    ] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch the image from its registry first.")] = False,
+    gpus: Annotated[
+        str, typer.Option("--gpus", metavar="all|none|0,1", help="Which GPUs it gets; all where there is a driver.")
+    ] = "auto",
+    counters: Annotated[
+        bool | None,
+        typer.Option(
+            "--counters/--no-counters",
+            help="Give ncu's pass what it needs, up to SYS_ADMIN, or go without ncu; as the policy needs by default.",
+            show_default=False,
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Run a verb in a container: built with a network and without rights, measured with the GPU and without network.
+
+    The repository is read-only there. Results lie where they would lie without a container.
+    """
+    from perfci.cli.docker import run_in_container
+
+    run_in_container(app, words, image=image, pull=pull, gpus=gpus, counters=counters)
 
 
 @app.command()

@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
@@ -13,11 +14,14 @@ from rich.console import Console
 
 from perfci.arms.environment import is_secret
 from perfci.arms.git import Repository
-from perfci.cli.measure import Outcome, measure
+from perfci.cli.measure import Outcome, interrupt, measure
 from perfci.cli.output import tell
+from perfci.cli.report import read_results
+from perfci.container.launch import Job, launch
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, changed_files, find_base, require_no_secret
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
+from perfci.judge.judge import judge
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -137,8 +141,13 @@ def gate(env: Mapping[str, str]) -> Answer:
         if policy is not None and policy.ignores(changed):
             return _satisfied(changed)
     options = _options(settings, context, where, compared)
-    outcome = measure(options, Console(stderr=True))
-    tell(outcome.report, options.out, json=False)
+    if settings.container in ("auto", "none"):
+        if settings.container == "auto":
+            typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
+        outcome = measure(options, Console(stderr=True))
+        tell(outcome.report, options.out, json=False)
+    else:
+        outcome = _measure_in_container(options, settings, context)
     return _answer(outcome, settings, context, options.out, name)
 
 
@@ -160,6 +169,28 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
         wait=settings.wait,
         command=_command(settings, compared is not None),
     )
+
+
+def _measure_in_container(options: Options, settings: Settings, context: event.Context) -> Outcome:
+    """What `measure` does, by perfci in a container of the image that the workflow names. Raises PerfciError."""
+    signal.signal(signal.SIGTERM, interrupt)
+    where = options.where.resolve()
+    options = replace(options, where=where, out=where / OUT)
+    file = options.out / "results.json"
+    if not options.out.is_symlink():  # which is refused below
+        file.unlink(missing_ok=True)
+    words = [*_command(settings, options.mode == "compare")[2:], f"--wait={settings.wait:g}s"]
+    words += [f"--base={options.base}"] if options.base else []
+    words += ["--pull-request"] if options.pull_request else []
+    words += [f"--python={settings.python}"] if settings.python else []
+    job = Job(options.mode, words, options, options.command, image=settings.container, trusted=context.trusted)
+    ended = launch(job)
+    text = f"the container ended with {ended.code}: {ended.line or 'see what stands above'}"
+    problem = UsageError(text) if ended.code == UsageError.exit_code else MachineError(text)
+    if not file.is_file():
+        raise problem
+    report = judge(read_results(file), strict=settings.strict)
+    return Outcome(report, None if ended.code == report.exit_code else problem)
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:

@@ -18,6 +18,7 @@ from perfci.model.plan import Gate, Judgement
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
 from perfci.model.units import show
+from perfci.system.users import find_worker, keep_outputs
 
 _CASES = ("case", "device", "limits", "declared in")
 _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
@@ -48,7 +49,8 @@ def list_cases(
         budget=duration("--budget", budget) if budget else None,
     )
     try:
-        listing = Measurement(options, teller).listing()
+        with keep_outputs(options.out, options.where, find_worker()):
+            listing = Measurement(options, teller).listing()
     finally:
         teller.stop()
     cases, broken = listing.cases, listing.broken

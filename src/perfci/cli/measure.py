@@ -1,5 +1,7 @@
 """`perfci run` and `perfci compare`: measure, judge, render, exit."""
 
+import os
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from perfci.cli.output import tell, write_all
 from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
 from perfci.measure.conductor import Measurement, failed_results
-from perfci.measure.options import OUT, Options
+from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_arms
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
@@ -96,8 +98,7 @@ def prepare(options: Options, folder: Path, console: Console) -> None:
     for arm in arms:
         if arm.failure is not None:
             typer.echo(f"perfci: {arm.failure.text}", err=True)
-    names = " and ".join(arm.name for arm in arms)
-    typer.echo(f"perfci: prepared {names} in {folder}: measure with --prepared {folder}", err=True)
+    typer.echo(f"perfci: prepared {' and '.join(arm.name for arm in arms)} in {folder}", err=True)
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -107,21 +108,14 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     """The command line as Options. Raises UsageError for what typer cannot check."""
-    where: Path = asked["where"]
-    if not where.is_dir():
-        raise UsageError(f"--repo {where}: is no folder")
-    out: Path = asked["out"]
-    if out == Path(OUT):
-        out = where / OUT
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out}: is no folder")
+    where, out = folders(asked["where"], asked["out"])
     prepare, prepared = asked.get("prepare"), asked.get("prepared")
     if prepare and prepared:
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
     return Options(
         mode=mode,
-        where=where.resolve(),
-        out=out.resolve(),
+        where=where,
+        out=out,
         base=asked["base"],
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
@@ -130,6 +124,8 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         quick=asked["quick"],
         resume=asked["resume"],
         committed=asked["committed"],
+        pull_request=asked.get("pull_request", False),
+        counters=asked.get("counters", True),
         strict=asked["strict"],
         seed=asked["seed"],
         lock_clocks=asked.get("lock_clocks"),
@@ -138,8 +134,19 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         prepare=prepare.resolve() if prepare else None,
         prepared=prepared.resolve() if prepared else None,
         wait=duration("--wait", asked["wait"]),
-        command=["perfci", *sys.argv[1:]],
+        command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
     )
+
+
+def folders(where: Path, out: Path) -> tuple[Path, Path]:
+    """What `--repo` and `--out` name, absolute. Raises UsageError."""
+    if not where.is_dir():
+        raise UsageError(f"--repo {where}: is no folder")
+    if out == Path(OUT):
+        out = where / OUT
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out}: is no folder")
+    return where.resolve(), out.resolve()
 
 
 def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:

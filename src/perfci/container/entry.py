@@ -49,7 +49,7 @@ def settle(args: Sequence[str], where: Path) -> list[str]:
     With nothing there it is about the suite that ships. Raises UsageError where nothing could be written there, and as
     `Repository.find`.
     """
-    if not args or args[0] in MEASURING:
+    if not args or (args[0] in MEASURING and "--prepare" not in args):  # building needs none
         gpu, why = Gpu.open(0)
         if gpu is None:
             _say(f"no GPU here, so perfci measures on the CPU: `docker run --gpus all` gives GPUs ({why})")

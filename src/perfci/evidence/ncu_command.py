@@ -35,7 +35,7 @@ _CUDA = {
 _DRIVERS = {12: "525", 13: "580"}
 """CUDA's major version → the oldest driver for it, from the CUDA release notes."""
 
-_PERFMON_DRIVER = 565
+PERFMON_DRIVER = 565
 """The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN."""
 
 
@@ -169,18 +169,23 @@ def may_count(root: Path = Path("/")) -> Fault | None:
         return _fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
     if "microsoft" in kernel.lower():
         return None
-    restricted = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
     effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", _text(root / "proc/self/status"), re.MULTILINE)
-    if restricted is None or effective is None or restricted[1] == "0":
+    if effective is None or not admin_only(root):
         return None
     capabilities = int(effective[1], 16)
     version = re.search(r"Kernel Module.*?\s(\d+)\.", _text(root / "proc/driver/nvidia/version"))
-    takes_perfmon = version is None or int(version[1]) >= _PERFMON_DRIVER
+    takes_perfmon = version is None or int(version[1]) >= PERFMON_DRIVER
     if capabilities >> CAP_SYS_ADMIN & 1 or (takes_perfmon and capabilities >> CAP_PERFMON & 1):
         return None
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
     who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"
     return _fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
+
+
+def admin_only(root: Path = Path("/")) -> bool:
+    """Whether the driver says that only administrators may count."""
+    told = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
+    return told is not None and told[1] != "0"
 
 
 def _text(path: Path) -> str:

@@ -48,10 +48,10 @@ def _inside(path: str) -> str:
     return path
 
 
-def _in_place(image: str) -> str:
-    if image not in ("auto", "none"):
-        raise ValueError(f"{image[:80]!r}: images are not there yet: write none, and give the job a container")
-    return image
+def _image(name: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,299}", name):
+        raise ValueError(f"{name[:80]!r} is no name of an image: write auto, none, or one such as perfci:cuda13")
+    return name
 
 
 Suite = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
@@ -78,8 +78,8 @@ class Settings(BaseModel):
     """Seconds to wait for another perfci on the same device."""
     python: str = ""
     """Interpreter of the code under test."""
-    container: Annotated[str, AfterValidator(_in_place)] = "auto"
-    """`none` and, until there are images, `auto` measure in place."""
+    container: Annotated[str, AfterValidator(_image)] = "auto"
+    """An image to measure in; `none` and, until there is an image to fetch, `auto` measure in place."""
     publish: Flag = False
     """Whether a job with the publishing action follows, which says whether the change passes."""
     strict: Flag = False

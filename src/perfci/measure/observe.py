@@ -34,7 +34,7 @@ from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 UNTRUSTED = Fault(
     tool="ncu",
     kind="forbidden",
-    text="counters are not read where the code is a fork's, or its author is not known",
+    text="counters are not read: the code is a fork's, its author is not known, or --no-counters was given",
     remedy="have somebody who may write here push it to a branch of this repository",
 )
 KEPT = "profile"

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 from perfci.model.base import DeviceKind
 
 OUT = "perfci-out"
+COMMAND = "PERFCI_COMMAND"
+"""Variable with the command line as it was given, where another one was made of it: in a container."""
 
 
 @dataclass(frozen=True)

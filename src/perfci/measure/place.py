@@ -18,7 +18,7 @@ from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
-from perfci.system.facts import free_memory, host_facts
+from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.process import Arena, Died, Parent
 from perfci.system.users import Worker, find_worker
@@ -197,17 +197,9 @@ def _facts(arm: ArmWork, parent: Parent, nowhere: Path, threads: int, log: Path)
         gpu = seen["gpu"]
         facts.devices["cuda"] = gpu.pop("name")
         facts.uuid = gpu.pop("uuid")
-        facts.driver = _driver(Path("/proc/driver/nvidia/version"))
+        facts.driver = driver_version()
         facts.extra = {**gpu, "empty_pair_seconds": seen["empty_pair"]}
     return facts
-
-
-def _driver(file: Path) -> str | None:
-    """The driver's version, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
-    if not file.exists():
-        return None
-    words = file.read_text(errors="replace").split("Kernel Module", 1)[-1].split()
-    return next((word for word in words if word[0].isdigit()), None)
 
 
 def discover(place: Place) -> dict[ArmName, Found]:

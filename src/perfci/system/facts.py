@@ -42,6 +42,16 @@ def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
     )
 
 
+def driver_version(root: Path = Path("/")) -> str | None:
+    """NVIDIA's driver, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(errors="replace")
+    except OSError:
+        return None
+    words = text.split("Kernel Module", 1)[-1].split()
+    return next((word for word in words if word[0].isdigit()), None)
+
+
 def _host() -> str:
     kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
     try:

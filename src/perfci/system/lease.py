@@ -104,13 +104,7 @@ class Lease:
 
     def _open(self) -> int:
         """The lock file's descriptor. Folder and file are for all users, whatever the umask."""
-        folder = self.path.parent
-        try:
-            folder.mkdir()
-            folder.chmod(0o1777)
-        except FileExistsError:
-            if folder.is_symlink() or not folder.is_dir():
-                raise MachineError(f"{one_line(folder)}: is no folder: remove it") from None
+        make_folder()
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             # Without O_CREAT first: in a sticky folder fs.protected_regular refuses that to other users.
@@ -133,6 +127,18 @@ class Lease:
             return f" (pid {int(note['pid'])}, since {one_line(note['started'])})"
         except (OSError, ValueError, KeyError, TypeError):
             return ""
+
+
+def make_folder() -> Path:
+    """The folder of the locks, which all users may write to. Raises MachineError, OSError."""
+    folder = Path(tempfile.gettempdir()) / FOLDER
+    try:
+        folder.mkdir()
+        folder.chmod(0o1777)
+    except FileExistsError:
+        if folder.is_symlink() or not folder.is_dir():
+            raise MachineError(f"{one_line(folder)}: is no folder: remove it") from None
+    return folder
 
 
 def _is_named(fd: int, path: Path) -> bool:

@@ -1,0 +1,249 @@
+"""The Docker Engine, as far as perfci needs it, by Docker's SDK, which is imported when it is asked for.
+
+Every error of the engine ends as one line of perfci's.
+"""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, TextIO
+
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.system.files import one_line
+
+GRACE = 60
+"""Seconds that a container gets to write what it has before it is killed."""
+_DRAIN = 5.0
+"""Seconds for the last output of a container that has ended."""
+_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+"""Programs of which one on PATH lets an engine give GPUs without a runtime that is called `nvidia`."""
+
+
+class UnknownCapabilityError(MachineError):
+    """The engine does not know a capability that it was asked for."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is there."""
+
+    id: str
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a container."""
+
+    code: int
+    """0 to 3, as perfci's own."""
+    line: str
+    """The last line that perfci said on stderr, without `perfci: `; empty without one, or on a terminal."""
+    interrupted: bool = False
+    """It was asked to stop, and may have ended before it was."""
+
+
+class Engine:
+    """A Docker Engine that answers."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        with _one_line():
+            self._info: Mapping[str, Any] = client.info()
+
+    @classmethod
+    @contextmanager
+    def connect(cls) -> Iterator["Engine"]:
+        """The engine that DOCKER_HOST names, or this machine's. Raises UsageError, MachineError."""
+        try:
+            docker = importlib.import_module("docker")
+        except ModuleNotFoundError:
+            raise UsageError("Docker's SDK for Python is not installed: pip install docker") from None
+        with _one_line():
+            client = docker.from_env(version="auto")
+        try:
+            yield cls(client)
+        finally:
+            client.close()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the machine."""
+        return int(self._info["MemTotal"])
+
+    def gives_gpus(self) -> bool:
+        """Whether NVIDIA's container toolkit is there."""
+        return "nvidia" in (self._info.get("Runtimes") or {}) or any(map(shutil.which, _HOOKS))
+
+    def image(self, name: str, *, pull: bool) -> Image:
+        """The image of this name, from a registry only where `pull` says so. Raises UsageError, MachineError."""
+        not_found = importlib.import_module("docker.errors").ImageNotFound
+        with _one_line():
+            if pull:
+                self._client.images.pull(name)
+            try:
+                attrs = self._client.images.get(name).attrs
+            except not_found:
+                raise UsageError(
+                    f"image {one_line(name)}: is not here: make it in a clone of perfci with `make image`, "
+                    "name another with --image, or fetch it with --pull"
+                ) from None
+        config = attrs["Config"]
+        env = dict(one.partition("=")[::2] for one in config.get("Env") or [])
+        return Image(attrs["Id"], env, config.get("Labels") or {})
+
+    @contextmanager
+    def volume(self, labels: Mapping[str, str]) -> Iterator[str]:
+        """The name of an empty volume that ends with this. Raises MachineError."""
+        with _one_line():
+            volume = self._client.volumes.create(labels=dict(labels))
+        try:
+            yield str(volume.name)
+        finally:
+            _remove(volume, "volume", volume.name, force=True)
+
+    def run(self, arguments: Mapping[str, Any]) -> Ended:
+        """A container from `arguments` of `containers.create`, until it ends; what it writes is written here.
+
+        An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
+        UnknownCapabilityError.
+        """
+        with _one_line():
+            container = self._client.containers.create(**arguments)
+        try:
+            with _one_line():
+                return self._follow(container, tty=bool(arguments.get("tty")))
+        finally:
+            _remove(container, "container", container.short_id, force=True, v=True)
+
+    def _follow(self, container: Any, *, tty: bool) -> Ended:
+        # Attached before it starts: nothing is lost, and nothing of it is kept in the engine's logs.
+        stream = self._client.api.attach(container.id, stdout=True, stderr=True, stream=True, demux=True)
+        copy = _Copy(stream)
+        interrupted = False
+        container.start()
+        copy.start()
+        try:
+            if tty:
+                columns, lines = shutil.get_terminal_size()
+                container.resize(lines, columns)
+            copy.join()
+        except KeyboardInterrupt:
+            interrupted = True
+            _say(f"stopping: what is measured is kept; a second interrupt, or {GRACE} s, ends it at once")
+            try:
+                container.stop(timeout=GRACE)
+            except KeyboardInterrupt:
+                container.kill()
+            copy.join(_DRAIN)
+        code = int(container.wait(timeout=None)["StatusCode"])
+        copy.join(_DRAIN)
+        if code in range(4):
+            return Ended(code, "" if tty else copy.line, interrupted)
+        container.reload()
+        if interrupted:
+            raise MachineError("interrupted: the container was ended before it could say what it has")
+        if container.attrs["State"].get("OOMKilled"):
+            raise MachineError("the container ran out of memory: give the machine more, or lower `memory:` and sizes")
+        raise MachineError(f"the container ended with {code}, which perfci never does: see what stands above")
+
+
+class _Copy(Thread):
+    """Writes a container's output to this process's, as it comes."""
+
+    def __init__(self, stream: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._tail = b""
+
+    def run(self) -> None:
+        with suppress(BrokenPipeError):  # nobody reads on: `… | head`
+            for out, err in self._stream:
+                _write(sys.stdout, out)
+                _write(sys.stderr, err)
+                self._tail = (self._tail + (err or b""))[-4096:]
+
+    @property
+    def line(self) -> str:
+        """The last line of perfci's own."""
+        lines = self._tail.decode(errors="replace").splitlines()
+        said = [line.removeprefix("perfci: ") for line in lines if line.startswith("perfci: ")]
+        return one_line(said[-1]) if said else ""
+
+
+def _write(to: TextIO, data: bytes | None) -> None:
+    if data:
+        to.flush()
+        to.buffer.write(data)
+        to.buffer.flush()
+
+
+def _remove(thing: Any, kind: str, name: str, **how: bool) -> None:
+    try:
+        with _one_line():
+            thing.remove(**how)
+    except PerfciError as error:  # what was measured counts all the same
+        _say(f"the {kind} {name} is left behind: docker {kind} rm --force {name} ({error})")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Errors of SDK, connection and engine as perfci's."""
+    errors = importlib.import_module("docker.errors")
+    requests = importlib.import_module("requests.exceptions")
+    try:
+        yield
+    except errors.APIError as error:
+        raise refusal(error.explanation or str(error)) from None
+    except (errors.DockerException, requests.RequestException, OSError) as error:
+        raise unreachable(error) from None
+
+
+def unreachable(error: BaseException) -> MachineError:
+    """Why the engine does not answer, as far as the errors below `error` tell."""
+    below: list[BaseException] = [error]
+    for one in below:
+        told = [one.__cause__, one.__context__, *one.args]
+        below += [inner for inner in told if isinstance(inner, BaseException) and inner not in below]
+    kinds = {type(one) for one in below}
+    if PermissionError in kinds:
+        return MachineError(
+            "Docker: its socket is not for this user: sudo usermod -aG docker $USER and log in anew, which makes it "
+            "root's equal, or use a rootless engine"
+        )
+    if kinds & {FileNotFoundError, ConnectionRefusedError}:
+        return MachineError(
+            "Docker: no engine answers: start one (sudo systemctl start docker), or name one in DOCKER_HOST"
+        )
+    return MachineError(f"Docker: the engine does not answer as it should: {one_line(error)}")
+
+
+def refusal(text: bytes | str) -> PerfciError:
+    """What the engine refuses, in words that say what to do."""
+    words = one_line(text.decode(errors="replace") if isinstance(text, bytes) else text)
+    known = words.lower()
+    if "unknown capability" in known:
+        return UnknownCapabilityError(f"Docker: {words}")
+    if "could not select device driver" in known or "nvidia-container-cli" in known or "unknown runtime" in known:
+        return MachineError(f"Docker: it cannot give a GPU: {GPU_REMEDY} ({words})")
+    if "no space left on device" in known:
+        return MachineError(f"Docker: its disk is full: docker system df shows by what ({words})")
+    if "bind source path does not exist" in known:
+        return MachineError(f"Docker: the engine runs on another machine, or does not see these files ({words})")
+    return MachineError(f"Docker: {words}")
+
+
+GPU_REMEDY = (
+    "install NVIDIA's container toolkit, nvidia-ctk runtime configure --runtime=docker, and restart Docker, "
+    "or measure on the CPU with --gpus none"
+)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"perfci: {line}\n")
+    sys.stderr.flush()

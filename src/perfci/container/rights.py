@@ -1,0 +1,130 @@
+"""What a container is given: as little as is needed, and less where the code is not trusted. Pure but for `look`."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfci.arms.environment import is_secret, passes
+from perfci.evidence.ncu_command import PERFMON_DRIVER, admin_only
+from perfci.model.base import UsageError
+from perfci.model.metrics import resolve
+from perfci.model.policy import Policy
+from perfci.system.doctor.repository import is_credential
+from perfci.system.facts import driver_version
+from perfci.system.files import one_line
+
+CONDUCTOR = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID")
+"""Capabilities by which perfci runs code as another user (system/users.py). That code gets none of them."""
+_SHOWN = ("TERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR")
+"""Variables that say how perfci shows what it says."""
+_OF_THE_IMAGE = re.compile(
+    "HOME|USER|LOGNAME|SHELL|TMPDIR|PATH|LD_.*|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|NVIDIA_.*|PERFCI_.*|GIT_.*"
+)
+"""Variables that the image sets, or that perfci, git or NVIDIA's toolkit act on: never the caller's."""
+_PATHS = re.compile(
+    ".*PATH|CC|CXX|NVCC|CUDAHOSTCXX|.*_(?:HOME|ROOT|DIR|DIRECTORY|FILE|BUNDLE|PREFIX|COMPILER|LAUNCHER)"
+)
+"""Variables that hold paths of the host: only where a policy names them."""
+_CLOSED = (
+    "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt/nvidia", "opt/perfci", "opt/torch",
+    "perfci-arms", "proc", "sbin", "sys", "usr",
+)  # fmt: skip
+"""Folders of the image into which nothing of the host is mounted."""
+_TAKEN = ("/opt", "/run", "/tmp", "/var")
+"""Folders of the image that nothing of the host takes the place of."""
+
+Need = Literal["none", "wanted", "required"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the machine says of its GPUs."""
+
+    driver: str | None
+    """NVIDIA's; None where there is none."""
+    admin_only: bool = False
+    """Only administrators may read counters."""
+
+    @property
+    def major(self) -> int:
+        """The driver's major version; 0 without one."""
+        return int(self.driver.partition(".")[0]) if self.driver else 0
+
+
+def look(root: Path = Path("/")) -> Host:
+    """This machine."""
+    return Host(driver_version(root), admin_only(root))
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Whether ncu may look, and what its pass is given for it."""
+
+    allowed: bool
+    capability: str | None = None
+    why: str = ""
+    """One line for people; empty where there is nothing to say."""
+
+
+def need_of(verb: str, policies: Collection[Policy]) -> Need:
+    """How much counters are needed: `required` by a profile and by a limit on one, `wanted` for evidence."""
+    limits = [(limit, policy) for policy in policies for limit in policy.limits]
+    if verb == "profile" or any(resolve(limit.metric, policy.metrics).tier == "counters" for limit, policy in limits):
+        return "required"
+    return "wanted" if verb == "doctor" or any(policy.evidence != "never" for policy in policies) else "none"
+
+
+def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfmon: bool = True) -> Counting:
+    """The lowest rung on which ncu can do what is needed, of none, PERFMON and SYS_ADMIN.
+
+    `asked`: what `--counters` or `--no-counters` say. `perfmon`: the engine knows that capability. SYS_ADMIN, which is
+    close to root on the host, is for counters that somebody has asked for: by option, limit or verb.
+    """
+    if not trusted:
+        return Counting(False)
+    if asked is False:
+        return Counting(False)
+    need = "required" if asked else need
+    if need == "none" or not host.driver or not host.admin_only:
+        return Counting(True)
+    if perfmon and host.major >= PERFMON_DRIVER:
+        return Counting(True, "PERFMON", "ncu's pass gets the capability PERFMON: the driver lets nobody else count")
+    reason = f"driver {host.driver} takes nothing less" if host.major < PERFMON_DRIVER else "this engine has no PERFMON"
+    if need == "required":
+        return Counting(
+            True, "SYS_ADMIN", f"ncu's pass gets the capability SYS_ADMIN, as {reason}: --no-counters goes without"
+        )
+    return Counting(True, None, f"no counters: they would take SYS_ADMIN, as {reason}: --counters gives it")
+
+
+def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
+    """What of the caller's variables goes into the container: what code under test may see, and what perfci shows by.
+
+    What would not fit the image stays behind. Where the code is not trusted, so does all that looks like a secret, also
+    what `pass_env` of a policy names.
+    """
+    named = set(pass_env)
+
+    def fits(name: str) -> bool:
+        return not _OF_THE_IMAGE.fullmatch(name) and (name in named or not _PATHS.fullmatch(name))
+
+    return {
+        name: value
+        for name, value in caller.items()
+        if (name in named or name in _SHOWN or passes(name, build))
+        and fits(name)
+        and (trusted or not (is_secret(name) or is_credential(value)))
+    }
+
+
+def require_no_cover(path: Path, what: str) -> None:
+    """Raise UsageError where the host's `path`, mounted at the same place, would hide a part of the image."""
+    words = path.parts[1:]
+    inner = [tuple(folder.split("/")) for folder in _CLOSED]
+    if str(path) in _TAKEN or any(words == one[: len(words)] or one == words[: len(one)] for one in inner):
+        raise UsageError(
+            f"{what} {one_line(path)}: it is mounted at the same path, where it would hide a part of the image: "
+            "use a folder elsewhere, such as below /home"
+        )
