@@ -32,8 +32,10 @@ def test_help_is_quick() -> None:
     """`perfci --help` takes at most 0.4 s and loads none of the libraries that measuring needs."""
     code = "import sys; sys.argv = ['perfci', '--help']; from perfci.cli import main\ntry: main()\nexcept SystemExit: pass\n"
     assert best_of(code) <= 0.4
-    loaded = subprocess.run(
-        [sys.executable, "-c", code + "print(*sys.modules)"], check=True, capture_output=True, text=True
-    ).stdout.splitlines()[-1].split()  # above it stands the help, which names `docker`
+    loaded = (
+        subprocess.run([sys.executable, "-c", code + "print(*sys.modules)"], check=True, capture_output=True, text=True)
+        .stdout.splitlines()[-1]
+        .split()
+    )  # above it stands the help, which names `docker`
     assert "typer" in loaded
     assert not {"torch", "docker", "github", "scipy", "numpy", "requests"} & set(loaded)
