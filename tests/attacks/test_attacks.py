@@ -54,6 +54,7 @@ def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
     """A time under the floor of the declared work is `invalid`, a warning, and its rates are not judged."""
     run = attacked(repo, "cpu", "too_fast")

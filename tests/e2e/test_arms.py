@@ -91,6 +91,7 @@ def test_a_compiled_extension_is_built_in_both_arms(repo: Repo) -> None:
     assert all(path.startswith("site/blocked/") for path in built.values())
 
 
+@pytest.mark.slow
 def test_arms_with_interpreters_of_their_own(repo: Repo) -> None:
     """A pull request that moves to another Python: launches are spawned in both arms, each with its own."""
     kernel = """
@@ -123,6 +124,7 @@ def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:
     assert run.code == 0, run.out + run.err
 
 
+@pytest.mark.slow
 def test_another_command_line_is_another_question(repo: Repo) -> None:
     """A head that lets its benchmark do less is not faster: the case has changed."""
     policy = """
@@ -140,6 +142,7 @@ def test_another_command_line_is_another_question(repo: Repo) -> None:
     assert "sleep 0.06" in run.reasons()["app"]
 
 
+@pytest.mark.slow
 def test_command_cases(repo: Repo) -> None:
     """A process timed from outside, and one that reports its own metrics as JSON lines."""
     repo.write(

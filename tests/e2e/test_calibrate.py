@@ -43,6 +43,7 @@ def calibration(repo: Repo) -> dict:
     return json.loads((repo.root / "perfci-out" / "calibration" / "calibration.json").read_text())
 
 
+@pytest.mark.slow
 def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     """The one story: calibrate, see what can be shown, be told of a limit that cannot be held, be refused under strict."""
     repo.policy(LIMITS)
@@ -139,6 +140,7 @@ REPORT = """
 """
 
 
+@pytest.mark.slow
 def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
     """Times are made of the work that the build asks for, and of noise of 0.2 %, so that any machine will do."""
     repo.policy(PLANT.format(extra=120) + "    commands: [{name: app, run: python3 report.py, reads: perfci}]\n")
