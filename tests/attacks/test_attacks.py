@@ -34,6 +34,7 @@ def found_out(run: Run, case: str, words: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_cached_and_lazy_results_on_a_cpu(repo: Repo) -> None:
     run = attacked(repo, "cpu", "cached_output", "lazy_output")
     for case in ("cached_output", "cached_list"):

@@ -44,6 +44,7 @@ def test_head_that_cannot_build_fails_its_cases(repo: Repo) -> None:
     assert "no rule" in run.reasons()["adding"]
 
 
+@pytest.mark.slow
 def test_each_arm_uses_its_own_build(repo: Repo) -> None:
     """What `build` installs into $PERFCI_SITE differs between the arms, and so do the numbers."""
     repo.policy(

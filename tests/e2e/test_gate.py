@@ -73,6 +73,7 @@ def test_a_head_that_loosens_its_limits_is_judged_by_base(repo: Repo) -> None:
     assert run.report["policy_from"] == "base"
 
 
+@pytest.mark.slow
 def test_first_adoption_passes_and_says_so(repo: Repo) -> None:
     """Base knows nothing of perfci: every case is new, and head's own limits apply."""
     repo.write("readme", "nothing yet")
@@ -97,6 +98,7 @@ def test_run_judges_absolute_limits(repo: Repo) -> None:
     assert any("compared with nothing" in note for note in run.report["notes"])
 
 
+@pytest.mark.slow
 def test_observe_never_fails(repo: Repo) -> None:
     repo.policy("mode: observe\nlimits: [{cases: '*', metric: time, max: 1us}]\n")
     repo.write("kernels/adding.py", adding())
@@ -140,6 +142,7 @@ def test_a_file_that_does_not_import_costs_that_file(repo: Repo) -> None:
     assert "there_is_no_such_module" in run.reasons()["other"]
 
 
+@pytest.mark.slow
 def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())

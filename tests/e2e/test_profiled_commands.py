@@ -32,6 +32,7 @@ def nsys(env: dict[str, str]) -> str:
 
 
 @pytest.mark.nsys
+@pytest.mark.slow
 def test_a_command_on_the_cpu_is_profiled_in_both_arms(repo: Repo, nsys: str) -> None:
     pytest.importorskip("nvtx")  # the command pushes ranges with it
     command = f"{{name: app, run: {sys.executable} app.py}}"

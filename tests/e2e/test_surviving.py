@@ -79,6 +79,7 @@ def gone(folder: Path, seconds: float = 10) -> list[psutil.Process]:
     return below(folder)
 
 
+@pytest.mark.slow
 def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
     repo.policy(
         """
@@ -155,6 +156,7 @@ def test_killed_conductor_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_pa
     assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
 
 
+@pytest.mark.slow
 def test_resume_refuses_other_code(repo: Repo) -> None:
     repo.policy()
     repo.write("kernels/adding.py", adding())

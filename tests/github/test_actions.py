@@ -186,6 +186,7 @@ def test_the_workflows_for_public_projects(account: Account) -> None:
     assert len(account.hub.artifacts) == 1
 
 
+@pytest.mark.slow
 def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     """Branch, case and log try to become commands, markup and shell."""
     hostile = "a%0A::error::b|@everyone<img src=x>`$(id)"

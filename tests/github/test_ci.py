@@ -252,6 +252,7 @@ def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
     assert "does not build" in job.summary
 
 
+@pytest.mark.slow
 def test_the_first_pull_request_with_a_policy_passes(hub: Hub) -> None:
     hub.repo.write("readme", "nothing yet")
     hub.repo.commit()

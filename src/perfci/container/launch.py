@@ -255,9 +255,7 @@ def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
     """The GPUs that the container gets: None for none, nothing in it for all. Raises UsageError, MachineError."""
     if asked == "none" or (asked == "auto" and host.driver is None):
         return None
-    if asked not in ("auto", "all") and not re.fullmatch(
-        r"(\d+|(GPU|MIG)-[0-9a-f-]+)(,(\d+|(GPU|MIG)-[0-9a-f-]+))*", asked
-    ):
+    if asked not in ("auto", "all") and not re.fullmatch(rf"({_GPU})(,({_GPU}))*", asked):
         raise UsageError(f"--gpus {one_line(asked)[:80]}: write all, none, or indices or UUIDs such as 0,1")
     if host.driver is None:
         raise MachineError(f"--gpus {asked}: this machine has no NVIDIA driver: install one, or measure on the CPU")

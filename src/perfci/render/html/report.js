@@ -113,8 +113,16 @@
     const common = { stroke: colour("soft"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 22 };
     return [
       { ...common, label: x.label, size: 32, ...x.axis },
-      ...y.map((one, index) => ({ ...common, label: one.label, scale: one.scale ?? "y", side: index ? 1 : 3, size: 62, ...(index ? { grid: { show: false } } : {}), values: (_, splits) => splits.map((value) => (value == null ? "" : number(value, 4))), ...one.axis })),
+      ...y.map((one, index) => ({ ...common, label: one.label, scale: one.scale ?? "y", side: index ? 1 : 3, size: 62, ...(index ? { grid: { show: false } } : {}), values: (_, splits) => splits.map((value) => (value == null ? "" : number(value, digits(splits)))), ...one.axis })),
     ];
+  }
+
+  /** Significant digits that tell an axis's numbers apart, 4 at least. */
+  function digits(splits) {
+    const [first, second] = present(splits);
+    const largest = Math.max(...present(splits).map(Math.abs));
+    const needed = Math.ceil(Math.log10(largest / Math.abs(second - first))) + 1;
+    return Number.isFinite(needed) ? Math.min(12, Math.max(4, needed)) : 4;
   }
 
   /** The least and the largest of these values with a margin. */
