@@ -217,7 +217,7 @@ def test_behind_every_plot_stands_a_table(tab):
     page.wait_for_selector("#case figure")
     for figure in page.locator("#case figure").all():
         figure.locator("summary").click()
-        assert figure.locator("table tbody tr").count() > 1
+        figure.locator("table tbody tr").nth(1).wait_for()  # it is made as it opens
     assert "NaN" not in page.locator("#case").inner_text() and "undefined" not in page.locator("#case").inner_text()
 
 
