@@ -19,13 +19,13 @@ HYPERFINE = "hyperfine -N --runs 4 --command-name nap './nap'"
 def needs(tool: str) -> None:
     """Skips, visibly: none of the tools is a dependency of perfci, and CI runs these tests with all of them."""
     if tool == "hyperfine" and not shutil.which("hyperfine"):
-        pytest.skip("needs hyperfine (apt-get install hyperfine)")  # see above
+        pytest.skip("needs hyperfine (apt-get install hyperfine)")  # a Debian package, no Python one
     if tool == "pytest-benchmark" and not find_spec("pytest_benchmark"):
-        pytest.skip("needs pytest-benchmark")  # see above
+        pytest.skip("needs pytest-benchmark")  # of the dev extra, which a user may lack
     if tool == "google-benchmark":
         probe = ["g++", "-E", "-x", "c++", "-include", "benchmark/benchmark.h", "/dev/null", "-o", "/dev/null"]
         if not shutil.which("g++") or subprocess.run(probe, capture_output=True, check=False).returncode:
-            pytest.skip("needs google-benchmark and g++ (apt-get install libbenchmark-dev g++)")  # see above
+            pytest.skip("needs google-benchmark and g++ (apt-get install libbenchmark-dev g++)")  # a C++ library
 
 
 def programs(repo: Repo, tool: str, spin: int) -> str:
