@@ -2,13 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from perfci.system.users import NEEDED, held
 
 PLAIN_PYTHON = sys._base_executable
 """The interpreter below this virtual environment: it starts fast, having no torch to import."""
@@ -104,6 +109,35 @@ def env(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def repo(tmp_path: Path, env: dict[str, str]) -> Repo:
     return Repo(tmp_path / "repo with space", env)
+
+
+UID = GID = 12345
+"""Of the code under test, where that is another's than perfci's."""
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+CANARY = "canary-7f3a91c2"
+"""A secret of perfci's caller, in a repository that two users share."""
+_ROOT = os.geteuid() == 0 and len(held(list(NEEDED))) == len(NEEDED) and shutil.which("setpriv")
+# Only root may run code as another user, and that one needs an interpreter that all may use; the image has both.
+as_root = pytest.mark.skipif(
+    not (_ROOT and SYSTEM_PYTHON), reason="needs root with its capabilities, setpriv, and a python3 of the system"
+)
+
+
+@pytest.fixture
+def two_users() -> Iterator[Repo]:
+    """A repository that other users reach, and the environment in which perfci runs its code as another."""
+    folder = Path(tempfile.mkdtemp(prefix="two-"))
+    folder.chmod(0o755)
+    for name in ("t", "home"):
+        (folder / name).mkdir()
+    (folder / "t").chmod(0o1777)
+    os.chown(folder / "home", UID, GID)
+    env = {
+        **os.environ, "TMPDIR": str(folder / "t"), "HOME": str(folder / "home"), "COLUMNS": "160", "NO_COLOR": "1",
+        "PERFCI_WORKER": f"{UID}:{GID}", "A_CANARY": CANARY,
+    }  # fmt: skip
+    yield Repo(folder / "repo", env)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

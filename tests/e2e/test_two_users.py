@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -17,40 +16,13 @@ from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.measure.observe import counting
 from perfci.measure.profilers import Keep, Kineto, Ncu, Nsys
-from perfci.system import users
 from perfci.system.process import Died, Exit, Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
 
-from .conftest import PLAIN_PYTHON, Repo, adding
-
-UID = GID = 12345
-PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
-ROOT = os.geteuid() == 0 and len(held(list(users._NEEDED))) == len(users._NEEDED) and shutil.which("setpriv")
-# Only root may run code as another user, and that one needs an interpreter that all may use; the image has both.
-as_root = pytest.mark.skipif(
-    not (ROOT and PYTHON), reason="needs root with its capabilities, setpriv, and a python3 of the system"
-)
-CANARY = "canary-7f3a91c2"
+from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root
 
 
-@pytest.fixture
-def two_users():
-    """A repository that other users reach, and the environment in which perfci runs its code as another."""
-    folder = Path(tempfile.mkdtemp(prefix="two-"))
-    folder.chmod(0o755)
-    for name in ("t", "home"):
-        (folder / name).mkdir()
-    (folder / "t").chmod(0o1777)
-    os.chown(folder / "home", UID, GID)
-    env = {
-        **os.environ, "TMPDIR": str(folder / "t"), "HOME": str(folder / "home"), "COLUMNS": "160", "NO_COLOR": "1",
-        "PERFCI_WORKER": f"{UID}:{GID}", "A_CANARY": CANARY,
-    }  # fmt: skip
-    yield Repo(folder / "repo", env)
-    shutil.rmtree(folder)
-
-
-def policy(repo: Repo, text: str = "", python: str | None = PYTHON) -> None:
+def policy(repo: Repo, text: str = "", python: str | None = SYSTEM_PYTHON) -> None:
     lines = f"version: 1\nsuite: [kernels/*.py]\npython: {python}\ndevices: [cpu]\nbudget: 20s\n"
     repo.write("perfci.yaml", lines + "limits: [{cases: '*', metric: time, regression: 50%}]\n" + text)
 
@@ -240,7 +212,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
         pytest.skip("this root has no capability to hand on")  # as in most containers
     scratch = two_users.root / "s"
     scratch.mkdir()
-    ordinary = Parent(str(PYTHON), scratch, {}, worker=find_worker(two_users.env))
+    ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, worker=find_worker(two_users.env))
     try:
         told = {}
         with counting(ordinary) as other:
@@ -262,11 +234,11 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
 def test_memory_of_the_other_user_is_limited(two_users: Repo, tmp_path: Path) -> None:
     scratch = two_users.root / "s"
     scratch.mkdir()
-    parent = Parent(str(PYTHON), scratch, {}, memory_limit=100 * 2**20, worker=find_worker(two_users.env))
+    parent = Parent(str(SYSTEM_PYTHON), scratch, {}, memory_limit=100 * 2**20, worker=find_worker(two_users.env))
     try:
         with pytest.raises(Died, match="GiB of memory, more than"):
             parent.execute(
-                [str(PYTHON), "-c", "import time; held = bytearray(b'x' * (300 << 20)); time.sleep(60)"],
+                [str(SYSTEM_PYTHON), "-c", "import time; held = bytearray(b'x' * (300 << 20)); time.sleep(60)"],
                 env={}, cwd=scratch, log=tmp_path / "log", timeout=50,
             )  # fmt: skip
         assert [one for one in living() if one != parent._process.pid] == []

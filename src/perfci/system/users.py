@@ -23,7 +23,7 @@ from perfci.system.files import disk_error, one_line
 VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 """Bits of capabilities(7) in linux/capability.h."""
-_NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}
+NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}
 """Bits of the capabilities without which no other user can be run, given files, or be ended."""
 _LARGEST = 2**32 - 2
 """Of a user's or group's number; the one above means `none` (chown(2))."""
@@ -171,7 +171,7 @@ def find_worker(env: Mapping[str, str] = os.environ) -> Worker:
     user, group = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < user <= _LARGEST or group > _LARGEST:
         raise UsageError(f"{VARIABLE}={one_line(text)[:80]}: is no user to run code as: write UID:GID, not root's")
-    lacking = [name for bit, name in _NEEDED.items() if bit not in held(list(_NEEDED))]
+    lacking = [name for bit, name in NEEDED.items() if bit not in held(list(NEEDED))]
     if lacking:
         raise MachineError(
             f"{VARIABLE}={text}: this process may not run code as another user: "
