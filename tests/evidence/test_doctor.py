@@ -209,7 +209,7 @@ def test_the_report_module(tmp_path):
     found.own = program(tmp_path / "bin", "own", says("", 1, "ImportError: /site/_ncu_report.so: no GLIBC_2.34\n"))
     assert "GLIBC_2.34" in only(doctor.check_report_module, found).found
     found.own = program(tmp_path / "bin", "own", says("", 1, "ModuleNotFoundError: No module named 'ncu_report'\n"))
-    write(tmp_path / "bin" / "extras/python/ncu_report.py", "")
+    write(found.root / "opt/nvidia/nsight-compute/2025.3.1/extras/python/ncu_report.py", "")
     assert "own copy" in only(doctor.check_report_module, found).found
 
 

@@ -215,6 +215,7 @@ def test_a_hit_rate_over_all_is_none(tmp_path):
     reading = read(file(tmp_path, changed(CSV["base"], lts__t_sector_hit_rateDOTpct="246.5")), ranges=RANGES)
     (told,) = [faults for faults in reading.faults.values() if faults]
     assert "no usable value for some" in told[0].text and "l2_hit_rate (1)" in told[0].text
+    assert told[0].metrics == ["l2_hit_rate"]
     without = [one for seen in reading.counters.values() for one in seen.kernels if "l2_hit_rate" not in one.values]
     assert len(without) == 1
 

@@ -106,6 +106,8 @@ def test_faster_than_the_ceiling_is_said():
     assert found.share == pytest.approx(2.0)
     assert "200 % of the measured 4.00 TB/s, more than the ceiling" in found.sentence
     assert "faster" not in found.sentence
+    near = roofline(Work(read=4e9), 0.98e-3, CEILINGS).sentence
+    assert near.endswith("102 % of the measured 4.00 TB/s"), "ceilings are measured, too"
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,9 @@ def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
     memory = occupancy.model_copy(update={"metric": "peak_memory", "tier": "static", "kind": "max"})
     case = measured("same", 1.0)
     traced, counted = wanted([case], plan("same", gates=(occupancy,)), "never")
-    assert (traced, [one.id for one in counted]) == ([], ["same"])
+    assert [one.id for one in traced] == [one.id for one in counted] == ["same"]
+    launches = occupancy.model_copy(update={"metric": "kernel_launches", "tier": "trace"})
+    assert wanted([case], plan("same", gates=(launches,)), "never") == ([case], [])
     assert wanted([case], plan("same", gates=(memory,)), "never") == ([], []), "the checks tell it"
     assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
 

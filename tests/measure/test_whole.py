@@ -1,5 +1,6 @@
 """Commands under profilers: one execution of the whole process, its limits, and what of it is a case's."""
 
+import csv
 import lzma
 import os
 import sys
@@ -264,11 +265,11 @@ def two_arms(place: Place) -> Place:
     return replace(place, arms=arms, runner=replace(place.runner, arms=arms))
 
 
-def observed(place: Place, tmp_path: Path, *names: str, **fields) -> list[Case]:
-    """Evidence of a command on a GPU in both arms, through tools that hand out real captures."""
+def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None, **fields) -> list[Case]:
+    """Evidence of a command on a GPU in both arms, through tools that hand out real captures, or `page` for ncu's."""
     capture = tmp_path / "capture.sqlite"
     capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
-    page = counted(tmp_path / "page.csv")
+    page = page or counted(tmp_path / "page.csv")
     tools = Tools(
         fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
         Kineto(60.0),
@@ -292,6 +293,18 @@ def test_metrics_of_a_command_with_one_case(place, tmp_path):
         assert found.metrics["kernel_launches"] == sum(kernel.count for kernel in found.trace.kernels) > 10
         assert found.metrics["dram_bytes"] > 0 and found.metrics["registers"] > 0
         assert not {"device_busy", "launch_overhead"} & set(found.metrics)
+
+
+def test_a_value_that_one_kernel_lacks_is_the_only_one_that_its_command_lacks(place, tmp_path):
+    page = counted(tmp_path / "page.csv")
+    lines = list(csv.reader(page.read_text().splitlines()))
+    lines[2][lines[0].index("dram__bytes.sum")] = "nan"
+    with page.open("w") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows(lines)
+    (case,) = observed(place, tmp_path, "app", page=page)
+    for arm in case.arms.values():
+        assert [fault.metrics for fault in arm.evidence.faults] == [["dram_bytes"]]
+        assert arm.evidence.metrics["registers"] > 0 and "dram_bytes" not in arm.evidence.metrics
 
 
 def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_path):

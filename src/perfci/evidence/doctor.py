@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import perfci
-from perfci.evidence import ncu_command, nsys_command, nsys_privacy, sass
+from perfci.evidence import ncu_command, ncu_module, nsys_command, nsys_privacy, sass
 from perfci.evidence.ncu_command import Ncu
 from perfci.evidence.nsys_command import Nsys
 from perfci.model.base import UsageError
@@ -284,14 +284,12 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
         else:
             yield ok("ncu_report", text, version=version or None)
         return
-    beside = None
-    if isinstance(tool, Ncu):
-        beside = tool.path.resolve().parent / "extras" / "python" / "ncu_report.py"
+    copies = ncu_module.copies(machine.root)
     if "No module named 'ncu_report'" not in said.err:
         remedy = f"{machine.own} -m pip install --force-reinstall ncu-report"
         yield warn("ncu_report", f"cannot be imported: {said.why()}", remedy)
-    elif beside is not None and beside.is_file():
-        yield ok("ncu_report", f"not installed; ncu's own copy is there ({beside})")
+    elif copies:
+        yield ok("ncu_report", f"not installed; ncu's own copy is there ({copies[0].folder})")
     elif there:
         text = "not installed: reports of ncu are read from its CSV, without its rules"
         yield warn("ncu_report", text, f"{machine.own} -m pip install ncu-report")

@@ -122,7 +122,7 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
     for name, why in (chips.unavailable(names, chip) if chip else {}).items():
         lacking.setdefault(why, []).append(name)
     faults = [
-        fault("incompatible", f"{', '.join(lacked)}: {why}", "ask for it on another chip only")
+        fault("incompatible", f"{', '.join(lacked)}: {why}", "ask for it on another chip only", lacked)
         for why, lacked in lacking.items()
     ]
     names = tuple(name for name in names if chips.source(name, chip) is not None or not chip)
@@ -155,6 +155,7 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
                 "incomplete",
                 f"no usable value for some of {len(launches)} launches: {text}",
                 "ask ncu for these metrics; a kernel that failed under ncu has none, a very small one no rates",
+                sorted(missing),
             )
         )
     kernels = [_group(members, names) for members in groups.values()]

@@ -54,6 +54,12 @@ def modules(root: Path = Path("/")) -> list[Module]:
         except importlib.metadata.PackageNotFoundError:
             version = ""
         found.append(Module(origin.parent if spec.submodule_search_locations else origin, version))
+    return found + copies(root)
+
+
+def copies(root: Path = Path("/")) -> list[Module]:
+    """The copies of `ncu_report` beside installed Nsight Computes, newest first."""
+    found = []
     for folder in ncu_command.installations(root):
         python = folder / "extras" / "python"
         if (python / "ncu_report.py").is_file() or (python / "ncu_report").is_dir():

@@ -8,7 +8,7 @@ from perfci.judge.rows import Context, about
 from perfci.judge.seen import kernelless
 from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import ArmName
-from perfci.model.evidence import Evidence
+from perfci.model.evidence import Evidence, Fault
 from perfci.model.metrics import UNSEEN_OF_COMMANDS, Tier
 from perfci.model.plan import Gate
 from perfci.model.report import Class, Effect, Row
@@ -63,7 +63,7 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     shown = show(head, gate.unit)
     if gate.kind == "regression":
         if base is None:
-            if context.compared and _evidence(case, "base").faults:
+            if context.compared and any(_is_about(fault, gate) for fault in _evidence(case, "base").faults):
                 return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'base', gate)}", head=head)
             reason = f"head has {gate.metric}, base has not: nothing to compare with"
             return _judged("added", "pass", reason, head=head)
@@ -128,6 +128,10 @@ def _names(evidence: Evidence) -> list[str]:
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
+def _is_about(fault: Fault, gate: Gate) -> bool:
+    return not fault.metrics or gate.metric in fault.metrics
+
+
 def _why(case: Case, arm: ArmName, gate: Gate) -> str:
     """Why an arm has no value of a gate's metric."""
     evidence = _evidence(case, arm)
@@ -136,7 +140,7 @@ def _why(case: Case, arm: ArmName, gate: Gate) -> str:
     if of_kernels and case.device == "cuda" and kernelless(evidence):
         return f"{arm} launches no kernel, so that there is none to count: take the limit off the case"
     for fault in evidence.faults:
-        if fault.tool in tools:
+        if fault.tool in tools and _is_about(fault, gate):
             remedy = f": {fault.remedy}" if fault.remedy else ""
             return f"{fault.tool}: {fault.text}{remedy}"
     if gate.metric.startswith("range:"):

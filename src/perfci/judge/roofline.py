@@ -25,6 +25,8 @@ NAMES = {
 """Types of the measured ceilings, and what else they are called."""
 TENSOR = 5.0
 """Percent of the cycles with tensor pipes active from which on float32 operands go through them, as TF32."""
+CLOSE = 1.05
+"""Times a measured ceiling, and below it: no nearer than the clock that both were measured at differs by."""
 TRAFFIC = 1.10
 """Measured over declared bytes from which on the difference is told: an L2 keeps or refetches that much."""
 
@@ -282,11 +284,11 @@ def _sentence(
         where = f" ({significant(shape['intensity'])} FLOP/B, ridge at {significant(shape['ridge'])})"
     ceiling = show(memory, "B/s") if bound == "memory" else f"{show((compute or 0.0) / 1e12, 'TFLOP/s')} of {kind}"
     text = f"{bound}-bound{where}: {percent(share)} of the measured {ceiling}"
-    if share > 1:
+    if share > CLOSE:
         text += ", more than the ceiling: " + (
             "served by caches, or declared too large" if bound == "memory" else "declared work or type are off"
         )
-    elif headroom >= 1.05:
+    elif headroom >= CLOSE:
         text += f", up to {significant(headroom, 2)}× faster"
     if all(declared) and (memory is None or compute is None):
         text += f"; no {'memory' if memory is None else 'compute'} ceiling was measured"

@@ -98,7 +98,10 @@ def changed(case: Case, plan: Plan) -> bool:
 
 
 def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
-    """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says."""
+    """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says.
+
+    What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
+    """
     traced, counted = [], []
     for case in cases:
         if case.device != "cuda" or case.arms["head"].status != "ok":
@@ -106,7 +109,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
         look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
         own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
         tiers = {gate.tier for gate in own} & OBSERVED
-        if look or tiers & {"trace", "static"}:
+        if look or tiers:
             traced.append(case)
         if look or "counters" in tiers:
             counted.append(case)

@@ -291,6 +291,6 @@ def _holding(metrics: dict[str, float], found: Look[Trace] | Look[Counters], rep
     """The metrics that are those of the case: of a command where it reports no other and was seen to its end."""
     if reports is None:
         return metrics
-    if reports > 1 or found.faults:
+    if reports > 1 or any(not fault.metrics for fault in found.faults):
         return {}
     return {name: value for name, value in metrics.items() if name not in UNSEEN_OF_COMMANDS}

@@ -36,6 +36,8 @@ class Fault(Document):
     """One line: what happened."""
     remedy: str = Field("", max_length=1000)
     """One line: what mends it."""
+    metrics: list[str] = Field(default_factory=list)
+    """Quantities that it is about, where what else the tool told is whole."""
 
 
 class KernelUse(Document):
