@@ -262,7 +262,7 @@ def test_counters_that_cannot_be_had_cost_their_rows_alone(repo: Repo, tmp_path:
     fake.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exec {real} --version;; esac\n{script}\n')
     fake.chmod(0o755)
     repo.env["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
-    run = repo.perfci("compare", "--base", "HEAD", "matmul", "scale", timeout=600)
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s", "matmul", "scale", timeout=600)
     assert run.code == 1, run.out + run.err
     row = gate(run, "matmul", "tensor_active")
     assert row["class"] == "invalid", told(run)

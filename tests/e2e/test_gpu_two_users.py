@@ -110,7 +110,6 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
         evidence = arm["evidence"]
         assert (evidence["trace"]["source"], evidence["faults"]) == ("nsys", []), evidence["faults"]
         assert evidence["metrics"]["dram_throughput"] > 20
-        assert [one["name"] for one in evidence["code"]] == ["_scale"]
     (first, *_) = next(one["sentences"] for one in run.report["evidence"] if one["case"] == "scale")
     assert re.search(r"registers \d+ → \d+", first), first
 

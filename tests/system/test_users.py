@@ -16,7 +16,7 @@ from perfci.system import users
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Worker, find_worker, held, keep_outputs
 
 UID, GID = 12345, 12346
-ROOT = os.geteuid() == 0 and len(held(list(users._NEEDED))) == len(users._NEEDED) and shutil.which("setpriv")
+ROOT = os.geteuid() == 0 and len(held(list(users.NEEDED))) == len(users.NEEDED) and shutil.which("setpriv")
 # Only root may run code as another user; CI runs these tests as root, in the image.
 as_root = pytest.mark.skipif(not ROOT, reason="needs root with its capabilities, and setpriv")
 
@@ -88,7 +88,7 @@ def test_the_user_has_no_capability_and_cannot_gain_one(worker: Worker) -> None:
 @pytest.mark.parametrize("more", ["", ",+cap_38"])
 def test_the_capabilities_of_a_container_are_enough(more: str) -> None:
     """Those that are needed and no others, without the right to gain any: as `docker run --cap-drop` leaves it."""
-    kept = "-all," + ",".join(f"+cap_{number}" for number in users._NEEDED) + more
+    kept = "-all," + ",".join(f"+cap_{number}" for number in users.NEEDED) + more
     script = (
         "import subprocess; from perfci.system.users import *; found = held([CAP_PERFMON, CAP_SYS_ADMIN]); "
         "print(found); subprocess.run([*find_worker().prefix(found), 'cat', '/proc/self/status'], check=True)"
