@@ -106,7 +106,7 @@ def test_a_host_is_looked_at(tmp_path):
 
 
 def test_what_the_conductor_may_is_what_running_code_as_another_user_takes():
-    assert set(CONDUCTOR) == set(users._NEEDED.values())
+    assert set(CONDUCTOR) == set(users.NEEDED.values())
 
 
 # ---------------------------------------------------------------- the environment

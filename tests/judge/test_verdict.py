@@ -210,6 +210,17 @@ def test_rows_stand_worst_first():
     assert [row.case for row in judge(made).rows][:6] == ["e", "d", "c", "f", "b", "a"]
 
 
+def test_the_largest_change_leads_whichever_limit_found_it():
+    """A value far over its bound stands above a small regression, and below a large one."""
+    over = limit("c", kind="max", bound=6e-5)  # and 194 µs are measured
+    made = results([case("c", ratio=4.0), case("d", ratio=28.0), case("e", ratio=1.1)], [limit("d"), limit("e"), over])
+    report = judge(made)
+    assert [(row.case, row.class_) for row in report.rows] == [
+        ("d", "regression"), ("c", "violation"), ("e", "regression")
+    ]  # fmt: skip
+    assert report.sentence.startswith("`d` is 28× slower (+2 more)")
+
+
 def test_measured_values_have_statistics_with_or_without_limits():
     work = arm(work=Work(flops=1e9))
     made = results([case("free", base=work, head=work, pairs=pairs(*values(), errors=(None, values()[1])))], [])

@@ -208,7 +208,7 @@ def test_nothing_worth_telling():
 
 def test_the_power_limit_is_told_with_its_share_of_the_time():
     assert describe(rounds(12, 8, power=698.6, power_limit=700.0)) == [
-        "the GPU was at its power limit (699 of 700 W) during 8 of 12 rounds, up to 60 % of the time: "
+        "the GPU was at its power limit (700 W) during 8 of 12 rounds, up to 60 % of the time: "
         "times follow the clock, see the time at equal clock"
     ]
 

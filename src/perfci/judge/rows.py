@@ -52,15 +52,15 @@ class Context:
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """Sorts rows worst first; the same order whatever order they came in."""
-    size = 0.0
-    if row.kind == "regression" and row.change:
-        size = abs(math.log(row.change))
-    elif row.kind != "regression" and row.head is not None and row.limit:
-        size = abs(row.head - row.limit) / abs(row.limit)
+    """Sorts rows worst first; the same order whatever order they came in.
+
+    Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
+    """
+    ratio = row.change if row.kind == "regression" else row.head / row.limit if row.head and row.limit else None
+    size = abs(math.log(ratio)) if ratio and ratio > 0 else 0.0
     return (
         _EFFECTS.index(row.effect),
-        CLASSES.index(row.class_),
+        CLASSES.index("regression" if row.class_ == "violation" else row.class_),
         -size,
         row.case,
         row.device,

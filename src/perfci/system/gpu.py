@@ -309,10 +309,8 @@ def _power(rounds: Sequence[Round]) -> str:
     affected, largest = _during(rounds, "sw_power_cap")
     if not affected:
         return ""
-    states = [state for one in rounds for state in one]
-    power, limit = _largest(states, lambda s: s.power), _largest(states, lambda s: s.power_limit)
-    drawn = f"{power:.0f} of " if power is not None else ""
-    watts = f" ({drawn}{limit:.0f} W)" if limit is not None else ""
+    limit = _largest([state for one in rounds for state in one], lambda s: s.power_limit)
+    watts = f" ({limit:.0f} W)" if limit is not None else ""
     when = _in_rounds(affected, len(rounds), largest)
     return f"the GPU was at its power limit{watts} {when}: times follow the clock, see the time at equal clock"
 
