@@ -140,7 +140,7 @@ def two_users() -> Iterator[Repo]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gpu() -> None:
     """Skips, visibly, what needs a GPU: no stand-in behaves like one, and those who have one run these tests."""
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"

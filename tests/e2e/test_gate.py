@@ -89,6 +89,7 @@ def test_first_adoption_passes_and_says_so(repo: Repo) -> None:
     assert run.report["command"] == ["perfci", "compare", "--base", base, "--committed"]
 
 
+@pytest.mark.slow
 def test_run_judges_absolute_limits(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
     repo.write("kernels/adding.py", adding())

@@ -466,6 +466,7 @@ def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, d
     assert whole.wall >= 5 * sum(trace.wall for trace in reading.traces.values())
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_ranges_that_this_nsys_loses_are_named(nsys, tmp_path):
     """nsys 2023.4 records none of nvtx 0.2.17's ranges, and says nothing."""
@@ -479,6 +480,7 @@ def test_ranges_that_this_nsys_loses_are_named(nsys, tmp_path):
         assert fault.kind == "empty" and "0.2.11" in fault.remedy and "torch.cuda.nvtx" in fault.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_failures_of_the_nsys_at_hand(nsys, tmp_path):
     def run(*argv, output=None, **env):
@@ -502,6 +504,7 @@ def test_failures_of_the_nsys_at_hand(nsys, tmp_path):
     assert classify(done.returncode, done.stdout + done.stderr, tmp_path / "j.sqlite").kind == "unreadable"
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path):
     """And, so that this can fail: without isolation, as root, nsys writes it into report and export."""
@@ -530,6 +533,7 @@ def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path)
         sibling.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_a_report_is_compressed_and_its_export_is_not(nsys, site, tmp_path):
     """Why a scan of a report alone is not enough: in a long capture nsys cuts strings."""

@@ -62,6 +62,7 @@ def test_it_builds_passes_its_check_and_comes_from_the_overlay(tmp_path):
     assert modules["blocked._transpose"].startswith("site/blocked/_transpose.")
 
 
+@pytest.mark.slow
 def test_a_wrong_extension_fails_its_check(tmp_path):
     """Tiles at the edge are the classic mistake: full tiles only."""
     _, texts, _, _ = build_and_check(tmp_path, ("row < rows; row += kTile", "row + kTile <= rows; row += kTile"))

@@ -1,6 +1,7 @@
 """A calibration of recorded H200 pairs: six kernels under `steady`, 32 pairs each."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,13 @@ def spent(measured: Results, seconds: float = 0.5) -> dict[str, list[float]]:
     return {one.key: [seconds] * len(one.pairs) for one in measured.cases}
 
 
+STATES = ("quiet", "planted", "loud")
+"""That people read."""
+
+
+@cache
 def calibrations() -> dict[str, Calibration]:
-    """One for each state that people read."""
+    """One for each of STATES."""
     quiet = recorded()
     planted = recorded({"sdpa512": 0.003, "mm8192": -0.012})
     loud = results(

@@ -121,6 +121,7 @@ def test_all_cases_share_one_start_and_a_trimmed_environment(place):
     assert tool.environments and all("A_TOKEN" not in env for env in tool.environments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [ENDS], indirect=True)
 def test_a_case_that_breaks_the_tool_costs_itself_alone(place):
     tool = Passing()
@@ -140,6 +141,7 @@ class Windowed(Passing):
     window = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [ENDS], indirect=True)
 def test_cases_are_warm_before_the_window_opens(place):
     """What they load at first is in no capture, and one that breaks there costs itself alone."""

@@ -9,10 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from perfci.render.calibration import print_calibration, render
-from tests.measure.recorded import calibrations
+from tests.measure.recorded import STATES, calibrations
 
 GOLDEN = Path(__file__).with_name("golden")
-STATES = calibrations()
 
 
 def printed(state: str, width: int) -> str:
@@ -23,7 +22,7 @@ def printed(state: str, width: int) -> str:
         if width
         else Console(file=file, _environ={})
     )
-    print_calibration(STATES[state], console)
+    print_calibration(calibrations()[state], console)
     return file.getvalue()
 
 
@@ -36,7 +35,7 @@ def check(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_golden_markdown(state):
-    check(f"calibration-{state}.md", render(STATES[state]))
+    check(f"calibration-{state}.md", render(calibrations()[state]))
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -53,7 +52,7 @@ def test_no_line_is_wider_than_the_terminal(state, width):
 
 
 def test_text_from_code_is_harmless():
-    hostile = STATES["quiet"].model_copy(deep=True)
+    hostile = calibrations()["quiet"].model_copy(deep=True)
     hostile.cases[0].case = "a|b\x1b[31m`@team`"
     hostile.warnings = ["<img src=x> \u202e [link](http://x)"]
     hostile.limits = ["# ``` \x1b[31m"]

@@ -128,7 +128,7 @@ def test_libraries_of_others_are_as_they_were_published():
     assert "MIT License" in (ASSETS / "uPlot.LICENSE").read_text()
 
 
-@pytest.mark.parametrize("pairs", [16, 64])
+@pytest.mark.parametrize("pairs", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_two_hundred_cases_fit_in_five_megabytes(pairs):
     text = html.render(*run(cases=200, pairs=pairs))
     assert len(text.encode()) <= 5_000_000

@@ -56,6 +56,7 @@ def test_base_and_head_differ_by_one_line(tmp_path):
 
 @needs_torch
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_whole_on_the_cpu(tmp_path):
     """Every stage runs, the recording can be judged, and what is missing is said."""
     asked = Asked(
