@@ -1,6 +1,7 @@
 """Code under test as another user than the conductor, and arms that are built before they are measured."""
 
 import json
+import lzma
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfci.evidence import sass
+from perfci.evidence import ncu_file, ncu_launch, ncu_module, sass
 from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.measure.observe import counting
@@ -20,6 +21,8 @@ from perfci.system.process import Died, Exit, Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
 
 from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def policy(repo: Repo, text: str = "", python: str | None = SYSTEM_PYTHON) -> None:
@@ -202,6 +205,39 @@ def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
     tool.write_text('#!/bin/sh\nid -u; cat "$3"\n')
     tool.chmod(0o755)
     assert list(sass.runner(tool, user=worker.prefix())(files[0])) == [str(UID), "0123ELF"]
+
+
+@as_root
+def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ncu's module and by ncu itself, which are native code over a file that the user wrote; nonsense is a fault."""
+    prefix, folder = find_worker(two_users.env).prefix(), two_users.root / "extras"
+    folder.mkdir()
+    two_users.root.chmod(0o755)
+    report = two_users.root / "r.ncu-rep"
+    report.write_bytes(lzma.decompress((DATA / "ncu" / "ncu_base.ncu-rep.xz").read_bytes()))
+    module = ncu_module.Module(folder, "2025.3.1")
+
+    def read() -> ncu_launch.Content | None:
+        return ncu_module.read(report, report.stat().st_size, "2025.3.1", module, 20.0, prefix)
+
+    monkeypatch.setattr("sys.executable", str(SYSTEM_PYTHON))
+    assert read() is None, "there is no such module"
+    for text, found in (
+        ("def load_report(path): raise OSError(f'{path} is read by {os.getuid()}')", f"r.ncu-rep is read by {UID}"),
+        ("os.write(1, b'[]'); os._exit(0)", "answered nonsense"),
+        ('os.write(3, b\'{"version": 1, "launches": [7]}\'); os._exit(0)', "answered nonsense"),
+    ):
+        (folder / "ncu_report.py").write_text(f"import os\n{text}\n")
+        content = read()
+        assert content is not None and found in content.faults[0].text, content
+    monkeypatch.setattr("sys.executable", f"{two_users.root}/none")
+    assert read() is None, "the user cannot run perfci's interpreter"
+    own = two_users.root / "ncu"
+    own.write_text("#!/bin/sh\necho ==ERROR== read by $(id -u)\nexit 1\n")
+    own.chmod(0o755)
+    monkeypatch.setattr(ncu_module, "modules", lambda root: [])
+    (fault,) = ncu_file.content(report, own, Path("/"), 20.0, prefix).faults
+    assert f"read by {UID}" in fault.text
 
 
 @pytest.mark.slow

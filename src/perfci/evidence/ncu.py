@@ -49,6 +49,7 @@ def read(
     ncu: Path | None = None,
     root: Path = Path("/"),
     timeout: float = TIMEOUT,
+    user: Sequence[str] = (),
 ) -> Reading:
     """What the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
 
@@ -58,12 +59,13 @@ def read(
     `names`: quantities of `chips.QUANTITIES` or the name of a set that every launch must have; None takes what the
     file has. `most`: ncu's `--launch-count`: where that many launches are found, more may be missing.
     `ncu`: reads the report where no `ncu_report` does; `root`: where to look for a copy of that module beside ncu.
-    `timeout`: seconds for a native reader.
+    `timeout`: seconds for a native reader. `user`: what starts it as whoever the report is of, where that is not this
+    process's user; the file is one that this user may read.
 
     Raises ValueError for a name that is no quantity.
     """
     wanted = None if names is None else chips.expand(names)
-    content = ncu_file.content(path, ncu, root, timeout)
+    content = ncu_file.content(path, ncu, root, timeout, user)
     reading = Reading(source=content.source, version=content.version, general=list(content.faults))
     found: dict[str, list[Launch]] = {}
     outside = 0

@@ -4,6 +4,7 @@ import mmap
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from perfci.evidence import ncu_command, ncu_csv, ncu_layout, ncu_module
 from perfci.evidence.ncu_launch import Content, fault
 
 
-def content(path: Path, ncu: Path | None, root: Path, timeout: float) -> Content:
+def content(path: Path, ncu: Path | None, root: Path, timeout: float, user: Sequence[str] = ()) -> Content:
     """The launches in the file at `path`, and what it lacks. Never raises for what a file holds.
 
-    `ncu`, `root`, `timeout`: as in `perfci.evidence.ncu.read`.
+    `ncu`, `root`, `timeout`, `user`: as in `perfci.evidence.ncu.read`.
     """
     again = "profile again"
     try:
@@ -28,7 +29,7 @@ def content(path: Path, ncu: Path | None, root: Path, timeout: float) -> Content
                     text = f"{path.name}: is cut or damaged"
                     return Content(version=version, faults=[fault("unreadable", text, again)])
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
-                return _report(path, size, results, version, ncu, root, timeout)
+                return _report(path, size, results, version, ncu, root, timeout, user)
     except OSError as error:
         return Content(faults=[fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", again)])
     if not size:
@@ -38,18 +39,20 @@ def content(path: Path, ncu: Path | None, root: Path, timeout: float) -> Content
     return ncu_csv.read(path, path.name)
 
 
-def _report(path: Path, size: int, results: int, version: str, ncu: Path | None, root: Path, timeout: float) -> Content:
+def _report(
+    path: Path, size: int, results: int, version: str, ncu: Path | None, root: Path, timeout: float, user: Sequence[str]
+) -> Content:
     """A report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
     for module in ncu_module.modules(root):
         if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
             older.append(module.version)
             continue
-        content = ncu_module.read(path, size, version, module, timeout)
+        content = ncu_module.read(path, size, version, module, timeout, user)
         if content is not None:
             return _counted(path, content, results)
     if ncu is not None:
-        return _counted(path, _import(path, version, ncu, timeout), results)
+        return _counted(path, _import(path, version, ncu, timeout, user), results)
     why = f"the ncu_report here ({', '.join(older)}) is older" if older else "there is no ncu_report that works here"
     text = f"{path.name}: written by ncu {version or 'of unknown version'}: {why}"
     remedy = f"pip install 'ncu-report>={version or '2026.2'}'"
@@ -71,12 +74,12 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
+def _import(path: Path, version: str, ncu: Path, timeout: float, user: Sequence[str]) -> Content:
     """A report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(
-                ncu_command.raw_page(ncu, path),
+                [*user, *ncu_command.raw_page(ncu, path)],
                 stdin=subprocess.DEVNULL,
                 stdout=page,
                 stderr=subprocess.PIPE,

@@ -2,13 +2,15 @@
 
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import math
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,10 @@ from perfci.system.files import one_line
 
 _MEMORY = 8 * 2**30
 """Address space of the process that reads a report, beside twelve times the file."""
+_ANSWER = 2**30
+"""Bytes that it may answer with: MOST_LAUNCHES launches take a tenth of them."""
+_NOT_STARTED = (126, 127)
+"""Exit statuses of setpriv(1) where the program cannot be executed by the user."""
 
 
 @dataclass(frozen=True)
@@ -68,37 +74,50 @@ def copies(root: Path = Path("/")) -> list[Module]:
     return found
 
 
-def read(path: Path, size: int, version: str, module: Module, timeout: float) -> Content | None:
-    """A report through `ncu_report`, in a process of its own. None where that cannot be imported."""
+def read(
+    path: Path, size: int, version: str, module: Module, timeout: float, user: Sequence[str] = ()
+) -> Content | None:
+    """A report through `ncu_report`, in a process of its own. None where that cannot be imported.
+
+    `user`: what starts a command as whoever the report is of, where that is not this process's user.
+    """
     request = {
         "folder": str(module.folder),
         "report": str(path),
         "metrics": METRICS,
         "most": MOST_LAUNCHES,
         "memory": _MEMORY + 12 * size,
+        "answer": _ANSWER,
     }
     source = f"ncu_report {module.version}".strip()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", ncu_native.__file__],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        text = f"{path.name}: {source} did not read it within {timeout:g} s"
-        return Content(source=source, version=version, faults=[fault("unreadable", text, "profile fewer kernels")])
-    if done.returncode == ncu_native.NO_MODULE:
-        return None
-    if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        how = signal.Signals(-done.returncode).name if done.returncode < 0 else told[0]
-        text = f"{path.name}: {source} cannot read it ({how})"
-        return Content(source=source, version=version, faults=[fault("unreadable", text, "profile again")])
-    answer = json.loads(done.stdout)
-    source = f"ncu_report {answer['version'] or module.version}".strip()
-    launches = [_from_native(one) for one in answer["launches"]]
+
+    def unreadable(why: str, remedy: str = "profile again") -> Content:
+        text = f"{path.name}: {source} {why}"
+        return Content(source=source, version=version, faults=[fault("unreadable", text, remedy)])
+
+    # The user may execute the interpreter, and read nothing else of perfci's: it is given the program itself.
+    program = inspect.getsource(ncu_native)
+    with tempfile.TemporaryFile() as answered:
+        try:
+            done = subprocess.run(
+                [*user, sys.executable, "-I", "-S", "-c", program], input=json.dumps(request).encode(),
+                stdout=answered, stderr=subprocess.PIPE, cwd="/", timeout=timeout, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
+        if done.returncode == ncu_native.NO_MODULE or (user and done.returncode in _NOT_STARTED):
+            return None
+        if done.returncode:
+            told = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            how = signal.Signals(-done.returncode).name if done.returncode < 0 else told[0]
+            return unreadable(f"cannot read it ({how})")
+        answered.seek(0)
+        try:
+            answer = json.load(answered)
+            source = f"ncu_report {answer['version'] or module.version}".strip()
+            launches = [_from_native(one) for one in answer["launches"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a damaged report can have taken it over
+            return unreadable(f"answered nonsense ({type(error).__name__})")
     faults = []
     if not answer["ranges"]:
         faults.append(fault("unreadable", f"{path.name}: truncated, or no report of ncu", "profile again"))

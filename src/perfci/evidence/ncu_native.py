@@ -1,7 +1,7 @@
 """Reads a report of ncu through NVIDIA's `ncu_report`, a native library that a damaged file may crash or hang.
 
-A program of its own, started by its path in an interpreter that has the standard library alone on its path (-I -S),
-so that the module asked for is the one that is used. It takes one JSON object on stdin and writes one on stdout, see
+A program of its own, whose text an interpreter is given that has the standard library alone on its path (-I -S), so
+that the module asked for is the one that is used. It takes one JSON object on stdin and writes one on stdout, see
 `main`. What `ncu_report` prints goes to stderr.
 """
 
@@ -16,7 +16,8 @@ NO_MODULE = 3
 
 
 def main() -> int:
-    """Request: `folder` of the module, `report`, `metrics` (names), `most` launches, `memory` in bytes.
+    """Request: `folder` of the module, `report`, `metrics` (names), `most` launches, `memory` and `answer` in bytes at
+    most.
 
     Answer: `version` of the module, `ranges` in the report, `launches` in order, `dropped` of them. A launch: `name`,
     `nvtx` ([domain, range] outermost first), `values` (metric → [value, unit], of those that are there; a value that is
@@ -27,6 +28,7 @@ def main() -> int:
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (request["memory"], request["memory"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (request["answer"], request["answer"]))
     sys.path.append(request["folder"])
     try:
         import ncu_report

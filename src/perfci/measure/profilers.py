@@ -254,8 +254,9 @@ class Ncu(Profiler[Counters]):
             return Read(general=[fault or nothing])
         ranges = None if self.whole else names
         found = ncu.read(
-            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, ncu=self.installed.path
-        )
+            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, ncu=self.installed.path,
+            user=self.worker.prefix(),
+        )  # fmt: skip
         if self.keep is not None and self.keep.raw:
             shutil.copyfile(raw, self.keep.folder / raw.name)
         raw.unlink(missing_ok=True)
