@@ -28,7 +28,8 @@ KERNEL = """
     import triton.language as tl
 
     BLOCK = 1024
-    told = re.findall(r"(?m)^Cap(?:Eff|Prm|Inh|Bnd|Amb):\\s*(\\w+)", open("/proc/self/status").read())
+    # Not the bounding set: nsys runs in a user namespace of its own, where that one is whole and means nothing.
+    told = re.findall(r"(?m)^(?:Cap(?:Eff|Prm|Inh|Amb)|NoNewPrivs):\\s*(\\w+)", open("/proc/self/status").read())
     print("USER", os.getuid(), *sorted(set(told)), flush=True)
     assert not any("canary" in value for value in os.environ.values())
 
@@ -115,15 +116,17 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
 
     logs = {path.name: path.read_text(errors="replace") for path in (repo.root / "perfci-out" / "logs").iterdir()}
     users = {name: set(re.findall(r"(?m)^USER (\d+.*)$", text)) for name, text in logs.items() if "USER " in text}
-    nothing, lent = "0" * 16, sum(1 << one for one in held([CAP_PERFMON, CAP_SYS_ADMIN]))
+    # Capabilities, and that none can be gained.
+    lent = sum(1 << one for one in held([CAP_PERFMON, CAP_SYS_ADMIN]))
+    nothing, some = f"{UID} {0:016x} 1", f"{UID} {lent:016x} 1"
     for name in ("head.log", "base.log"):
-        assert users[name] - {str(UID)} == {f"{UID} {nothing}"}, users
+        assert users[name] - {str(UID)} == {nothing}, users
     assert logs["build-head.log"].split() == [str(UID)]
     for arm in ("base", "head"):
         (timeline,) = (users[name] for name in users if name.startswith(f"nsys-{arm}") and "app" not in name)
         (counts,) = (users[name] for name in users if name.startswith(f"ncu-{arm}") and "app" not in name)
-        assert timeline == {f"{UID} {nothing}"}, users
-        assert counts == {f"{UID} {lent:016x}"}, users
+        assert timeline == {nothing}, users
+        assert counts == {some}, users
     assert lent or not admin_only()
 
     out = repo.root / "perfci-out"

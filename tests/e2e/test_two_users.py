@@ -232,12 +232,13 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
         assert content is not None and found in content.faults[0].text, content
     monkeypatch.setattr("sys.executable", f"{two_users.root}/none")
     assert read() is None, "the user cannot run perfci's interpreter"
+    monkeypatch.setenv("A_CANARY", CANARY)
     own = two_users.root / "ncu"
-    own.write_text("#!/bin/sh\necho ==ERROR== read by $(id -u)\nexit 1\n")
+    own.write_text('#!/bin/sh\ntouch "$HOME/section" && echo ==ERROR== read by $(id -u) $A_CANARY\nexit 1\n')
     own.chmod(0o755)
     monkeypatch.setattr(ncu_module, "modules", lambda root: [])
     (fault,) = ncu_file.content(report, own, Path("/"), 20.0, prefix).faults
-    assert f"read by {UID}" in fault.text
+    assert fault.text.endswith(f"(read by {UID})"), "it has a home to write to, and no secret of perfci's"
 
 
 @pytest.mark.slow

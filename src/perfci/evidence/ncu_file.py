@@ -1,14 +1,16 @@
 """What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
 import mmap
+import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from perfci.evidence import ncu_command, ncu_csv, ncu_layout, ncu_module
+from perfci.evidence import ncu_command, ncu_csv, ncu_layout, ncu_module, nsys_privacy
 from perfci.evidence.ncu_launch import Content, fault
 
 
@@ -44,19 +46,32 @@ def _report(
 ) -> Content:
     """A report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
-    for module in ncu_module.modules(root):
-        if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
-            older.append(module.version)
-            continue
-        content = ncu_module.read(path, size, version, module, timeout, user)
-        if content is not None:
-            return _counted(path, content, results)
-    if ncu is not None:
-        return _counted(path, _import(path, version, ncu, timeout, user), results)
+    with _environment(user) as env:
+        for module in ncu_module.modules(root):
+            if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
+                older.append(module.version)
+                continue
+            content = ncu_module.read(path, size, version, module, timeout, user, env)
+            if content is not None:
+                return _counted(path, content, results)
+        if ncu is not None:
+            return _counted(path, _import(path, version, ncu, timeout, user, env), results)
     why = f"the ncu_report here ({', '.join(older)}) is older" if older else "there is no ncu_report that works here"
     text = f"{path.name}: written by ncu {version or 'of unknown version'}: {why}"
     remedy = f"pip install 'ncu-report>={version or '2026.2'}'"
     return Content(version=version, faults=[fault("incompatible", text, remedy)])
+
+
+@contextmanager
+def _environment(user: Sequence[str]) -> Iterator[dict[str, str] | None]:
+    """What a reader that runs as `user` gets: none of this process's secrets, and a home for what ncu lays down there.
+    None where it runs as this process's user."""
+    if not user:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="perfci-ncu-") as home:
+        Path(home).chmod(0o777)
+        yield {**nsys_privacy.environment(os.environ), "HOME": home}
 
 
 def _counted(path: Path, content: Content, results: int) -> Content:
@@ -74,15 +89,19 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def _import(path: Path, version: str, ncu: Path, timeout: float, user: Sequence[str]) -> Content:
+def _import(
+    path: Path, version: str, ncu: Path, timeout: float, user: Sequence[str], env: Mapping[str, str] | None
+) -> Content:
     """A report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(
-                [*user, *ncu_command.raw_page(ncu, path)],
+                [*user, *ncu_command.raw_page(ncu, path.absolute())],
                 stdin=subprocess.DEVNULL,
                 stdout=page,
                 stderr=subprocess.PIPE,
+                env=env,
+                cwd="/",
                 timeout=timeout,
                 check=False,
             )

@@ -75,15 +75,17 @@ def copies(root: Path = Path("/")) -> list[Module]:
 
 
 def read(
-    path: Path, size: int, version: str, module: Module, timeout: float, user: Sequence[str] = ()
-) -> Content | None:
+    path: Path, size: int, version: str, module: Module, timeout: float, user: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Content | None:  # fmt: skip
     """A report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
-    `user`: what starts a command as whoever the report is of, where that is not this process's user.
+    `user`: what starts a command as whoever the report is of, where that is not this process's user. `env`: what it
+    gets; None for this process's environment.
     """
     request = {
-        "folder": str(module.folder),
-        "report": str(path),
+        "folder": str(module.folder.absolute()),
+        "report": str(path.absolute()),
         "metrics": METRICS,
         "most": MOST_LAUNCHES,
         "memory": _MEMORY + 12 * size,
@@ -101,7 +103,7 @@ def read(
         try:
             done = subprocess.run(
                 [*user, sys.executable, "-I", "-S", "-c", program], input=json.dumps(request).encode(),
-                stdout=answered, stderr=subprocess.PIPE, cwd="/", timeout=timeout, check=False,
+                stdout=answered, stderr=subprocess.PIPE, env=env, cwd="/", timeout=timeout, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
