@@ -6,15 +6,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 
+from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.evidence.nsys_command import probe
 from perfci.measure.cases import merge
 from perfci.measure.looking import Look, Read, changed, look, range_name, wanted
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profilers import Kineto, Nsys
+from perfci.measure.profilers import Kineto, Ncu, Nsys
 from perfci.model.evidence import Fault, Trace
 from perfci.model.plan import Gate, Judgement, Plan
 from perfci.model.results import Case, CaseArm, Pair
@@ -168,6 +170,17 @@ class Dead(Passing):
 def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
     found = taken(place, Dead())
     assert [(one.seen, one.faults[0].kind) for one in found.values()] == [(None, "forbidden")] * 2
+
+
+def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
+    """As one does that waits for a lock that another holds."""
+    monkeypatch.setattr("perfci.system.process.START_TIMEOUT", 1.0)
+    program = tmp_path / "ncu"
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
+    program.chmod(0o755)
+    found = taken(place, Ncu(InstalledNcu(program, "2025.3.1"), "gh100", ("dram_bytes",), (), 5.0))
+    assert [(one.seen, [fault.kind for fault in one.faults]) for one in found.values()] == [(None, ["timeout"])] * 2
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.torch
