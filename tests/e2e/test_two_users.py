@@ -224,8 +224,15 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
     assert read() is None, "there is no such module"
     for text, found in (
         ("def load_report(path): raise OSError(f'{path} is read by {os.getuid()}')", f"r.ncu-rep is read by {UID}"),
-        ("os.write(1, b'[]'); os._exit(0)", "answered nonsense"),
-        ('os.write(3, b\'{"version": 1, "launches": [7]}\'); os._exit(0)', "answered nonsense"),
+        *(
+            (f"os.write(3, {answer!r}); os._exit(0)", f"answered nonsense ({error})")
+            for answer, error in (
+                (b"[]", "TypeError"),
+                (b'{"version": "", "launches": [7]}', "TypeError"),
+                (b'{"version": "", "launches": []}', "KeyError"),
+                (b"[" * 100_000, "RecursionError"),
+            )
+        ),
     ):
         (folder / "ncu_report.py").write_text(f"import os\n{text}\n")
         content = read()

@@ -35,6 +35,8 @@ _MEMORY = 8 * 2**30
 """Address space of the process that reads a report, beside twelve times the file."""
 _ANSWER = 2**30
 """Bytes that it may answer with: MOST_LAUNCHES launches take a tenth of them."""
+_NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What an answer raises that is none."""
 _NOT_STARTED = (126, 127)
 """Exit statuses of setpriv(1) where the program cannot be executed by the user."""
 
@@ -118,15 +120,16 @@ def read(
             answer = json.load(answered)
             source = f"ncu_report {answer['version'] or module.version}".strip()
             launches = [_from_native(one) for one in answer["launches"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a damaged report can have taken it over
+            ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
+        except _NONSENSE as error:  # a damaged report can have taken it over
             return unreadable(f"answered nonsense ({type(error).__name__})")
     faults = []
-    if not answer["ranges"]:
+    if not ranges:
         faults.append(fault("unreadable", f"{path.name}: truncated, or no report of ncu", "profile again"))
     elif not launches:
         faults.append(fault("empty", f"{path.name}: holds no kernel", EMPTY_REMEDY))
-    if answer["dropped"]:
-        text = f"{path.name}: {answer['dropped']} launches beyond the first {MOST_LAUNCHES} were not read"
+    if dropped:
+        text = f"{path.name}: {dropped} launches beyond the first {MOST_LAUNCHES} were not read"
         faults.append(fault("incomplete", text, "profile fewer kernels"))
     return Content(launches, faults, source, version)
 
