@@ -47,7 +47,11 @@ def test_cached_and_lazy_results_on_a_cpu(repo: Repo) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("name", "replaced"), [("patched_timer", "time.perf_counter_ns"), ("patched_check", "check.compare")]
+    ("name", "replaced"),
+    [
+        pytest.param("patched_timer", "time.perf_counter_ns", marks=pytest.mark.slow),
+        ("patched_check", "check.compare"),
+    ],
 )
 def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> None:
     run = attacked(repo, "cpu", name)

@@ -88,6 +88,7 @@ def test_a_real_trace_of_a_cpu():
 
 @pytest.mark.torch
 @pytest.mark.alone
+@pytest.mark.slow
 def test_profile_and_read_in_a_process_of_its_own(tmp_path):
     code = f"""
 import json, time, torch
