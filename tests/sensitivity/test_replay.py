@@ -56,12 +56,14 @@ def test_a_true_slow_down_of_the_limits_size_is_found(recording, r):
     assert max(row.pairs for row in rows) == 16
 
 
+@pytest.mark.slow
 def test_perfci_never_cries_wolf_whatever_the_contract(rates):
     for (tool, contract), row in rates.items():
         if tool.startswith("perfci"):
             assert row[0.0].alarms == 0, (tool, contract)
 
 
+@pytest.mark.slow
 def test_perfci_beats_every_other_rule_on_both_axes(rates):
     """Fewer false alarms or as few, and more hits at 1 % and at 2 %."""
     own = rates["perfci, r = 1 %", "steady"]
@@ -76,6 +78,7 @@ def test_perfci_beats_every_other_rule_on_both_axes(rates):
 ONE, SIXTEEN = stored_name(1, 0.02), stored_name(16, 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "contract", "expected"),
     [
@@ -95,12 +98,14 @@ def test_what_the_others_do(rates, tool, contract, expected):
     assert found == pytest.approx(expected, abs=1.0)
 
 
+@pytest.mark.slow
 def test_nvbench_mostly_does_not_answer(rates):
     """AMBG and ???? are counted apart, not as a pass."""
     row = rates[NVBENCH, "cold"][0.01]
     assert row.unanswered / row.trials == pytest.approx(0.95, abs=0.03)
 
 
+@pytest.mark.slow
 def test_intervals_say_how_much_was_really_measured(rates):
     """Resampling makes trials, not evidence: the wide interval rests on launches that are used once."""
     row = rates["perfci, r = 1 %", "steady"][0.0]
