@@ -116,10 +116,10 @@ UID = GID = 12345
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
 CANARY = "canary-7f3a91c2"
 """A secret of perfci's caller, in a repository that two users share."""
-_ROOT = os.geteuid() == 0 and len(held(list(NEEDED))) == len(NEEDED) and shutil.which("setpriv")
+ROOT = os.geteuid() == 0 and len(held(list(NEEDED))) == len(NEEDED) and shutil.which("setpriv")
 # Only root may run code as another user, and that one needs an interpreter that all may use; the image has both.
 as_root = pytest.mark.skipif(
-    not (_ROOT and SYSTEM_PYTHON), reason="needs root with its capabilities, setpriv, and a python3 of the system"
+    not (ROOT and SYSTEM_PYTHON), reason="needs root with its capabilities, setpriv, and a python3 of the system"
 )
 
 

@@ -14,9 +14,9 @@ from perfci.evidence.nsys_privacy import isolation
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.system import users
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Worker, find_worker, held, keep_outputs
+from tests.e2e.conftest import ROOT
 
 UID, GID = 12345, 12346
-ROOT = os.geteuid() == 0 and len(held(list(users.NEEDED))) == len(users.NEEDED) and shutil.which("setpriv")
 # Only root may run code as another user; CI runs these tests as root, in the image.
 as_root = pytest.mark.skipif(not ROOT, reason="needs root with its capabilities, and setpriv")
 

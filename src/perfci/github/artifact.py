@@ -125,7 +125,9 @@ def read_member(archive: bytes) -> bytes:
                 raise Unfit(f"has a {MEMBER} that expands more than {MOST_RATIO} times")
             with opened.open(member) as stream:
                 content = stream.read(MEMBER_BYTES + 1)
-    # What zipfile raises of bytes that are no sound archive: versions, methods and names it does not know among them.
+    # What zipfile raises of bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
+    # version or method it does not know (NotImplementedError), encrypted (RuntimeError), with offsets or names that
+    # cannot be (ValueError, OSError). The archive is a stranger's: each is its fault, told by its name, and no pass.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise Unfit(f"is no sound zip archive ({type(error).__name__})") from None
     if len(content) > MEMBER_BYTES:
