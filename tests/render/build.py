@@ -32,7 +32,7 @@ def row(
     **fields: Any,
 ) -> Row:
     effects = dict.fromkeys(("regression", "violation", "missing", "failed"), "fail")
-    effects |= dict.fromkeys(("changed", "clock", "inconclusive", "invalid"), "warn")
+    effects |= dict.fromkeys(("changed", "clock", "inconclusive", "invalid"), "undecided")
     data: dict[str, Any] = {
         "case": case,
         "kernel": case.split("/", maxsplit=1)[0],
@@ -134,7 +134,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
     for name in worst.values():
         counts[name] = counts.get(name, 0) + 1
     effects = {entry.effect for entry in rows}
-    verdict = fields.pop("verdict", "fail" if "fail" in effects else "pass")
+    verdict = fields.pop("verdict", next((name for name in ("fail", "undecided") if name in effects), "pass"))
     values = [
         m
         for entry in rows
@@ -145,7 +145,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
         "run": "20260105-101500-4d5993f",
         "mode": "compare",
         "verdict": verdict,
-        "exit_code": {"pass": 0, "fail": 1, "error": 3}[verdict],
+        "exit_code": {"pass": 0, "fail": 1, "undecided": 0, "error": 3}[verdict],
         "sentence": sentence,
         "advice": advice,
         "counts": counts,
@@ -213,7 +213,7 @@ UNDECIDED = row(
 MISSING = presence("softmax/rows=1024", "missing", "in base, not in head: kernels/softmax.py no longer declares it")
 CHANGED = row(
     "matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.02, change=None, interval=None, limit=None, worse=None,
-    reason="declared work differs: 137 GFLOP in base, 69 GFLOP in head; not compared",
+    reason="parameter n is 4096 in base, 2048 in head",
 )  # fmt: skip
 FAILED = presence(
     "layernorm/dim=1024",
@@ -334,10 +334,10 @@ def reports() -> dict[str, Report]:
         "inconclusive": report(
             [UNDECIDED, row("copy/mib=512", "clock", base=258e-6, ratio=1.031, reason="3.1 % slower as measured, not at equal clock: head ran at 1.441 GHz, base at 1.486 GHz"),
              row("norm/dim=64", "invalid", base=9e-6, ratio=math.nan, interval=None, reason="2 of 16 values of head are no finite positive number"), *unchanged(9)],
-            "Passed, but 3 of 12 cases are not decided",
+            "Undecided: 3 of 12 cases have no answer: `norm/dim=64`: 2 of 16 values of head are no finite positive number",
             "Give it a larger budget, or these cases a larger limit.",
         ),
-        "changed": report([CHANGED, *unchanged(2)], "Passed, but 1 of 3 cases changed and was not compared", "Check that the change is meant."),
+        "changed": report([CHANGED, *unchanged(2)], "Undecided: 1 of 3 cases has no answer: `matmul/n=4096`: parameter n is 4096 in base, 2048 in head", "Check that the change is intended."),
         "missing": report(
             [MISSING, *unchanged(2)],
             "`softmax/rows=1024` is missing in head",
@@ -375,7 +375,7 @@ def reports() -> dict[str, Report]:
             observe=True,
         ),
         "exploratory": report(
-            [UNDECIDED, *unchanged(2)], "Passed by other limits than measured for", "Measure again for a verdict that counts.",
+            [UNDECIDED, *unchanged(2)], "Undecided: 1 of 3 cases has no answer: `add/n=65536` is inconclusive", "Measure again for a verdict that counts.",
             exploratory=True, policy_from="head",
             notes=["Judged by other limits than the run was planned with: its error rates do not hold."],
         ),

@@ -17,6 +17,7 @@ from perfci.model.publication import Acceptance, Artifact, Attempt, Publication,
 from perfci.render import comment
 from perfci.render.fit import LIMIT
 from perfci.render.verdict import Verdict
+from perfci.render.words import UNDECIDED_PAGE
 from tests.arms.repo import ENV, commit, find, git, init
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build
@@ -84,7 +85,8 @@ def harmless(markdown: str, headings: list[str] | None = None) -> Seen:
     assert seen.open == []
     assert set(seen.tags) <= TAGS, set(seen.tags) - TAGS
     assert [tag for tag in seen.tags if tag == "h3"] == (headings if headings is not None else ["h3"])
-    assert all(re.fullmatch(re.escape(RUN[:-4]) + r"[0-9]+[a-z0-9/]*", link) for link in seen.links), seen.links
+    ours = rf"{re.escape(RUN[:-4])}[0-9]+[a-z0-9/]*|{re.escape(UNDECIDED_PAGE)}#[a-z]+"
+    assert all(re.fullmatch(ours, link) for link in seen.links), seen.links
     assert not ACTIVE.search(seen.plain), ACTIVE.search(seen.plain)
     columns = 0
     for line in markdown.splitlines():  # cmark drops cells that are too many: the source must not have any
@@ -146,7 +148,7 @@ def test_failing_rows_of_several_jobs_are_the_worst_over_all():
 @pytest.mark.parametrize(
     ("state", "icon", "code"),
     [
-        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "⚠️", 0), ("accepted", "☑️", 0), ("observe", "⚠️", 0),
+        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "🟡", 0), ("accepted", "☑️", 0), ("observe", "⚠️", 0),
         ("error", "⛔", 3), ("no-results", "⛔", 3), ("shard-missing", "⛔", 3), ("shard-missing-and-regression", "⛔", 3),
     ],
 )  # fmt: skip
@@ -181,11 +183,19 @@ def test_cost_is_told_where_the_policy_names_a_price():
     assert "USD" not in comment.render(cpu) and "of\u00a0GPU" not in comment.render(cpu)
 
 
-def test_links_lead_to_the_site_of_the_run_alone():
-    text = comment.render(STATES["hostile"])
-    assert harmless(text).links == [f"{RUN[:-4]}1042/artifacts/81", RUN]
-    nowhere = STATES["regression"].model_copy(update={"origin": ORIGIN.model_copy(update={"run_url": ""})})
-    assert harmless(comment.render(nowhere)).links == []
+def test_links_lead_to_the_site_of_the_run_and_to_our_own_page_alone():
+    def links(one: Publication) -> list[str]:
+        return [link for link in harmless(comment.render(one)).links if not link.startswith(UNDECIDED_PAGE)]
+
+    assert links(STATES["hostile"]) == [f"{RUN[:-4]}1042/artifacts/81", RUN]
+    assert links(STATES["regression"].model_copy(update={"origin": ORIGIN.model_copy(update={"run_url": ""})})) == []
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_row_without_an_answer_leads_to_what_to_do(state):
+    for line in comment.render(STATES[state]).splitlines():
+        if line.startswith("| 🟡 |"):
+            assert f"[what to do]({UNDECIDED_PAGE}#" in line
 
 
 def test_links_say_until_when():
@@ -209,8 +219,8 @@ def test_a_sentence_over_many_jobs():
         == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs a look"
     )
     assert (
-        Verdict(STATES["shards-pass"]).sentence
-        == "Passed in 2 jobs: 1 invalid, 1 clock, 1 inconclusive, 1 improvement, 12 unchanged"
+        Verdict(STATES["shards-pass"]).sentence == "b200: Undecided: 3 of 12 cases have no answer: `norm/dim=64`: "
+        "2 of 16 values of head are no finite positive number"
     )
     assert (
         Verdict(STATES["shards-observe"]).sentence

@@ -49,7 +49,9 @@ Quick = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too: inconclusive, invalid, changed.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="What has no answer fails too: inconclusive, invalid, clock, changed.")
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", min=0, metavar="N", help="Seed of inputs and schedule.", show_default=False),
@@ -437,7 +439,9 @@ def publish(
         str,
         typer.Option("--policy", metavar="PATH", envvar="PERFCI_INPUT_POLICY", help="The policy in the repository."),
     ] = "perfci.yaml",
-    strict: Annotated[bool, typer.Option("--strict", envvar="PERFCI_INPUT_STRICT", help="Warnings fail too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", envvar="PERFCI_INPUT_STRICT", help="What is undecided fails.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """In GitHub Actions: judge what a run measured by base's limits; write comment, check run and summary.

@@ -42,7 +42,7 @@ def publish_run(**asked: Any) -> None:
 
     notes = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes)
     files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
-    verdict = {0: "pass", 1: "fail"}.get(outcome.exit_code, "error")
+    verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
     url = outcome.comment.url if outcome.comment else ""
     files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
     typer.echo(_line(comment.render_check(report).title))

@@ -27,7 +27,8 @@ def conclusion(publication: Publication) -> Conclusion:
     """What GitHub is told.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and looks like no regression. `neutral` is what was observed only and would have failed.
+    holds the merge up, and looks like no regression. `neutral` is what is undecided, or was observed only and would
+    have failed.
     """
     code = publication.exit_code
     if code:
@@ -35,7 +36,7 @@ def conclusion(publication: Publication) -> Conclusion:
     observed = any(
         shard.report.observe and any(row.effect == "fail" for row in shard.report.rows) for shard in publication.shards
     )
-    return "neutral" if observed else "success"
+    return "neutral" if observed or publication.undecided else "success"
 
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:

@@ -177,7 +177,7 @@ def _with_notes(publication: Publication, notes: Sequence[str], limit: int) -> s
 
 def _worth_telling(publication: Publication, when: When) -> bool:
     """Whether there is reason to begin a comment; one that is there is kept true in any case."""
-    if when == "always" or publication.exit_code or publication.acceptance:
+    if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
     return when == "on-change" and not classes <= _QUIET

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from perfci.judge import already
 from perfci.judge.names import brief_names
 from perfci.judge.rows import Context, about
 from perfci.judge.seen import kernelless
@@ -75,7 +76,7 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     broken = f"{shown} is {beyond(gate.kind)} the limit of {bound}"
     effect = context.effect("violation", gate.severity)
     if base is not None and sign * (base - gate.bound) > 0:
-        effect, broken = "warn", f"{broken}, as it already was in base ({show(base, gate.unit)})"
+        effect, broken = already.observed(context, gate, base, head, broken)
     return _judged("violation", effect, broken, base=base, head=head)
 
 

@@ -10,17 +10,20 @@ from perfci.judge.floors import TIMED, impossible
 from perfci.judge.gates import gate_row
 from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
-from perfci.judge.presence import fails_in_both, file_rows, presence
+from perfci.judge.presence import fails_in_both, file_rows, presence, told
 from perfci.judge.rows import Context, order
+from perfci.judge.starved import starved
 from perfci.judge.trails import trails
-from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing
+from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing, undecided, unlimited
 from perfci.model.plan import Gate, Judgement
-from perfci.model.report import CLASSES, CaseEvidence, Class, Report, Row, Verdict
+from perfci.model.report import CLASSES, UNANSWERED, CaseEvidence, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
-_EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "error": 3}
+ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
+"""Classes of what was asked and has an answer, if only that there is nothing to compare with yet."""
+_EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, "error": 3}
 
 
 def judge(
@@ -32,11 +35,12 @@ def judge(
 ) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what is changed, invalid, inconclusive or a matter of clocks fail the run. `judgements` and `gates`
+    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `judgements` and `gates`
     replace the planned ones; where judgements differ the report is marked exploratory, since the error rates were
     planned for others. The same results give the same report, in whatever order cases and pairs stand
     in the document. Raises ValueError where the plan's looks do not fit together.
     """
+    strict = strict or results.on_undecided == "fail"
     planned = results.plan.judgements
     asked = planned if judgements is None else judgements
     exploratory = _sorted(asked) != _sorted(planned)
@@ -52,7 +56,7 @@ def judge(
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    rows = sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order)
+    rows = _hold(sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order))
     worst = _worst(rows)
     ceilings = results.fingerprint.extra.get("ceilings") or {}
     evidence = _evidence(ceilings, cases, rows)
@@ -62,18 +66,29 @@ def judge(
     broken = _broken(results, context, cases, rows, files_in_both)
     observe = results.gate == "observe"
     would_fail = any(row.effect == "fail" for row in rows)
-    verdict: Verdict = "error" if broken else "fail" if would_fail and not observe else "pass"
+    unanswered = any(row.effect == "undecided" for row in rows)
+    unasked = not unanswered and not any(row.class_ in ANSWERED for row in rows)
+    count = sum(bool(case.pairs) for case in cases)
+    verdict: Verdict
     if broken:
-        sentence, todo = broken
+        verdict, (sentence, todo) = "error", broken
     elif would_fail:
+        verdict = "pass" if observe else "fail"
         sentence, todo = failing(worst), advice(rows, "fail", imported=imported)
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
         elif context.compared:
             sentence += NEEDS_A_LOOK
+    elif found := starved(results, context):
+        verdict, (sentence, todo) = "error", found
+    elif unanswered or unasked:
+        # Without a base there may be nothing to ask: that is not the change's fault.
+        verdict = "fail" if unasked and context.compared and strict and not observe else "undecided"
+        sentence = undecided(worst, count, context.compared)
+        todo = advice(rows, "undecided", imported=imported) or unlimited(count, context.compared)
     else:
-        sentence = passing(worst, sum(bool(case.pairs) for case in cases), context.compared)
-        todo = advice(rows, "warn", imported=imported)
+        verdict = "pass"
+        sentence, todo = passing(worst, context.compared), advice(rows, "warn", imported=imported)
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(
@@ -108,6 +123,19 @@ def judge(
     )
 
 
+def _hold(rows: list[Row]) -> list[Row]:
+    """The rows, worst first, where a case none of whose limits has an answer is undecided even if they only warn."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.case, row.device), []).append(row)
+    for own in found.values():
+        limits = [row for row in own if row.kind != "presence"]
+        silent = limits and not any(row.class_ in ANSWERED for row in limits)
+        if silent and not any(row.effect in ("fail", "undecided") for row in own):
+            limits[0].effect = "undecided"
+    return sorted(rows, key=order)
+
+
 def _sorted(judgements: list[Judgement]) -> list[str]:
     return sorted(judgement.model_dump_json(exclude={"source"}) for judgement in judgements)
 
@@ -127,14 +155,11 @@ def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
 
 
 def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     known = {case.key for case in cases}
     for case in cases:
         found, unbelievable = presence(context, case), impossible(context, case, extra)
-        if found:
-            rows.append(found)
-        if unbelievable:
-            rows.append(unbelievable)
+        rows += filter(None, (found or told(context, case), unbelievable))
         if state(case, "head").status != "ok":
             continue
         for judgement in context.asked.get(case.key, []):

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from perfci.judge import already
 from perfci.judge.rows import Context, about, about_id, centre
+from perfci.judge.starved import unreached
 from perfci.judge.words import beyond, change_words, limit_percent, show_clock
 from perfci.model.plan import Judgement
-from perfci.model.report import Class, Effect, Interval, Row
+from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 from perfci.stats.answer import Answer, answer
@@ -49,6 +51,13 @@ def limit_row(context: Context, case: Case, judgement: Judgement) -> Row:
     return Row(**about(case), **_limit(judgement, found.limit), **fields)
 
 
+def _effect(context: Context, case: Case, class_: Class, judgement: Judgement) -> Effect:
+    """What a row does; of a case that never came to its first look nothing, under strict too: the run is an error."""
+    if class_ in UNANSWERED and unreached(context, case):
+        return "undecided"
+    return context.effect(class_, judgement.severity)
+
+
 def _judged(class_: Class, effect: Effect, reason: str) -> dict[str, Any]:
     return {"class": class_, "effect": effect, "reason": reason}
 
@@ -66,7 +75,7 @@ def _limit(judgement: Judgement, limit: float) -> dict[str, Any]:
 def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) -> dict[str, Any]:
     metric, code = judgement.metric, found.decision.reason_code
     class_: Class = "invalid"
-    effect = context.effect("invalid", judgement.severity)
+    effect = _effect(context, case, "invalid", judgement)
     match code:
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
@@ -135,17 +144,20 @@ def _relative(context: Context, case: Case, judgement: Judgement, found: Answer,
                 reason = f"{words} at equal clock, not as measured: {_clocks(ratios)}"
             else:
                 reason = f"{change_words(measured, metric)} as measured, not at equal clock: {_clocks(ratios)}"
-            # Beside the measured values of base and head stands what was measured.
             change, bounds = measured, measured_bounds
         case "improvement":
-            class_, reason = "improvement", words + aside
+            class_, reason = "improvement", f"{words}{aside}, between {low} and {high}"
         case "unchanged":
             class_, reason = "unchanged", f"a change for the worse of {limit} is excluded{aside}"
         case _:
             class_ = "inconclusive"
-            reason = _undecided(context, case, decision.n, f"{words}{aside}, between {low} and {high}")
+            seen = f"{words}{aside}, between {low} and {high}{_beyond(bounds, found.limit, judgement)}"
+            reason = _undecided(context, case, decision.n, seen)
+    if aside and class_ in ("regression", "improvement") and (measured > 1) == (change > 1):
+        # Beside the measured values of base and head, and in the headline, stands what was measured.
+        change, bounds = measured, measured_bounds
     return {
-        **_judged(class_, context.effect(class_, judgement.severity), reason),
+        **_judged(class_, _effect(context, case, class_, judgement), reason),
         "base": centre(found.base),
         "head": centre(found.head),
         "change": change,
@@ -165,6 +177,13 @@ def _clocks(ratios: LogRatios) -> str:
     return f"head ran at {head}, base at {base}"
 
 
+def _beyond(bounds: Interval, limit: float, judgement: Judgement) -> str:
+    """`, all of it beyond the limit of 2 %` where even the better end of the interval is so much worse; else empty."""
+    lower = judgement.better == "lower"
+    worse = bounds.low > 1 + limit if lower else bounds.high < 1 - limit
+    return f", all of it beyond the limit of {limit_percent(limit)}" if worse and bounds.level > 0 else ""
+
+
 def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     first, last = context.looks.pairs[0], context.looks.pairs[-1]
     stopped = _STOPPED.get(case.stopped, "")
@@ -174,7 +193,8 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
             return f"{n} of the {needed} files of each arm that a conviction needs"
         return f"undecided after {n} files of each arm: {words}; more files, or a larger limit, would help"
     if n < first:
-        return f"{n} of the {first} pairs that a decision needs{stopped}; a larger budget would help"
+        seen = f"; seen so far: {words}" if n > 1 else ""
+        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
     helps = "a larger budget or a larger limit" if n < last else "a larger limit or a quieter machine"
     return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
 
@@ -192,10 +212,10 @@ def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer,
         case _:
             class_ = "inconclusive"
             reason = _unproved(context, case, decision.n, broken)
-    effect = context.effect(class_, judgement.severity)
+    effect = _effect(context, case, class_, judgement)
     sign = 1 if judgement.kind == "max" else -1
     if class_ == "violation" and base is not None and sign * (base - found.limit) > 0:
-        effect, reason = "warn", f"{broken}, as it already was in base ({show(base, judgement.unit)})"
+        effect, reason = already.measured(context, case, judgement, base, broken)
     return {
         **_judged(class_, effect, reason),
         "base": base,

@@ -4,7 +4,7 @@ from perfci.judge.compare import state
 from perfci.judge.rows import Context, about, about_id, because, centre
 from perfci.judge.words import one_line
 from perfci.model.base import ARMS, DeviceKind
-from perfci.model.comparison import differences
+from perfci.model.comparison import differences, redeclared
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case, Results
 from perfci.stats.series import arm_values, metrics
@@ -15,7 +15,10 @@ def presence(context: Context, case: Case) -> Row | None:
     found = _compared(context, case) if context.compared else _alone(context, case)
     if found is None:
         return None
-    class_, effect, reason = found
+    return _row(context, case, *found)
+
+
+def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: str) -> Row:
     metric = next(iter(metrics(case)), "")
     base, head = (centre(arm_values(case, arm, metric)) for arm in ARMS)
     fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
@@ -52,8 +55,8 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case _, "failed":
             return "failed", "fail", f"fails in head{because(head)}"
         case "ok", "skipped":
-            # Shown: a change must not pass silently by skipping what base measured.
-            return "skipped", "warn", f"measured in base, skipped in head{because(head)}"
+            # A change must not pass by skipping what base measured.
+            return "skipped", context.undecided, f"measured in base, skipped in head{because(head)}"
         case _, "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent", _:
@@ -62,8 +65,22 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "added", "pass", f"skipped in base{because(base)}"
         case "failed", _:
             return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
-    different = differences(base, head)
-    return ("changed", context.effect("changed"), "; ".join(different)) if different else None
+    if different := differences(base, head):
+        return "changed", context.effect("changed"), "; ".join([*different, *redeclared(base, head)])
+    return None
+
+
+def told(context: Context, case: Case) -> Row | None:
+    """The row of a case of which head declares something otherwise than base, and which is judged all the same; None
+    where `presence` has a row, or all is alike."""
+    base, head = state(case, "base"), state(case, "head")
+    if not context.compared or base.status != "ok" or head.status != "ok":
+        return None
+    different = redeclared(base, head)
+    if not different:
+        return None
+    reason = f"judged by base's declarations; {'; '.join(different)}"
+    return _row(context, case, "changed", "warn", reason)
 
 
 def fails_in_both(context: Context, case: Case) -> bool:

@@ -28,7 +28,9 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False) -> Repor
     if results.mode == "run":
         asked = [one for one in asked if one.kind != "regression"]
         gating = [one for one in gating if one.kind != "regression"]
-    results = results.model_copy(update={"gate": policy.mode, "custom_metrics": policy.metrics})
+    results = results.model_copy(
+        update={"gate": policy.mode, "on_undecided": policy.on_undecided, "custom_metrics": policy.metrics}
+    )
     return judge(results, strict=strict, judgements=asked, gates=gating)
 
 

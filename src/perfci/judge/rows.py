@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from perfci.model.base import DeviceKind
 from perfci.model.metrics import CATALOGUE, CustomMetric
 from perfci.model.plan import Gate, Judgement, Looks
 from perfci.model.policy import Severity
-from perfci.model.report import CLASSES, Class, Effect, Row
+from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
 from perfci.model.results import Case, CaseArm
 from perfci.stats.walsh import Array, hodges_lehmann
 
-_STRICT: frozenset[Class] = frozenset({"changed", "clock", "inconclusive", "invalid"})
-_EFFECTS: tuple[Effect, ...] = ("fail", "warn", "pass")
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+"""Worst first."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Context:
     m: int
     """Number of gating judgements."""
     strict: bool
+    """Whether what has no answer fails the run."""
     compared: bool
     """Whether there is a base."""
     asked: dict[str, list[Judgement]]
@@ -43,12 +44,17 @@ class Context:
         return self.custom[metric].unit if metric in self.custom else ""
 
     def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
-        """What a row does to the verdict. Under strict what is not known or not comparable fails too."""
+        """What a row does to the verdict. A limit that only warns does so whether or not it has an answer."""
         if class_ in ("regression", "violation"):
             return severity
-        if class_ in _STRICT:
-            return "fail" if self.strict and severity == "fail" else "warn"
+        if class_ in UNANSWERED:
+            return self.undecided if severity == "fail" else "warn"
         return "pass"
+
+    @property
+    def undecided(self) -> Effect:
+        """What a row does that withholds an answer."""
+        return "fail" if self.strict else "undecided"
 
 
 def order(row: Row) -> tuple[object, ...]:
@@ -59,7 +65,7 @@ def order(row: Row) -> tuple[object, ...]:
     ratio = row.change if row.kind == "regression" else row.head / row.limit if row.head and row.limit else None
     size = abs(math.log(ratio)) if ratio and ratio > 0 else 0.0
     return (
-        _EFFECTS.index(row.effect),
+        EFFECTS.index(row.effect),
         CLASSES.index("regression" if row.class_ == "violation" else row.class_),
         -size,
         row.case,

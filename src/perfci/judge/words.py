@@ -79,9 +79,9 @@ def headline(row: Row) -> str:
     """A row as the first half of a sentence."""
     where, what = named(row.case), row.metric
     match row.class_:
-        case "regression" if row.change is not None and what in _SPEED:
+        case "regression" | "improvement" if row.change is not None and what in _SPEED:
             return f"{where} is {change_words(row.change, what)}"
-        case "regression" if row.change is not None:
+        case "regression" | "improvement" if row.change is not None:
             return f"{where}: {what} is {change_words(row.change, what)}"
         case "violation" if row.kind == "kernels":
             return f"{where}: {one_line(row.reason, 200)}"  # it names two kernels
@@ -93,8 +93,19 @@ def headline(row: Row) -> str:
             return f"{where}: {one_line(row.reason)}"
         case "clock":
             return f"{where}: {one_line(row.reason)}"
+        case "skipped" if row.reason:
+            return f"{where} is {one_line(row.reason)}"
+        case "inconclusive" if row.change is not None and _looks_worse(row):
+            return f"{where} looks {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
         case _:
             return f"{where} is {row.class_}"
+
+
+def _looks_worse(row: Row) -> bool:
+    """Whether all of the interval of an undecided change lies beyond its limit."""
+    if row.kind != "regression" or row.limit is None or row.interval is None or not row.worse or row.change is None:
+        return False
+    return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
 
 
 _ARE: dict[Class, tuple[str, str]] = {
@@ -124,31 +135,47 @@ def failing(worst: list[Row]) -> str:
     return headline(rows[0]) + _more(len(rows) - 1)
 
 
-def passing(worst: list[Row], measured: int, compared: bool) -> str:
-    """The sentence of a run that passes.
+def _counted(rows: list[Row]) -> str:
+    """`1 has changed and 2 are inconclusive`."""
+    parts = [f"{n} {_ARE[name][n > 1]}" for name in CLASSES if (n := sum(row.class_ == name for row in rows))]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _asked(worst: list[Row]) -> int:
+    """Cases of which something was asked here: those that are skipped for good reason are none."""
+    return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
+
+
+def undecided(worst: list[Row], measured: int, compared: bool) -> str:
+    """The sentence of a run in which nothing fails, and something that was asked has no answer.
 
     `worst`: one row per case, worst first; `measured`: number of cases with values.
     """
-    if not worst:
-        nothing = "no limit applies" if compared else "no limit applies, and there is nothing to compare with"
-        return f"{_cases(measured)} measured; {nothing}"
-    if all(row.class_ == "skipped" for row in worst):
-        return f"Passed, but nothing was measured, because {one_line(worst[0].reason)}{_more(len(worst) - 1)}"
+    rows = [row for row in worst if row.effect == "undecided"]
+    if rows:
+        lead = headline(next(filter(_looks_worse, rows), rows[0]))
+        asked = _asked(worst)
+        if asked == 1:
+            return f"Undecided: {lead}"
+        return f"Undecided: {len(rows)} of {_cases(asked)} {'has' if len(rows) == 1 else 'have'} no answer: {lead}"
+    if measured:
+        nothing = "no limit applies" if compared else "no absolute limit applies, and there is nothing to compare with"
+        return f"Undecided: {_cases(measured)} measured; {nothing}"
+    if worst:
+        return f"Undecided: nothing was measured: {headline(worst[0])}{_more(len(worst) - 1)}"
+    return "Undecided: nothing was measured"
+
+
+def passing(worst: list[Row], compared: bool) -> str:
+    """The sentence of a run that passes, in which something was answered. `worst`: one row per case, worst first."""
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
-        counted = [(name, n) for name in CLASSES if (n := sum(row.class_ == name for row in warned))]
-        if len(counted) == 1:
-            name, n = counted[0]
-            return f"Passed, but {n} of {_cases(len(worst))} {_ARE[name][n > 1]}"
-        parts = [f"{n} {_ARE[name][n > 1]}" for name, n in counted]
-        return f"Passed, but of {_cases(len(worst))} {', '.join(parts[:-1])} and {parts[-1]}"
+        return f"Passed, but of {_cases(_asked(worst))} {_counted(warned)}"
     counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
-    if not compared:
-        parts = [f"{_cases(counts['unchanged'])} within"] if counts["unchanged"] else []
-    else:
-        parts = [f"{_cases(counts['unchanged'])} unchanged"] if counts["unchanged"] else []
-        if n := counts["improvement"]:
-            parts.append(f"{n} improvement" if n == 1 else f"{n} improvements")
+    parts = [f"{_cases(counts['unchanged'])} {'unchanged' if compared else 'within'}"] if counts["unchanged"] else []
+    if n := counts["improvement"]:
+        best = next(row for row in worst if row.class_ == "improvement")
+        parts.append(f"{n} improvement{'s' if n > 1 else ''} ({headline(best)})")
     parts += [f"{counts[name]} {name}" for name in ("added", "skipped") if counts[name]]
     if compared:
         return "No regression: " + ", ".join(parts)
@@ -161,10 +188,18 @@ _ADVICE: dict[Class, str] = {
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
     "failed": "Mend the case: its reason and its log say what happened.",
     "invalid": "Mend what the row's reason names; until then nothing is known of the case.",
-    "changed": "Make sure that the new question is meant; it is compared again once base asks the same.",
+    "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
     "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
     "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
+    "skipped": "Measure where what the cases need is there; until then nothing is known of them.",
 }
+
+
+def unlimited(measured: int, compared: bool) -> str:
+    """What to do where nothing that was measured has a limit; empty where nothing was measured."""
+    if not measured:
+        return ""
+    return "Write limits for these cases into perfci.yaml." if compared else "`perfci compare --base REF` compares."
 
 
 def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:

@@ -147,6 +147,7 @@ class Measurement:
             policy_from=sources.policy_from,
             policy_digest=digest(limits.model_dump(mode="json")),
             gate=limits.mode,
+            on_undecided=limits.on_undecided,
             gpu_hour=limits.gpu_hour,
             custom_metrics=limits.metrics,
             plan=plan,

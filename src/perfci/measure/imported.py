@@ -81,6 +81,7 @@ def import_files(
         fingerprint=facts,
         arms={name: _arm(one) for name, one in read.items()},
         gate=policy.mode,
+        on_undecided=policy.on_undecided,
         custom_metrics=policy.metrics,
         plan=plan,
         cases=cases,

@@ -49,13 +49,20 @@ def differences(base: CaseArm, head: CaseArm) -> list[str]:
     """What makes the arms two different questions, one phrase each with both values; empty where they are
     the same."""
     found = _dicts("parameter", base.params, head.params)
-    found += _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     if base.inputs != head.inputs:
         mine, theirs = (arm.inputs[:12] or "unknown" for arm in (base, head))
         found.append(_both("the inputs' digest", mine, theirs))
+    return found + _dicts("contract", base.contract, head.contract)
+
+
+def redeclared(base: CaseArm, head: CaseArm) -> list[str]:
+    """What head declares otherwise than base of the same executions, one phrase each: work, tolerances, reference.
+
+    None of it changes what is executed and timed: both arms are judged by base's declarations.
+    """
+    found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):
         mine, theirs = getattr(base.check, name), getattr(head.check, name)
         if mine != theirs:
             found.append(_both(name, mine, theirs))
-    found += _dicts("contract", base.contract, head.contract)
     return found + _sketches(base.check.sketch, head.check.sketch)

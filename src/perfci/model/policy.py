@@ -176,6 +176,9 @@ class Policy(Document):
     """Seed of inputs and schedule."""
     mode: Literal["gate", "observe"] = "gate"
     """`observe` judges and never fails."""
+    on_undecided: Severity = "warn"
+    """What a run does where nothing fails and something that was asked has no answer: `fail`, or end with 0 and the
+    verdict `undecided`, as which a branch rule lets a pull request pass."""
     gpu_hour: Price | None = None
     """What an hour on the GPU costs, such as `3.50 USD`: reports then say what the run cost."""
     metrics: dict[Name, CustomMetric] = Field(default_factory=dict)

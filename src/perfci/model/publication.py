@@ -86,6 +86,11 @@ class Publication(Document):
     """Earlier ones of this head, oldest first."""
 
     @property
+    def undecided(self) -> bool:
+        """Whether something that was asked has no answer, and nothing fails that nobody accepted."""
+        return self.exit_code == 0 and any(shard.report.verdict == "undecided" for shard in self.shards)
+
+    @property
     def exit_code(self) -> int:
         """0 passed or accepted, 1 failed, 3 where a job has no numbers: an infrastructure fault outranks a failure."""
         codes = [shard.report.exit_code for shard in self.shards]

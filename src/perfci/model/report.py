@@ -18,8 +18,12 @@ CLASSES: tuple[Class, ...] = (
     "improvement", "added", "skipped", "unchanged",
 )  # fmt: skip
 """Worst first: the order in which people read them."""
-Verdict = Literal["pass", "fail", "error"]
-Effect = Literal["fail", "warn", "pass"]
+UNANSWERED: frozenset[Class] = frozenset({"invalid", "changed", "clock", "inconclusive"})
+"""Classes of what was asked and has no answer."""
+Verdict = Literal["pass", "fail", "undecided", "error"]
+"""`undecided`: nothing failed, and something that was asked has no answer."""
+Effect = Literal["fail", "undecided", "warn", "pass"]
+"""What a row does to the verdict, worst first; `warn` is told and does nothing."""
 
 
 class Interval(Document):
@@ -66,8 +70,8 @@ class Row(Document):
     """Centre of base's launches, in `unit`."""
     head: float | None = None
     change: float | None = None
-    """Ratio head/base of the metric (Hodges–Lehmann over pairs), at equal SM clock where the clock was measured; of
-    class `clock` as measured."""
+    """Ratio head/base of the metric (Hodges–Lehmann over pairs): at equal SM clock where the clock was measured, and as
+    measured where the two differ by more than the limit and the noise let pass; `reason` then has both."""
     worse: bool | None = None
     """Whether the change points to the worse side."""
     interval: Interval | None = None
@@ -240,6 +244,7 @@ class Report(Document):
     advice: str = ""
     """What to do now."""
     strict: bool = False
+    """What has no answer fails: `--strict`, or `on_undecided: fail` of the policy."""
     observe: bool = False
     exploratory: bool = False
     """Judged by other limits than the measurement was planned with: error rates do not hold."""

@@ -9,6 +9,7 @@ from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
+from perfci.model.policy import Severity
 from perfci.model.units import Price
 
 ReasonKind = Literal[
@@ -248,6 +249,8 @@ class Results(Document):
     policy_digest: str = ""
     """Digest of the limits, budget and mode that the plan was made from."""
     gate: Literal["gate", "observe"] = "gate"
+    on_undecided: Severity = "warn"
+    """What the policy does with a run that is undecided."""
     gpu_hour: Price | None = None
     """What an hour on the GPU costs, as the policy says."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)

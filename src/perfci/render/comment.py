@@ -20,7 +20,16 @@ SUMMARY_LIMIT = 250_000
 """Characters of a job summary: GitHub takes 1 MiB, and a character has four bytes at most."""
 TITLE_LIMIT = 255
 """Characters of a check run's title."""
-_FOLDED = ("warnings", "improvements", "evidence", "without a baseline", "environment", "method", "kernel names")
+_FOLDED = (
+    "undecided",
+    "warnings",
+    "improvements",
+    "evidence",
+    "without a baseline",
+    "environment",
+    "method",
+    "kernel names",
+)
 """What a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
 _MOST_CASES = 5
 _LONGEST_CASE = 160
@@ -86,7 +95,7 @@ class _Page:
                 "advice": view.report.advice if verdict.jobs > 1 and view.report.verdict == "error" else "",
                 "body": parts.body(
                     view,
-                    view.failing[: rows[job]],
+                    view.leading[: rows[job]],
                     view.remarks[: most.remarks],
                     [fold for fold in kept if fold.job == job],
                 ),
@@ -127,7 +136,7 @@ def commands(verdict: Verdict) -> list[str]:
     view = (verdict.failing or verdict.shards)[0][1]
     base, head = (_commit(view, arm) for arm in ("base", "head"))
     names = dict.fromkeys(
-        glob.escape(row.case) for row in view.failing if row.case != row.file and row.case.isprintable()
+        glob.escape(row.case) for row in view.leading if row.case != row.file and row.case.isprintable()
     )
     cases = [name for name in names if len(name) <= _LONGEST_CASE][:_MOST_CASES]
     what = ["perfci", "compare", "--base", base] if view.comparing and base else ["perfci", "run"]
@@ -143,8 +152,8 @@ def _commit(view: View, arm: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """How many failing rows each job shows: the worst over all jobs."""
-    rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.failing)
+    """How many of the rows that lead to its verdict each job shows: the worst over all jobs."""
+    rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
 

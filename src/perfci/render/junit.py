@@ -17,8 +17,8 @@ _RUN = "perfci"
 def render(report: Report) -> str:
     """JUnit XML: a suite per device with a test per row, and a suite `perfci` with one test for the run.
 
-    A row that fails the run is a failure, or an error where the case failed; a warning is a passed test with
-    output. Under a policy that only observes nothing is a failure.
+    A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
+    the reason; a warning is a passed test with output. Under a policy that only observes nothing is a failure.
     """
     view = View(report)
     root = ET.Element("testsuites", name=_RUN, time=f"{report.seconds:.3f}")
@@ -28,6 +28,8 @@ def render(report: Report) -> str:
         _child(run, "error", sentence, message=report.sentence, type="error")
     elif report.verdict == "fail" and not view.failing:
         _child(run, "failure", sentence, message=report.sentence, type="fail")
+    elif report.verdict == "undecided":
+        _child(run, "skipped", sentence, message=report.sentence)
     else:
         _child(run, "system-out", "\n".join([sentence, *view.remarks]))
     _suite(root, _RUN, [run], report)
@@ -66,6 +68,8 @@ def _case(view: View, row: Row) -> ET.Element:
         _child(case, "skipped", "", message=row.reason or "skipped")
     elif row.effect == "fail" and not view.report.observe:
         _child(case, "error" if row.class_ == "failed" else "failure", text, message=message, type=row.class_)
+    elif row.effect == "undecided":
+        _child(case, "skipped", text, message=f"{message} · {words.help_page(row)}")
     elif row.effect != "pass":
         _child(case, "system-out", text)
     return case

@@ -34,7 +34,7 @@ class _Page:
         return parts.page(
             "report.md.j2",
             view=shown,
-            body=parts.body(shown, shown.failing[: most.rows], shown.remarks[: most.remarks], kept),
+            body=parts.body(shown, shown.leading[: most.rows], shown.remarks[: most.remarks], kept),
             dropped=parts.dropped(dropped),
             command=command if len(command) <= _LONGEST_COMMAND else "",
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from perfci.model.report import Row
+from perfci.model.report import Effect, Row
 from perfci.model.units import show, significant
 from perfci.render import escape, view, words
 from perfci.render.escape import Safe
@@ -30,10 +30,11 @@ def folds(shown: View) -> list[Fold]:
     def add(name: str, title: str, body: str) -> None:
         found.append(Fold(name, Safe(_macro("fold", title, Safe(body)))))
 
-    for name, rows in (("warnings", shown.warnings), ("improvements", shown.improvements)):
+    unanswered = shown.undecided if shown.failing else []  # else they stand above, unfolded
+    for name, rows in (("undecided", unanswered), ("warnings", shown.warnings), ("improvements", shown.improvements)):
         if rows:
-            one = name[:-1] if len(rows) == 1 else name
-            title = f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name == "warnings" else "")
+            one = name.removesuffix("s") if len(rows) == 1 else name
+            title = f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name != "improvements" else "")
             add(name, title, _macro("rows_table", shown, rows[:_MOST_FOLDED], False) + _rest(rows))
     if shown.report.evidence:
         many = words.count(len(shown.report.evidence), "case")
@@ -124,7 +125,7 @@ def _finalize(value: Any) -> str:
     raise TypeError(f"a template prints {value!r}: format it first")
 
 
-_MARKS = {"fail": "❌", "warn": "⚠️", "pass": "✅"}
+_MARKS: dict[Effect, str] = {"fail": "❌", "undecided": "🟡", "warn": "⚠️", "pass": "✅"}
 
 
 def _mark(row: Row) -> str:
@@ -150,6 +151,8 @@ def _why(shown: View, row: Row) -> Safe:
     parts = [f"{row.class_}: {reason}" if reason else row.class_]
     if row.file and row.effect != "pass":
         parts.append(escape.code(f"{row.file}:{row.line}" if row.line else row.file))
+    if page := words.help_page(row):
+        parts.append(f"[what to do]({page})")
     log = shown.log(row)
     if log:
         parts.append(f"log {escape.code(log)}")

@@ -21,11 +21,12 @@ MOST_ROWS = 40
 """With more rows than this, unchanged ones are only counted."""
 _CASE_WIDTH = 24
 """What a table leaves to case ids before it gives up another column; longer ids are folded, never cut."""
-_MARKS: dict[Effect, str] = {"fail": "✗", "warn": "!", "pass": "✓"}
-_STYLES: dict[Effect, str] = {"fail": "bold red", "warn": "yellow", "pass": "green"}
+_MARKS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
+_STYLES: dict[Effect, str] = {"fail": "bold red", "undecided": "bold yellow", "warn": "yellow", "pass": "green"}
 _BADGES: dict[Verdict, tuple[str, str]] = {
     "pass": ("PASS", "bold white on green"),
     "fail": ("FAIL", "bold white on red"),
+    "undecided": ("UNDECIDED", "bold black on yellow"),
     "error": ("ERROR", "bold white on magenta"),
 }
 
@@ -104,6 +105,8 @@ class _Printer:
             self.table(self.device_table())
         self.block(self.evidence())
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
+        if self.report.verdict == "undecided":
+            self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
 
     def evidence(self) -> list[Text]:
         """What profilers saw first of each case, beyond what its rows say already."""

@@ -4,7 +4,7 @@ from perfci.judge.rows import order
 from perfci.judge.words import NEEDS_A_LOOK
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
-from perfci.render.view import View
+from perfci.render.view import ICONS, View
 from perfci.render.words import class_count, count
 
 NO_RESULTS = "no job handed over results"
@@ -18,7 +18,7 @@ class Verdict:
         self.publication = publication
         shards = [(shard, View(shard.report)) for shard in publication.shards]
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
-        """Jobs with their Views: failing ones by their worst row, those without a verdict, observed ones, the rest."""
+        """Jobs with their Views: failing ones by their worst row, those in error, observed, undecided, the rest."""
         self.views = [view for _, view in self.shards]
         self.missing = publication.missing or ([] if shards or publication.unmeasured else [NO_RESULTS])
         self.jobs = len(shards) + len(publication.missing)
@@ -41,9 +41,11 @@ class Verdict:
         """The verdict as one sign."""
         code = self.publication.exit_code
         if code:
-            return "⛔" if code == 3 else "❌"
+            return ICONS["error" if code == 3 else "fail"]
         if self.accepted:
             return "☑️"
+        if self.publication.undecided:
+            return ICONS["undecided"]
         return "⚠️" if any(view.warnings or view.failing for view in self.views) else "✅"
 
     @property
@@ -87,6 +89,11 @@ class Verdict:
         if silent:
             first = self.missing[0] if self.missing else named(self.shards[0][0].name, self.views[0].sentence)
             return f"{silent}: {first}"
+        if self.publication.undecided:
+            unanswered = [(shard, view) for shard, view in self.shards if view.report.verdict == "undecided"]
+            shard, view = unanswered[0]
+            many = f"; {len(unanswered)} of {self.jobs} jobs are undecided" if len(unanswered) > 1 else ""
+            return named(shard.name, view.sentence) + many
         return f"Passed in {self.jobs} jobs: " + ", ".join(class_count(*one) for one in self.counts)
 
 
@@ -101,4 +108,4 @@ def _severity(view: View) -> tuple[object, ...]:
         return (1,)
     if view.failing:
         return (0 if view.report.verdict == "fail" else 2, *order(view.failing[0]))
-    return (3, not view.warnings)
+    return (3, view.report.verdict != "undecided", not view.warnings)

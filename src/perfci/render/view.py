@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfci.model.base import ARMS, ArmName, DeviceKind
-from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Class, Measured, Report, Row, Stats
+from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.units import parse_price, show, show_change, significant
 from perfci.render.escape import visible
 from perfci.render.facts import contract, device_facts
 from perfci.render.words import class_count, count, direction, duration, half_width, percent, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
+ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
+"""A verdict as one sign; a run that passes with warnings has another."""
 MOST_EVIDENCE = 20
 """Cases whose evidence is shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
@@ -72,6 +74,16 @@ class View:
         return [row for row in self.report.rows if row.effect == "fail"]
 
     @cached_property
+    def undecided(self) -> list[Row]:
+        """Rows that have no answer and so keep the run from passing."""
+        return [row for row in self.report.rows if row.effect == "undecided"]
+
+    @cached_property
+    def leading(self) -> list[Row]:
+        """Rows that make the verdict what it is: those that fail, or else those without an answer."""
+        return self.failing or self.undecided
+
+    @cached_property
     def warnings(self) -> list[Row]:
         """Rows that a reader should know of and that do not fail the run."""
         return [row for row in self.report.rows if row.effect == "warn"]
@@ -89,10 +101,8 @@ class View:
     @cached_property
     def icon(self) -> str:
         """The verdict as one sign."""
-        if self.report.verdict == "error":
-            return "⛔"
-        if self.report.verdict == "fail":
-            return "❌"
+        if self.report.verdict != "pass":
+            return ICONS[self.report.verdict]
         return "⚠️" if self.warnings or self.failing else "✅"
 
     @staticmethod
@@ -306,7 +316,11 @@ class View:
         """What a reader must know beside the rows: files that did not import and have no row, notes."""
         told = {row.case for row in self.report.rows if row.case == row.file}
         found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
-        return found + ["strict: warnings fail the run too"] * self.report.strict + self.report.notes
+        return (
+            found
+            + ["what has no answer fails the run too (--strict, or on_undecided: fail)"] * self.report.strict
+            + self.report.notes
+        )
 
     @cached_property
     def checked(self) -> list[CaseFacts]:

@@ -4,10 +4,19 @@ import math
 import re
 import shlex
 
-from perfci.model.report import Class, Report, Row
+from perfci.model.report import UNANSWERED, Class, Report, Row
 from perfci.model.units import significant
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
+
+
+UNDECIDED_PAGE = "https://github.com/org/perfci/blob/main/docs/undecided.md"
+"""Why something is undecided, and what to do: a heading for each class."""
+
+
+def help_page(row: Row) -> str:
+    """Address of what to do about a row without an answer; empty for one that has its answer."""
+    return f"{UNDECIDED_PAGE}#{row.class_}" if row.effect == "undecided" or row.class_ in UNANSWERED else ""
 
 
 def count(number: int, noun: str) -> str:

@@ -32,11 +32,18 @@ def value(case: Case, pair: Pair, arm: ArmName, metric: str) -> float | None:
         return 100 * pair.spread[arm] if pair.spread.get(arm, 0.0) > 0 else None
     if metric not in DERIVED or "time" not in values:
         return None
-    work = DERIVED[metric][0](case.arms.get(arm, CaseArm()).work)
+    work = _declared(case, arm, DERIVED[metric][0])
     if not work > 0:
         return None
     time = values["time"]
     return work / time if math.isfinite(time) and time > 0 else math.nan
+
+
+def _declared(case: Case, arm: ArmName, amount: Callable[[Work], float]) -> float:
+    """The work of both arms as base declares it, where it does: what head declares otherwise changes no value."""
+    base = case.arms.get("base", CaseArm())
+    theirs = amount(base.work) if base.status == "ok" else 0.0
+    return theirs if theirs > 0 else amount(case.arms.get(arm, CaseArm()).work)
 
 
 def arm_values(case: Case, arm: ArmName, metric: str) -> Array:

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfci.model.base import ARMS, DeviceKind
-from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Measured, Report, Row
+from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Effect, Measured, Report, Row
 from perfci.model.units import show, show_change, significant
 from perfci.render import view, words
 from perfci.render.escape import shorten, spans, visible
@@ -33,7 +33,7 @@ _HERE = Path(__file__).parent
 _STYLES = ("uPlot.min.css", "style.css")
 _SCRIPTS = ("uPlot.iife.min.js", "report.js")
 _LONGEST = 4000
-_SIGNS = {"fail": "✗", "warn": "!", "pass": "✓"}
+_SIGNS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -152,7 +152,7 @@ def _environment() -> Environment:
         "class_count": words.class_count, "count": words.count, "because": words.because, "contract": contract,
         "show": show, "show_change": show_change, "percent": _percent, "times": _times, "sign": _SIGNS.__getitem__,
         "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
-        "command": words.command_line,
+        "command": words.command_line, "help_page": words.help_page,
     }  # fmt: skip
     return found
 

@@ -396,7 +396,7 @@
         }
       return found.sort((a, b) => a - b);
     };
-    const effects = { fail: ["fail", "diamond"], warn: ["warn", "circle"], pass: ["pass", "circle"] };
+    const effects = { fail: ["fail", "diamond"], undecided: ["warn", "diamond"], warn: ["warn", "circle"], pass: ["pass", "circle"] };
     const drawn = Object.keys(effects).filter((effect) => sorted.some((row) => row.effect === effect));
     const intervals = (u) => {
       u.ctx.save();
@@ -421,7 +421,7 @@
       u.ctx.restore();
     };
     return {
-      legend: [...drawn.map((effect) => [effects[effect][0], effects[effect][1], { fail: "fails", warn: "warning", pass: "passes" }[effect]]), ["limit", "line", "limit"]],
+      legend: [...drawn.map((effect) => [effects[effect][0], effects[effect][1], { fail: "fails", undecided: "undecided", warn: "warning", pass: "passes" }[effect]]), ["limit", "line", "limit"]],
       table: { head: ["case", "result", "change", "interval", "limit"], rows: sorted.map((row) => [row.name, row.class, percent(row.change), `${percent(row.low)} … ${percent(row.high)}`, percent(row.limit)]) },
       read: (u, index) => `${sorted[index].name} · ${percent(sorted[index].change)} (${percent(sorted[index].low)} … ${percent(sorted[index].high)}) · ${sorted[index].class}`,
       click: (index) => { location.hash = `case-${sorted[index].case}`; },
