@@ -128,7 +128,8 @@ class _Printer:
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
             style = "bold black on yellow"
-        self.put(_prose(f" {badge} " if self.rich else f"{badge}:", view.sentence, style, " "))
+        said = view.sentence.removeprefix("Undecided: ")  # as the badge says already
+        self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))
         if report.advice:
             self.put(_prose("", report.advice))
         arms = [

@@ -1,0 +1,148 @@
+"""What has no answer is never shown as passed: exit code and words of whole runs, in everything that is written."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from .conftest import Repo, Run, adding
+
+LIMITS = "limits: [{cases: '*', metric: time, regression: 10%}]\n"
+ERRATIC = """
+    import random
+    import perfci
+
+    SPIN = random.SystemRandom().choice([2_000, 40_000])  # from process to process, as an autotuner may choose
+
+    @perfci.kernel(devices=["cpu"])
+    def erratic(bench):
+        def work():
+            total = 0
+            for i in range(SPIN):
+                total += i
+            return 7
+        bench.reference(lambda: 7)
+        return work
+"""
+SLEEPS = """
+import os, time
+with open({file!r}, "a") as starts:
+    starts.write(".")
+if os.path.getsize({file!r}) == {at}:
+    time.sleep({seconds})
+"""
+"""At the import in one process of head, so that the budget ends after a known number of pairs on any machine."""
+BEFORE = 2
+"""Processes of head before the first pair: one finds the cases, one checks them."""
+
+
+def never_green(run: Run) -> None:
+    """Assert that nothing that people or tools read of the run says that it passed."""
+    for text in (run.out, run.err, *((run.folder / "perfci-out" / name).read_text() for name in ("report.md",))):
+        assert "PASS" not in text and "Passed" not in text and "✅" not in text, text
+    page = (run.folder / "perfci-out" / "report.html").read_text()
+    assert '<section class="verdict pass' not in page and "✅" not in page
+    verdict = ET.parse(run.folder / "perfci-out" / "junit.xml").find(".//testcase[@name='verdict']")
+    assert verdict is not None
+    assert [child.tag for child in verdict] in (["skipped"], ["failure"], ["error"], ["system-out"])
+    if run.report["verdict"] == "undecided":
+        assert "UNDECIDED" in run.out
+        assert [child.tag for child in verdict] == ["skipped"] and "docs/undecided.md" in run.out
+
+
+def test_every_case_inconclusive(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/erratic.py", ERRATIC)
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    assert run.classes() == {"erratic": "inconclusive"}
+    assert "Undecided: `erratic` is inconclusive" in run.report["sentence"]
+    never_green(run)
+    again = repo.perfci("report", "perfci-out", "--strict")
+    assert again.code == 1 and "FAIL" in again.out, again.out + again.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pairs", "code", "words"), [(9, 0, "UNDECIDED"), (12, 1, "FAIL"), (5, 3, "ERROR")])
+def test_three_times_slower_when_the_budget_ends(repo: Repo, tmp_path: Path, pairs: int, code: int, words: str) -> None:
+    """Proved or not, or not even looked at: it never passes, and says what was seen."""
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs, seconds=41)
+    (repo.root / "kernels/adding.py").write_text(sleeps + adding(spin=40_000))
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "40s")
+    assert (run.code, len(run.results["cases"][0]["pairs"])) == (code, pairs), run.out + run.err
+    assert words in run.out
+    never_green(run)
+    if code == 0:
+        assert "looks" in run.report["sentence"] and "which 9 pairs do not prove" in run.report["sentence"]
+        assert "all of it beyond the limit of 10 %" in run.reasons()["adding"]
+        assert "the budget ended" in run.reasons()["adding"]
+    elif code == 1:
+        assert run.classes() == {"adding": "regression"}
+    else:
+        assert run.report["sentence"].startswith("The budget of 40s ended before the first 8 pairs of `adding`")
+        assert "--budget " in run.report["advice"] and "would do" in run.report["advice"]
+
+
+def test_declared_work_that_differs_hides_no_slow_down(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    kernel = adding().replace("    bench.reference", "    bench.work(read={read})\n    bench.reference")
+    repo.write("kernels/adding.py", kernel.replace("{read}", "4096"))
+    repo.commit()
+    slower = adding(spin=16_000).replace("    bench.reference", "    bench.work(read=4100)\n    bench.reference")
+    repo.write("kernels/adding.py", slower)
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
+    assert run.code == 1, run.out + run.err
+    assert [(row["class"], row["effect"]) for row in run.report["rows"]] == [
+        ("regression", "fail"),
+        ("changed", "warn"),
+    ]
+    assert "declared work read is 4096.0 in base, 4100.0 in head" in run.out
+
+
+def test_a_bound_that_base_breaks_already_binds_head(repo: Repo) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    repo.write("kernels/adding.py", adding(spin=40_000))
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"adding": "violation"}
+    assert "base breaks it already" in run.out and "slower still" in run.out
+
+
+def test_nothing_but_skipped_cases(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/adding.py", adding().replace('devices=["cpu"]', 'devices=["cuda"]'))
+    repo.commit()
+    for arguments in (("compare", "--base", "HEAD"), ("run",)):
+        run = repo.perfci(*arguments)
+        assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+        assert "UNDECIDED: nothing was measured: adding is skipped: needs cuda" in run.out
+        never_green(run)
+
+
+def test_cases_are_counted_without_those_that_are_skipped(repo: Repo) -> None:
+    """And that nothing was measured is said only where nothing was."""
+    repo.policy("limits: [{cases: elsewhere, metric: time, regression: 10%}]\n")
+    repo.write("kernels/adding.py", adding())
+    repo.write("kernels/elsewhere.py", adding().replace("adding", "elsewhere").replace('["cpu"]', '["cuda"]'))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    assert run.report["sentence"] == "Undecided: 1 case measured; no limit applies"
+    never_green(run)
+
+
+def test_on_undecided_fail_is_bases_to_say(repo: Repo) -> None:
+    repo.policy(f"{LIMITS}on_undecided: fail\n")
+    repo.write("kernels/erratic.py", ERRATIC)
+    repo.commit()
+    repo.policy(LIMITS)
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
+    assert run.code == 1, run.out + run.err
+    assert "has no answer fails" in run.out
+    never_green(run)
