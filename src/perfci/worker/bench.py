@@ -30,6 +30,8 @@ GRAIN = 512
 """Bytes: the caching allocator of torch rounds to it."""
 SAMPLED = 65536
 """Elements of a tensor that enter the digest one by one."""
+OTHER = 2**40
+"""Placements from here on draw values that no placement that is checked or timed has."""
 SUMMED = 2**26
 """Elements of a tensor that are added at once."""
 
@@ -334,6 +336,8 @@ class Prepared:
     fn: Callable[[], Any]
     """What is timed."""
     bench: Bench
+    again: Callable[[bool], Prepared]
+    """Sets the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
 
 
 def prepare(
@@ -345,6 +349,10 @@ def prepare(
     poison: bool = False,
 ) -> Prepared:
     """Seed, draw and place the inputs of one case. Raises TypeError where `kernel.fn` returns no callable."""
+
+    def again(other: bool) -> Prepared:
+        return prepare(kernel, params, device, seed, OTHER + placement if other else placement, poison)
+
     bench = Bench(device, seed, placement, poison)
     bench.seed_everything()
     fn = kernel.fn(bench, **params)
@@ -353,7 +361,7 @@ def prepare(
             f"{kernel.file}:{kernel.line}: {kernel.name}() returned {_described(fn)}: "
             "return the function that is to be timed, such as lambda: f(x)"
         )
-    return Prepared(fn, bench)
+    return Prepared(fn, bench, again)
 
 
 def _seed_torch(torch: Any, seed: int) -> None:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .bench import Prepared, prepare
-from .compare import Outcome, compare, finite, is_array, is_sequence, is_tensor
+from .compare import Outcome, compare, finite
 from .guard import tampered
-from .outputs import Unfinished, handed_out_again, plain, spoil
+from .outputs import handed_out_again, spoil
+from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, plain
 from .poison import leaf_sizes, poisoned_memory
+from .redraw import Redraw, Unpaired, set_up
 from .sketch import sketch
 
 if TYPE_CHECKING:
     from .declare import Kernel
 
 CACHED = "returned the poisoned result of the call before: its output is cached, not computed"
+MEMO = (
+    "returned what it had computed for earlier values of its inputs, after new ones were written to the same memory: "
+    "its result is remembered, not computed (what is computed once, such as packed weights, belongs into the set-up)"
+)
+UNWRITTEN = (
+    "memory that was not written holds NaN while results are checked: "
+    "a kernel that reads its output first, as beta * C does, must be given one of bench.zeros(), not of bench.empty()"
+)
 COMPARED_SETS = 4
 """Input sets of a replayed graph whose results are compared: the first, the last and some drawn afresh each time."""
 
@@ -35,13 +48,15 @@ def check_case(
 
     Each set is built twice from the same seed: once to see how large the results are, and once more, with
     memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
-    and the kernel runs once more. `rtol` and `atol` replace what the case's own set declares, wherever a set
-    declares the same. What the kernel or its reference raises is raised.
+    and the kernel runs once more; and twice more with its inputs redrawn in place, once such that the versions of
+    tensors tell of it and once such that they do not. `rtol` and `atol` replace what the case's own set declares,
+    wherever a set declares the same. What the kernel or its reference raises is raised.
 
     Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
     `text` of the first failure, which ends the check, or None and ""; `shapes`, the
     sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
-    `atol` (as declared; None without a reference), `sketch`, `digest` of the inputs and `work`.
+    `atol` (as declared; None without a reference), `sketch`, `digest` of the inputs, `work`, and `unredrawn`: why its
+    inputs could not be redrawn in place, or "".
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -55,6 +70,7 @@ def check_case(
         "sketch": [],
         "digest": "",
         "work": {},
+        "unredrawn": "",
     }
     replaced = tampered()
     if replaced:
@@ -78,11 +94,12 @@ def check_case(
         expected = _expected(prepared)
         out = _executed(prepared, sizes)
         outcome = _outcome(prepared, out, expected, *given)
-        if own and reference:
+        if own and reference and outcome.ok:
             result["sketch"] = sketch(expected)
-            if outcome.ok:
-                again = _again(prepared, out, sizes, *given)
-                outcome = outcome if again.ok else again
+            again = _again(prepared, out, sizes, *given)
+            if again.ok:
+                again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), expected, *given)
+            outcome = outcome if again.ok else again
         del out
         prepared.bench.release()
         result["shapes"] += 1
@@ -97,18 +114,46 @@ def check_case(
     return result
 
 
-def verify(prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None) -> Outcome:
+def verify(
+    prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None, *, redraw: bool = True
+) -> Outcome:
     """The check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
 
-    The first is overwritten in between. `rtol` and `atol` replace what the case declares. What the kernel or its
-    reference raises is raised.
+    The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
+    they can be. `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
     """
     replaced = tampered()
     if replaced:
         return Outcome(False, "invalid", None, replaced)
     out = prepared.fn()
     _synchronize(prepared)
-    return _again(prepared, out, _sizes(out, prepared), rtol, atol)
+    sizes = _sizes(out, prepared)
+    outcome = _again(prepared, out, sizes, rtol, atol)
+    if not outcome.ok or not redraw:
+        return outcome
+    found, _ = _redrawn(prepared, _execution(prepared, sizes), None, rtol, atol)
+    return outcome if found.ok else found
+
+
+def verify_redrawn_replay(
+    prepared: Prepared,
+    out: Any,
+    replay: Callable[[], Any],
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+) -> Outcome:
+    """The same for what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
+
+    What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
+    the draw, the function itself is called instead.
+    """
+
+    def execute() -> Any:
+        replay()
+        _synchronize(prepared)
+        return out
+
+    return _redrawn(prepared, _execution(prepared, _sizes(out, prepared)), None, rtol, atol, execute)[0]
 
 
 def verify_replay(
@@ -163,22 +208,27 @@ def _rewritten(
     back, and another execution counts.
     """
     checked = sets[:compared]
-    for out in outs:
-        try:
-            plain(out)
-        except Unfinished as unfinished:
-            return Outcome(False, "wrong", None, str(unfinished))
     # Without a reference nothing tells the right result from another one.
-    spoiled = spoil(outs, [one.bench for one in sets]) if any(one.bench.declared_reference() for one in checked) else []
+    strict = any(one.bench.declared_reference() for one in checked)
+    spoiled = []
+    with builtin_torch():
+        try:
+            for out in outs:
+                plain(out, strict)
+        except Refused as refused:
+            return Outcome(False, "wrong", None, str(refused))
+        if strict:
+            spoiled = spoil(outs, [one.bench for one in sets])
     _synchronize(sets[0])
     expected = [_expected(one) for one in checked]
     new = execute()
     outcome = _outcomes(checked, new, expected, rtol, atol)
     if outcome.ok or not spoiled:
         return outcome
-    cached = handed_out_again(spoiled, new[:compared])
-    for memory in spoiled:
-        memory.restore()
+    with builtin_torch():
+        cached = handed_out_again(spoiled, new[:compared])
+        for memory in spoiled:
+            memory.restore()
     _synchronize(sets[0])
     again = [_expected(one) for one in checked]
     if _outcomes(checked, again, expected, rtol, atol).ok:  # the reference does not read what was overwritten
@@ -186,12 +236,113 @@ def _rewritten(
     return _outcomes(checked, execute(), again, rtol, atol)
 
 
+def _redrawn(
+    prepared: Prepared,
+    execute: Callable[[], Any],
+    expected: Any,
+    rtol: Optional[float],
+    atol: Optional[float],
+    replay: Optional[Callable[[], Any]] = None,
+) -> tuple[Outcome, str]:
+    """Execute with the inputs redrawn in place, and with `expected`, the reference of the own draw, a second time.
+
+    `replay` is executed instead where it reads all that is redrawn from the GPU. Returns what was found, and why
+    nothing was redrawn, or "".
+    """
+    reference = prepared.bench.declared_reference()
+    if reference is None:
+        return Outcome(True), ""
+    with _memory_apart(prepared):
+        try:
+            redraw = set_up(prepared)
+        except Unpaired as unpaired:
+            return Outcome(True), str(unpaired)
+        try:
+            if not redraw.changes:
+                return Outcome(True), "its inputs are the same in every draw"
+            run = replay if replay is not None and redraw.on_device else execute
+            wanted = _expected(redraw.other)
+            again = expected is not None
+            outcome = _round(prepared, redraw, run, True, again, wanted, rtol, atol)
+            if outcome.ok and again:
+                outcome = _round(prepared, redraw, run, False, False, expected, rtol, atol)
+            return outcome, ""
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            return Outcome(True), "there is no room for its inputs three times"
+        finally:
+            redraw.release()
+
+
+def _round(
+    prepared: Prepared,
+    redraw: Redraw,
+    execute: Callable[[], Any],
+    other: bool,
+    versions: bool,
+    wanted: Any,
+    rtol: Optional[float],
+    atol: Optional[float],
+) -> Outcome:
+    """Write the values of one draw, execute, and compare with `wanted`, the reference of a set-up that never ran."""
+    redraw.apply(other, versions)
+    _synchronize(prepared)
+    found = _outcome(prepared, execute(), wanted, rtol, atol)
+    if found.ok:
+        return found
+    # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
+    # reads it, too, and what it says now counts, if it follows the values at all.
+    redraw.apply(not other, False)
+    before = _expected(prepared)
+    redraw.apply(other, versions)
+    now = _expected(prepared)
+    _synchronize(prepared)
+    out = execute()
+    if _outcome(prepared, before, now, rtol, atol).ok:
+        now = wanted
+    found = _outcome(prepared, out, now, rtol, atol)
+    if found.ok or found.kind != "wrong":
+        return found
+    remembered = _outcome(prepared, out, before, rtol, atol).ok
+    return replace(found, text=MEMO if remembered else f"with its inputs redrawn in place: {found.text}")
+
+
+highest_before = 0
+"""Bytes of device memory that tensors of this process held at most before inputs were redrawn: that takes memory which
+no measurement needs. Set to 0 by whoever begins to watch."""
+
+
+@contextlib.contextmanager
+def _memory_apart(prepared: Prepared) -> Iterator[None]:
+    global highest_before  # the allocator's own mark is global, too
+    torch = sys.modules.get("torch")
+    if torch is None or not prepared.bench.device_name.startswith("cuda"):
+        yield
+        return
+    highest_before = max(highest_before, int(torch.cuda.max_memory_allocated()))
+    try:
+        yield
+    finally:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
+
+
+@builtin_torch()
 def _sizes(out: Any, prepared: Prepared) -> list[int]:
     """Of what a result holds; nothing of a result that is not there, which the check itself will say."""
     try:
-        return leaf_sizes(plain(out), prepared.bench.holds)
-    except Unfinished:
+        return leaf_sizes(plain(out, strict=False), prepared.bench.holds)
+    except Refused:
         return []
+
+
+def _execution(prepared: Prepared, sizes: Sequence[int]) -> Callable[[], Any]:
+    return lambda: _executed(prepared, sizes)
 
 
 def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
@@ -212,7 +363,14 @@ def _synchronize(prepared: Prepared) -> None:
 def _expected(prepared: Prepared) -> Any:
     """The reference's result, copied before the kernel runs: that may work in place."""
     reference = prepared.bench.declared_reference()
-    return _copied(reference.fn()) if reference else None
+    if reference is None:
+        return None
+    found = reference.fn()
+    with builtin_torch():
+        try:
+            return _copied(plain(found))
+        except Refused:
+            return found  # which comparing will say
 
 
 def _outcomes(
@@ -233,23 +391,24 @@ def _outcomes(
 
 def _outcome(prepared: Prepared, out: Any, expected: Any, rtol: Optional[float], atol: Optional[float]) -> Outcome:
     reference = prepared.bench.declared_reference()
-    try:
-        out = plain(out)
-    except Unfinished as unfinished:
-        return Outcome(False, "wrong", None, str(unfinished))
     if reference is None:
-        return finite(out)
-    return compare(out, expected, reference.rtol if rtol is None else rtol, reference.atol if atol is None else atol)
+        found = finite(out)
+    else:
+        rtol, atol = reference.rtol if rtol is None else rtol, reference.atol if atol is None else atol
+        found = compare(out, expected, rtol, atol)
+    return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
 
 
 def _copied(ref: Any) -> Any:
-    """The reference with memory of its own: it must not change when the kernel runs."""
+    """What plain() returned, with memory of its own: it must not change when the kernel runs."""
     if is_tensor(ref):
-        return ref.detach().clone()
-    if isinstance(ref, Mapping):
+        return ref.clone()
+    if type(ref) is dict:
         return {key: _copied(value) for key, value in ref.items()}
     if is_sequence(ref):
         return [_copied(value) for value in ref]
-    if is_array(ref) or isinstance(ref, (array.array, bytearray)):
-        return ref[...].copy() if is_array(ref) else ref[:]
-    return ref.tolist() if isinstance(ref, memoryview) else ref
+    if is_array(ref):
+        return ref[...].copy()
+    if type(ref) in (array.array, bytearray):
+        return ref[:]
+    return ref.tolist() if type(ref) is memoryview else ref

@@ -1,4 +1,4 @@
-"""Comparing a result with its reference, element by element, whatever both are made of."""
+"""Comparing a result with its reference, element by element, whatever of builtin types both are made of."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ import cmath
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from .plain import (
+    ATOMS,
+    BUFFERS,
+    MAPPINGS,
+    Path,
+    Refused,
+    builtin_torch,
+    is_array,
+    is_nan,
+    is_number,
+    is_sequence,
+    is_tensor,
+    place_name,
+    plain,
+    strided,
+)
+
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
-
-Path = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -33,21 +48,37 @@ class Outcome:
 def compare(out: Any, ref: Any, rtol: float, atol: float) -> Outcome:
     """Compare a result with its reference: |out - ref| <= atol + rtol · |ref| for every element.
 
-    Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples and mappings
-    of these. Structure and shapes must agree, types of numbers need not: they are compared in float64 or
-    complex128. Integers and bool are compared exactly while both tolerances are 0. An infinity matches only
-    itself, NaN nothing.
+    Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples, dicts and sets
+    of these, of exactly these types (see `plain`); anything else is refused. Structure and shapes must agree, types of
+    numbers need not: they are compared in float64 or complex128. Integers and bool are compared exactly while both
+    tolerances are 0. An infinity matches only itself, NaN nothing.
     """
     tally = _Tally(rtol, atol)
-    try:
-        _walk(tally, out, ref, ())
-    except _Mismatch as mismatch:
-        return Outcome(False, "wrong", None, str(mismatch))
-    return tally.outcome()
+    with builtin_torch():
+        try:
+            ref = plain(ref)
+        except Refused as refused:
+            return Outcome(False, "wrong", None, f"of the reference, {refused}")
+        try:
+            _walk(tally, plain(out), ref, ())
+        except (Refused, _Mismatch) as error:
+            return Outcome(False, "wrong", None, str(error))
+        return tally.outcome()
 
 
 def finite(out: Any) -> Outcome:
-    """What can be checked without a reference: that the result holds neither NaN nor infinities."""
+    """What can be checked without a reference: that the result holds neither NaN nor infinities.
+
+    What cannot be compared is not looked into.
+    """
+    with builtin_torch():
+        try:
+            return _finite(plain(out, strict=False))
+        except Refused as refused:
+            return Outcome(False, "wrong", None, str(refused))
+
+
+def _finite(out: Any) -> Outcome:
     for path, leaf in leaves(out, ()):
         if is_array(leaf):
             for start, chunk in chunks(leaf):
@@ -59,7 +90,7 @@ def finite(out: Any) -> Outcome:
                         index = int(_first(bad))
                         count = int(xp.count_nonzero(bad))
                         return _not_finite(wide.reshape(-1)[index].item(), (*path, _index(start, chunk, index)), count)
-        elif isinstance(leaf, (float, complex)) and not cmath.isfinite(leaf):
+        elif type(leaf) in (float, complex) and not cmath.isfinite(leaf):
             return _not_finite(leaf, path, 1)
     return Outcome(True)
 
@@ -129,10 +160,11 @@ class _Tally:
 
 
 def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
-    if isinstance(out, array.array) and isinstance(ref, array.array) and out == ref:
+    """Compare what plain() returned."""
+    if type(out) is array.array and type(ref) is array.array and out == ref:
         tally.total += len(ref)  # the usual case, fast; an array that holds NaN does not equal itself
         return
-    out, ref = _plain(out), _plain(ref)
+    out, ref = _opened(out), _opened(ref)
     if is_array(out) and is_array(ref):
         _compare_arrays(tally, out, ref, path)
         return
@@ -141,7 +173,7 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
         if not is_number(ref) and not is_number(out) and not (is_sequence(out) or is_sequence(ref)):
             raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
         _walk(tally, out.tolist() if is_array(out) else out, ref.tolist() if is_array(ref) else ref, path)
-    elif isinstance(ref, Mapping) and isinstance(out, Mapping):
+    elif type(ref) is dict and type(out) is dict:
         if out.keys() != ref.keys():
             raise _Mismatch(f"{place_name(path)} has the keys {list(out)}, the reference has {list(ref)}")
         for key, value in ref.items():
@@ -153,38 +185,33 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
             _walk(tally, out[index], value, (*path, index))
     elif is_number(ref) and is_number(out):
         _compare_numbers(tally, out, ref, path)
-    elif isinstance(ref, (bytes, bytearray)) and isinstance(out, (bytes, bytearray)):
+    elif _is_bytes(ref) and _is_bytes(out):
         if out == ref:
             tally.total += len(ref)
         else:
             _walk(tally, tuple(out), tuple(ref), path)
     else:
-        _compare_objects(tally, out, ref, path)
+        _compare_others(tally, out, ref, path)
 
 
-def _compare_objects(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+def _compare_others(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
+    """Text, None and sets; and what is of different kinds."""
     if _is_container(out) or _is_container(ref) or (out is None) != (ref is None):
         raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
     tally.total += 1
-    try:
-        equal = bool(out == ref)
-    except (TypeError, ValueError, RuntimeError):
-        raise _Mismatch(
-            f"{place_name(path)}: {_what(out)} cannot be compared: return tensors, numbers or lists"
-        ) from None
-    if not equal:
+    if type(out) is not type(ref) or out != ref:
         tally.differs(1, math.inf, path, out, ref)
 
 
 def _compare_numbers(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
     tally.total += 1
-    if _is_nan(ref):
+    if is_nan(ref):
         tally.reference_is_nan(path)
-    elif _is_nan(out):
+    elif is_nan(out):
         tally.is_nan(1, path, ref)
     elif out != ref:
         ratio = math.inf
-        exact = tally.exact and isinstance(out, int) and isinstance(ref, int)
+        exact = tally.exact and type(out) in (bool, int) and type(ref) in (bool, int)
         with contextlib.suppress(OverflowError):  # an integer beyond float64, beside a float
             if not exact and cmath.isfinite(out) and cmath.isfinite(ref):
                 error, allowed = abs(out - ref), tally.atol + tally.rtol * abs(ref)
@@ -257,65 +284,37 @@ def _compare_chunk(tally: _Tally, out: Any, ref: Any, start: tuple[int, ...], pa
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Everything in nested sequences and mappings that is neither, with its place; mappings by sorted key."""
-    value = _plain(value)
-    if isinstance(value, Mapping):
+    """Everything in nested containers that is none, with its place; dicts and sets sorted.
+
+    Of what plain() returned; buffers but bytearrays come as the elements that they hold.
+    """
+    value = _opened(value)
+    if type(value) in MAPPINGS:
         for key in sorted(value, key=repr):
             yield from leaves(value[key], (*path, key))
     elif is_sequence(value):
         for index, item in enumerate(value):
             yield from leaves(item, (*path, index))
+    elif type(value) is frozenset:
+        for item in sorted(value, key=repr):
+            yield path, item
     else:
         yield path, value
 
 
-def _plain(value: Any) -> Any:
-    """Tensors as strided ones without gradient, other arrays of numbers as they are, buffers as lists."""
+def _opened(value: Any) -> Any:
+    """Tensors as strided ones, arrays and views of memory as lists, all else as it is."""
     if is_tensor(value):
-        import torch
-
-        value = value.detach()
-        if value.is_quantized:
-            value = value.dequantize()
-        return value if value.layout == torch.strided else value.to_dense()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic):
-        return value.item()
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return value if is_array(value) else value.tolist()
-    return value.tolist() if isinstance(value, (array.array, memoryview)) else value
+        return strided(value)
+    return value.tolist() if type(value) in BUFFERS and type(value) is not bytearray else value
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported for the question."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is a tensor or a numpy array of numbers or bool."""
-    if is_tensor(value):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
-
-
-def is_sequence(value: Any) -> bool:
-    """Whether it is a list or a tuple."""
-    return isinstance(value, (list, tuple))
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a plain number; bool is one."""
-    return isinstance(value, (int, float, complex))
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, (float, complex)) and cmath.isnan(value)
+def _is_bytes(value: Any) -> bool:
+    return type(value) is bytes or type(value) is bytearray
 
 
 def _is_container(value: Any) -> bool:
-    return is_array(value) or is_sequence(value) or isinstance(value, Mapping)
+    return type(value) not in ATOMS and type(value) is not frozenset
 
 
 def xp_of(value: Any) -> Any:
@@ -395,17 +394,13 @@ def _index(start: tuple[int, ...], chunk: Any, flat: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------- words
 
 
-def place_name(path: Path) -> str:
-    """`result[0]['logits'][3, 7]`."""
-    steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
-    return "result" + "".join(steps)
-
-
 def _what(value: Any) -> str:
     if is_array(value):
         return f"an array of shape {list(value.shape)}"
     if is_sequence(value):
         return f"a {type(value).__name__} of {len(value)}"
+    if type(value) is frozenset:
+        return f"a set of {len(value)}"
     return "None" if value is None else f"a {type(value).__name__}"
 
 

@@ -198,6 +198,7 @@ class Launch:
         device, params = message["device"], message["params"]
         if device == "cuda" and "torch" in sys.modules:
             sys.modules["torch"].cuda.reset_peak_memory_stats()
+            check.highest_before = 0
         sets = [params]
         for fuzzed in kernel.fuzz_sets(device, params) if message["fuzz"] else []:
             # The cases of a kernel share most of their fuzzed shapes: each is checked once, with the first of them.
@@ -303,7 +304,8 @@ class Launch:
             self.sampler.finish()
             if message["verify"]:
                 tolerances = message.get("rtol"), message.get("atol")
-                outcome = check.verify(self.prepared[-1], *tolerances)
+                replays = isinstance(self.sampler, GraphSampler)
+                outcome = check.verify(self.prepared[-1], *tolerances, redraw=not replays)
                 if outcome.ok:
                     outcome = self.sampler.verify(self.prepared, *tolerances) or outcome
         finally:
@@ -336,7 +338,9 @@ def _allocated(device: str) -> int:
 def _peak(device: str) -> int:
     """Bytes of device memory that tensors of this process have held at most since the case was checked."""
     torch = sys.modules.get("torch")
-    return int(torch.cuda.max_memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+    if torch is None or not device.startswith("cuda"):
+        return 0
+    return max(check.highest_before, int(torch.cuda.max_memory_allocated()))
 
 
 def _transient(device: str, fn: Any) -> int:

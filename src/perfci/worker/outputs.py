@@ -1,82 +1,20 @@
-"""What a kernel returned: is it there, in plain memory, and was it written by this very call?"""
+"""Overwriting what a kernel returned: was it written by this very call?"""
 
 from __future__ import annotations
 
 import abc
 import array
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from .bench import Bench
-from .compare import Path, is_number, is_tensor, place_name
+from .plain import MAPPINGS, NUMBERS, is_tensor
 
-_PLAIN = (bool, int, float, complex, str, bytes, bytearray, array.array, memoryview)
-_HINTS = {
-    "FakeTensor": "it holds no values",
-    "DTensor": "return its full_tensor() or to_local()",
-    "AsyncCollectiveTensor": "wait for it in the timed function",
-}
 _FLIP = bytes(255 - value for value in range(256))
 _FLIP_BOOL = bytes(value ^ 1 for value in range(256))
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """Bytes of an element → format of an unsigned integer of that size."""
-
-
-class Unfinished(Exception):
-    """A result that is not there when the timed function returns. The text is one line."""
-
-
-def plain(value: Any, path: Path = ()) -> Any:
-    """The result in plain tensors, arrays, numbers and containers, read past whatever its classes override.
-
-    Raises Unfinished for what computes its values when they are looked at, outside the timing: generators,
-    coroutines, functions, mappings that are no dict, tensors of a class with its own `__torch_function__` or
-    `__torch_dispatch__` (Parameter aside), tensors on a device without values.
-    """
-    if value is None or type(value) in _PLAIN:
-        return value
-    if is_tensor(value):
-        return _plain_tensor(value, path)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return value if type(value) is numpy.ndarray else numpy.ndarray.view(value, numpy.ndarray)
-    if isinstance(value, (dict, MappingProxyType)):
-        items = dict.items(value) if isinstance(value, dict) else value.items()
-        return {key: plain(item, (*path, key)) for key, item in items}
-    if isinstance(value, list):
-        return [plain(item, (*path, index)) for index, item in enumerate(list.__iter__(value))]
-    if isinstance(value, tuple):
-        return tuple(plain(item, (*path, index)) for index, item in enumerate(tuple.__iter__(value)))
-    for number in (int, float, complex):
-        if isinstance(value, number):
-            return number.__pos__(value)  # type: ignore[arg-type]  # of the base: a subclass may have its own
-    kind = type(value)
-    if isinstance(value, Mapping):
-        raise Unfinished(f"{place_name(path)} is a {kind.__name__}, whose values may be computed late: return a dict")
-    if any(hasattr(kind, name) for name in ("__next__", "__anext__", "__await__")):
-        raise Unfinished(f"{place_name(path)} is a {kind.__name__}: compute the values in the timed function")
-    if callable(value):
-        raise Unfinished(f"{place_name(path)} is a {kind.__name__}: call it in the timed function")
-    return value
-
-
-def _plain_tensor(value: Any, path: Path) -> Any:
-    torch = sys.modules["torch"]
-    kind = type(value)
-    if kind is not torch.Tensor:
-        for method in ("__torch_function__", "__torch_dispatch__"):
-            own, usual = (getattr(cls, method, None) for cls in (kind, torch.Tensor))
-            disabled = getattr(torch._C, "_disabled" + method.rstrip("_").replace("__", "_") + "_impl", usual)
-            # A class method is bound anew at every look: what it binds is compared.
-            if getattr(own, "__func__", own) not in (getattr(usual, "__func__", usual), disabled):
-                hint = _HINTS.get(kind.__name__, "return a plain tensor")
-                raise Unfinished(f"{place_name(path)} is a {kind.__name__}, a tensor of a class of its own: {hint}")
-        value = torch.Tensor.as_subclass(value, torch.Tensor)
-    if value.device.type not in ("cpu", "cuda"):
-        raise Unfinished(f"{place_name(path)} is on the device {value.device.type!r}, which holds no values")
-    return value
 
 
 # ---------------------------------------------------------------- overwriting what was returned
@@ -195,30 +133,34 @@ def _overlaps(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
 
 
 def _memories(value: Any) -> Iterator[Any]:
-    """Tensors, writable buffers and lists of numbers in a result, as they are and not copied."""
-    if isinstance(value, dict):
+    """Tensors, writable buffers and lists of numbers in a result, as they are and not copied.
+
+    Of exact types, as plain() wants them, which is to be asked before.
+    """
+    if type(value) in MAPPINGS:
         for item in dict.values(value):
             yield from _memories(item)
-    elif isinstance(value, list) and value and all(map(is_number, value)):
+    elif type(value) is list and value and NUMBERS.issuperset(map(type, value)):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif type(value) is list or issubclass(type(value), tuple):
+        for item in list.__iter__(value) if type(value) is list else tuple.__iter__(value):
             yield from _memories(item)
     elif is_tensor(value):
-        if value.layout == sys.modules["torch"].strided and not value.is_quantized and value.numel():
-            yield value
-    elif isinstance(value, (bytearray, array.array)) or _is_ndarray(value):
+        torch = sys.modules["torch"]
+        tensor = torch.Tensor.detach(value)
+        if tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested and tensor.numel():
+            yield tensor
+    elif type(value) in (bytearray, array.array) or _is_ndarray(value):
         view = memoryview(value)
         if view.c_contiguous and view.nbytes and not view.readonly:
             yield value
 
 
 def _spoiled(leaf: Any) -> Optional[Spoiled]:
-    if isinstance(leaf, list):
+    if type(leaf) is list:
         return _List(leaf)
     if is_tensor(leaf):
         torch = sys.modules["torch"]
-        leaf = torch.Tensor.as_subclass(leaf, torch.Tensor).detach()
         shared = any(length > 1 and stride == 0 for length, stride in zip(leaf.shape, leaf.stride()))
         if shared or leaf.is_conj() or leaf.is_neg():
             return None
@@ -246,10 +188,10 @@ def _range(leaf: Any) -> tuple[int, int]:
     if is_tensor(leaf):
         storage = leaf.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-    if isinstance(leaf, array.array):
+    if type(leaf) is array.array:
         begin, length = leaf.buffer_info()
         return begin, begin + length * leaf.itemsize
-    if isinstance(leaf, (bytearray, list)):
+    if type(leaf) in (bytearray, list):
         return id(leaf), id(leaf) + 1  # of its own
     begin = leaf.__array_interface__["data"][0]
     return begin, begin + leaf.nbytes
@@ -257,4 +199,4 @@ def _range(leaf: Any) -> tuple[int, int]:
 
 def _is_ndarray(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc"

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .compare import is_array, is_tensor, leaves
+from .compare import leaves
+from .plain import is_array, is_tensor
 
 BLOCKS, BLOCK_BYTES = 8, 2**28
 """Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
@@ -35,7 +36,7 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
             sizes.add(leaf.untyped_storage().nbytes())
         elif is_array(leaf):
             sizes.add(leaf.nbytes)
-        elif isinstance(leaf, (bytes, bytearray)):
+        elif type(leaf) in (bytes, bytearray):
             sizes.add(len(leaf))
     return sorted(sizes - {0})
 

@@ -7,7 +7,8 @@ import hashlib
 import math
 from typing import Any
 
-from .compare import chunks, is_array, is_complex, is_number, is_tensor, leaves, widen, xp_of
+from .compare import chunks, is_complex, leaves, widen, xp_of
+from .plain import is_array, is_number, is_tensor, plain
 
 PROJECTIONS = 4
 STAND_IN = 1e6
@@ -19,11 +20,12 @@ def sketch(ref: Any) -> list[float]:
 
     The leaves count as one long vector; complex numbers as two elements, what is no number as a value drawn
     from its hash. Equal references give equal sketches up to the order of summation, on every device.
+    Raises Refused.
     """
     position = 0
     square = 0.0
     sums = [0.0] * PROJECTIONS
-    for _, leaf in leaves(ref, ()):
+    for _, leaf in leaves(plain(ref), ()):
         if is_array(leaf):
             for _, chunk in chunks(leaf):
                 values = _real_values(chunk)
@@ -76,8 +78,8 @@ def _real_values(chunk: Any) -> Any:
 def _scalar_values(leaf: Any) -> list[float]:
     if is_number(leaf):
         with contextlib.suppress(OverflowError):
-            parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else [leaf]
+            parts = [leaf.real, leaf.imag] if type(leaf) is complex else [leaf]
             values = [float(part) for part in parts]
             return [v if math.isfinite(v) else math.copysign(STAND_IN, v) for v in values]
-    text = leaf if isinstance(leaf, (bytes, bytearray)) else repr(leaf).encode()
+    text = leaf if type(leaf) in (bytes, bytearray) else repr(leaf).encode()
     return [int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / 2**48]

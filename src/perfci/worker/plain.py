@@ -1,0 +1,233 @@
+"""What a result may be made of: builtin numbers, text, containers and tensors of exact types.
+
+What is of another class could answer for itself while it is compared: its own `__eq__`, `__iter__` or
+`__torch_function__` would decide. Nothing here runs code of such a class, and comparing sees only what came through
+here.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextlib
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any, Optional
+
+Path = tuple[Any, ...]
+
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+NUMBERS = frozenset({bool, int, float, complex})
+MAPPINGS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+"""dict.items() reads all of them past what Python code could override."""
+BUFFERS = frozenset({bytearray, array.array, memoryview})
+DEEPEST = 64
+"""Containers within containers."""
+INSTEAD = "return tensors, numpy arrays, numbers, text, or lists, tuples and dicts of them"
+_BASES = ((list, "list"), (dict, "dict"), (set, "set"), (frozenset, "set"), (str, "str"), (bytes, "bytes"),
+          (int, "int"), (float, "float"), (complex, "complex"))  # fmt: skip
+_HINTS = {
+    "FakeTensor": "it holds no values",
+    "DTensor": "return its full_tensor() or to_local()",
+    "AsyncCollectiveTensor": "wait for it in the timed function",
+}
+
+
+class Refused(Exception):
+    """A result that cannot be compared, or is not there when the timed function returns. The text is one line."""
+
+
+class Opaque:
+    """Stands for a value that nothing is compared with and that is not looked into."""
+
+
+OPAQUE = Opaque()
+
+
+def plain(value: Any, strict: bool = True, path: Path = ()) -> Any:
+    """The result in tensors, numpy arrays, buffers, numbers, text, None, lists, tuples, dicts and frozensets.
+
+    All are of exactly these types: tensors are new objects on the same memory, detached; containers are copied; named
+    tuples are tuples. Raises Refused for all other types, among them whatever computes its values when looked at:
+    generators, functions, subclasses of tensors; and for tensors on a device without values.
+
+    Without `strict`, where nothing is compared, subclasses of builtin types count as these, and values of other types
+    become OPAQUE.
+    """
+    kind = type(value)
+    if kind in ATOMS or kind in BUFFERS:
+        return value
+    if len(path) >= DEEPEST:
+        raise Refused(f"the result is nested more than {DEEPEST} deep: return flat lists or tensors")
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return _plain_tensor(torch, value, strict, path)
+    if numpy is not None and kind is numpy.ndarray:
+        return value if value.dtype.kind in "biufc" else plain(value.tolist(), strict, path)
+    if numpy is not None and kind in _scalars(numpy):
+        return _number(value)
+    if kind in MAPPINGS or (not strict and issubclass(kind, dict)):
+        return _plain_dict(value, strict, path)
+    if kind is list or (not strict and issubclass(kind, list)):
+        return _items(list.__iter__(value), strict, path)
+    if issubclass(kind, tuple):
+        return tuple(_items(tuple.__iter__(value), strict, path))
+    if kind is set or kind is frozenset:
+        return frozenset(_key(item, path, "an element") for item in value)
+    return _other(value, strict, path)
+
+
+def _items(items: Iterator[Any], strict: bool, path: Path) -> list[Any]:
+    found = list(items)
+    if ATOMS.issuperset(map(type, found)):
+        return found
+    return [plain(item, strict, (*path, index)) for index, item in enumerate(found)]
+
+
+def _plain_dict(value: dict[Any, Any], strict: bool, path: Path) -> Any:
+    items = list(dict.items(value))
+    if not strict and not all(_is_key(key) for key, _ in items):
+        return [plain(item, strict, (*path, index)) for index, (_, item) in enumerate(items)]
+    return {_key(key, path, "a key"): plain(item, strict, (*path, key)) for key, item in items}
+
+
+def _is_key(key: Any) -> bool:
+    """Whether hashing and comparing `key` runs builtin code only, and it equals itself."""
+    if type(key) is tuple:
+        return all(map(_is_key, key))
+    return type(key) in ATOMS and (type(key) not in NUMBERS or key == key)  # noqa: PLR0124  # NaN does not
+
+
+def _key(key: Any, path: Path, what: str) -> Any:
+    if not _is_key(key):
+        if type(key) in NUMBERS:
+            raise Refused(f"{place_name(path)} has NaN as {what}: NaN equals nothing")
+        raise Refused(f"{place_name(path)} has {_a(_name(type(key)))} as {what}: take text, numbers or tuples of them")
+    return key
+
+
+def _number(value: Any) -> Any:
+    """A scalar of numpy as a builtin one."""
+    found = value.item()
+    if type(found) in ATOMS:
+        return found
+    if value.dtype.kind in "fc":  # of long doubles item() gives themselves
+        return complex(value) if value.dtype.kind == "c" else float(value)
+    raise Refused(f"the result holds {_a(_name(type(value)))}, which cannot be compared: {INSTEAD}")
+
+
+@functools.lru_cache(maxsize=1)
+def _scalars(numpy: Any) -> frozenset[type]:
+    """numpy's own types of scalars."""
+    return frozenset(numpy.dtype(code).type for code in numpy.typecodes["All"])
+
+
+def _plain_tensor(torch: Any, value: Any, strict: bool, path: Path) -> Any:
+    kind = type(value)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        name = _name(kind)
+        hint = _HINTS.get(name, "return a plain tensor")
+        raise Refused(f"{place_name(path)} is {_a(name)}, a tensor of a class of its own: {hint}")
+    # A new object: the one that was returned may have attributes in the place of its methods.
+    value = torch.Tensor.detach(value)
+    if value.device.type not in ("cpu", "cuda"):
+        raise Refused(f"{place_name(path)} is on the device {value.device.type!r}, which holds no values")
+    return _items(iter(value.unbind()), strict, path) if value.is_nested else value
+
+
+def _other(value: Any, strict: bool, path: Path) -> Any:
+    """What is of none of the exact types."""
+    kind, where = type(value), place_name(path)
+    name = _name(kind)
+    if any(_defines(kind, method) for method in ("__next__", "__anext__", "__await__")):
+        raise Refused(f"{where} is {_a(name)}: compute the values in the timed function")
+    base, called = next(((base, called) for base, called in _BASES if issubclass(kind, base)), (None, ""))
+    if base is not None:
+        if strict:
+            raise Refused(f"{where} is {_a(name)}, {_a(called)} of a class of its own: return a plain {called}")
+        return base.__pos__(value) if base in (int, float, complex) else OPAQUE  # of the base: it may have its own
+    if callable(value):
+        raise Refused(f"{where} is {_a(name)}: call it in the timed function")
+    if _defines(kind, "keys") and _defines(kind, "__getitem__"):
+        raise Refused(f"{where} is {_a(name)}, whose values may be computed late: return a dict")
+    if strict:
+        raise Refused(f"{where} is {_a(name)}, which cannot be compared: {INSTEAD}")
+    return OPAQUE
+
+
+def _defines(kind: type, name: str) -> bool:
+    """Whether a class has an attribute, without running code of the class or its metaclass."""
+    return inspect.getattr_static(kind, name, None) is not None
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[:1] in "aeiouAEIOU" else f"a {name}"
+
+
+def _name(kind: type) -> str:
+    """A class's own name, whatever its metaclass says."""
+    return " ".join(str(type.__dict__["__name__"].__get__(kind)).split())[:60]
+
+
+def place_name(path: Path) -> str:
+    """`result[0]['logits'][3, 7]`."""
+    steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
+    return "result" + "".join(steps)
+
+
+@contextlib.contextmanager
+def builtin_torch() -> Iterator[None]:
+    """Within it no mode of torch that the suite has entered sees the operations, or changes what they return."""
+    torch = sys.modules.get("torch")
+    with contextlib.ExitStack() as stack:
+        for name in ("DisableTorchFunction", "_DisableTorchDispatch"):
+            guard = getattr(torch._C, name, None) if torch is not None else None
+            if guard is not None:
+                stack.enter_context(guard())
+        yield
+
+
+# ---------------------------------------------------------------- of what plain() returns
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is a tensor or a numpy array of numbers or bool."""
+    if is_tensor(value):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc"
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether it is a list or a tuple."""
+    return type(value) is list or type(value) is tuple
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a plain number; bool is one."""
+    return type(value) in NUMBERS
+
+
+def is_nan(value: Any) -> bool:
+    """Whether it is a plain number and NaN."""
+    if type(value) is complex:
+        return math.isnan(value.real) or math.isnan(value.imag)
+    return type(value) is float and math.isnan(value)
+
+
+def strided(value: Any) -> Any:
+    """A plain tensor as a strided one that is not quantised."""
+    torch: Optional[Any] = sys.modules["torch"]
+    assert torch is not None
+    if value.is_quantized:
+        value = value.dequantize()
+    return value if value.layout == torch.strided else value.to_dense()
