@@ -29,7 +29,7 @@ class Yes:
     __hash__ = None
 
 
-HOOKS = {name: agree for name in ("__eq__", "__ne__", "__len__", "__iter__", "__getitem__", "__hash__", "__repr__")}
+HOOKS = dict.fromkeys(("__eq__", "__ne__", "__len__", "__iter__", "__getitem__", "__hash__", "__repr__"), agree)
 HOOKS["__class__"] = property(agree)
 
 

@@ -48,9 +48,8 @@ def check_case(
 
     Each set is built twice from the same seed: once to see how large the results are, and once more, with
     memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
-    and the kernel runs once more; and twice more with its inputs redrawn in place, once such that the versions of
-    tensors tell of it and once such that they do not. `rtol` and `atol` replace what the case's own set declares,
-    wherever a set declares the same. What the kernel or its reference raises is raised.
+    and the kernel runs once more, and then with its inputs redrawn in place. `rtol` and `atol` replace what the case's
+    own set declares, wherever a set declares the same. What the kernel or its reference raises is raised.
 
     Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
     `text` of the first failure, which ends the check, or None and ""; `shapes`, the
@@ -98,7 +97,7 @@ def check_case(
             result["sketch"] = sketch(expected)
             again = _again(prepared, out, sizes, *given)
             if again.ok:
-                again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), expected, *given)
+                again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), *given)
             outcome = outcome if again.ok else again
         del out
         prepared.bench.release()
@@ -131,7 +130,7 @@ def verify(
     outcome = _again(prepared, out, sizes, rtol, atol)
     if not outcome.ok or not redraw:
         return outcome
-    found, _ = _redrawn(prepared, _execution(prepared, sizes), None, rtol, atol)
+    found, _ = _redrawn(prepared, _execution(prepared, sizes), rtol, atol)
     return outcome if found.ok else found
 
 
@@ -153,7 +152,7 @@ def verify_redrawn_replay(
         _synchronize(prepared)
         return out
 
-    return _redrawn(prepared, _execution(prepared, _sizes(out, prepared)), None, rtol, atol, execute)[0]
+    return _redrawn(prepared, _execution(prepared, _sizes(out, prepared)), rtol, atol, execute)[0]
 
 
 def verify_replay(
@@ -239,18 +238,15 @@ def _rewritten(
 def _redrawn(
     prepared: Prepared,
     execute: Callable[[], Any],
-    expected: Any,
     rtol: Optional[float],
     atol: Optional[float],
     replay: Optional[Callable[[], Any]] = None,
 ) -> tuple[Outcome, str]:
-    """Execute with the inputs redrawn in place, and with `expected`, the reference of the own draw, a second time.
+    """Execute with the inputs redrawn in place; `replay` instead, where it reads all that is redrawn from the GPU.
 
-    `replay` is executed instead where it reads all that is redrawn from the GPU. Returns what was found, and why
-    nothing was redrawn, or "".
+    Returns what was found, and why nothing was redrawn, or "".
     """
-    reference = prepared.bench.declared_reference()
-    if reference is None:
+    if prepared.bench.declared_reference() is None:
         return Outcome(True), ""
     with _memory_apart(prepared):
         try:
@@ -261,12 +257,7 @@ def _redrawn(
             if not redraw.changes:
                 return Outcome(True), "its inputs are the same in every draw"
             run = replay if replay is not None and redraw.on_device else execute
-            wanted = _expected(redraw.other)
-            again = expected is not None
-            outcome = _round(prepared, redraw, run, True, again, wanted, rtol, atol)
-            if outcome.ok and again:
-                outcome = _round(prepared, redraw, run, False, False, expected, rtol, atol)
-            return outcome, ""
+            return _with_other_values(prepared, redraw, run, rtol, atol), ""
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -275,27 +266,19 @@ def _redrawn(
             redraw.release()
 
 
-def _round(
-    prepared: Prepared,
-    redraw: Redraw,
-    execute: Callable[[], Any],
-    other: bool,
-    versions: bool,
-    wanted: Any,
-    rtol: Optional[float],
-    atol: Optional[float],
+def _with_other_values(
+    prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], rtol: Optional[float], atol: Optional[float]
 ) -> Outcome:
-    """Write the values of one draw, execute, and compare with `wanted`, the reference of a set-up that never ran."""
-    redraw.apply(other, versions)
+    wanted = _expected(redraw.other)
+    redraw.apply(other=True)
     _synchronize(prepared)
-    found = _outcome(prepared, execute(), wanted, rtol, atol)
-    if found.ok:
-        return found
+    if _outcome(prepared, execute(), wanted, rtol, atol).ok:
+        return Outcome(True)
     # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
     # reads it, too, and what it says now counts, if it follows the values at all.
-    redraw.apply(not other, False)
+    redraw.apply(other=False)
     before = _expected(prepared)
-    redraw.apply(other, versions)
+    redraw.apply(other=True)
     now = _expected(prepared)
     _synchronize(prepared)
     out = execute()

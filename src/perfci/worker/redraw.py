@@ -94,10 +94,10 @@ class Redraw:
         """Whether all of it lies in tensors on a GPU, where replays of a graph read it."""
         return not self._changes and all(target.device.type == "cuda" for target, _, _ in self._tensors)
 
-    def apply(self, other: bool, versions: bool) -> None:
-        """Write the values of the own or the other draw. `versions`: whether tensors' versions tell of it."""
+    def apply(self, other: bool) -> None:
+        """Write the values of the own or the other draw. No version of a tensor tells of it."""
         for target, *values in self._tensors:
-            _copy(target, values[other], versions)
+            _copy(target, values[other])
         for put, images in self._changes:
             put(images.other if other else images.own)
 
@@ -374,15 +374,16 @@ def _put_set(target: Any, items: Any) -> None:
     target.update(items)
 
 
-def _copy(target: Any, source: Any, versions: bool) -> None:
+def _copy(target: Any, source: Any) -> None:
     """Values of one strided tensor into another, detached one."""
     torch = sys.modules["torch"]
     for axis, (length, stride) in enumerate(zip(source.shape, target.stride())):
         if stride == 0 and length > 1:  # expanded: its elements share memory
             target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
-    # What detach() returned has the version of what it was detached from, `data` one of its own.
+    # `data` has a version of its own: a memo that goes by the version of its input must not see it rise. What was made
+    # in inference mode has none, and can be written only in it.
     with torch.inference_mode() if target.is_inference() else torch.no_grad():
-        (target if versions or target.is_inference() else target.data).copy_(source)
+        (target if target.is_inference() else target.data).copy_(source)
 
 
 def _equal(one: Any, two: Any) -> bool:

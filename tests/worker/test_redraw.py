@@ -1,0 +1,562 @@
+"""Inputs redrawn in place: a memo is found whatever it goes by, and no honest kernel is accused."""
+
+import array
+import collections
+import ctypes
+import functools
+import random
+import re
+import types
+
+import numpy as np
+import pytest
+
+from perfci.worker import check, redraw
+from perfci.worker.bench import prepare
+from perfci.worker.check import check_case, verify, verify_redrawn_replay
+from perfci.worker.declare import collecting, kernel
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.alone
+
+
+def case(fn):
+    with collecting() as kernels:
+        kernel()(fn)
+    return kernels[0]
+
+
+def found(fn):
+    """What the check before timing says, and the one after it."""
+    first = check_case(case(fn), [{}], "cpu", 0)
+    made = prepare(case(fn), {}, "cpu", 0, 0)
+    made.fn()
+    after = verify(made)
+    return first, after
+
+
+# ---------------------------------------------------------------- memos
+
+
+def keyed(key):
+    """A kernel of a library that keeps results by `key` of its input, and hands out copies of them."""
+    memo = {}
+
+    def exp(x):
+        name = key(x)
+        if name not in memo:
+            memo[name] = x.exp()
+        return memo[name].clone()
+
+    def declared(bench):
+        x = bench.randn(100)
+        bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+        return lambda: exp(x)
+
+    return declared
+
+
+def closure(bench):
+    x, stored = bench.randn(100), []
+    bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+    def run():
+        if not stored:
+            stored.append(x.exp())
+        return stored[0].clone()
+
+    return run
+
+
+def flag(bench):
+    """The memo is a buffer that is there from the beginning."""
+    x, kept, done = bench.randn(100), bench.zeros(100), [False]
+    bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+    def run():
+        if not done[0]:
+            torch.exp(x, out=kept)
+            done[0] = True
+        return kept.clone()
+
+    return run
+
+
+def nonlocal_memo(bench):
+    x, kept = bench.randn(100), None
+    bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+    def run():
+        nonlocal kept
+        kept = x.exp() if kept is None else kept
+        return kept + 0
+
+    return run
+
+
+class Layer:
+    def __init__(self, x):
+        self.x, self.memo = x, None
+
+    def __call__(self):
+        if self.memo is None:
+            self.memo = self.x.exp()
+        return self.memo.clone()
+
+
+def attribute(bench):
+    x = bench.randn(100)
+    bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+    return Layer(x)
+
+
+def cached_function(bench):
+    x = bench.randn(100)
+    bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+    exp = functools.cache(torch.exp)
+    return lambda: exp(x).clone()
+
+
+def python_list(bench):
+    """By the identity of a list."""
+    data, memo = [bench.random.random() for _ in range(50)], {}
+    bench.reference(lambda: sorted(data))
+
+    def run():
+        if id(data) not in memo:
+            memo[id(data)] = sorted(data)
+        return list(memo[id(data)])
+
+    return run
+
+
+def shared_with_the_reference(bench):
+    """The reference goes through the same memo, and follows the values as little."""
+    x = bench.randn(100)
+    exp = functools.cache(torch.exp)
+    bench.reference(lambda: exp(x).double(), rtol=1e-5, atol=1e-6)
+    return lambda: exp(x).clone()
+
+
+def numpy_memo(bench):
+    x, memo = bench.randn(100).numpy(), {}
+    bench.reference(lambda: np.exp(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+
+    def run():
+        name = x.__array_interface__["data"]
+        if name not in memo:
+            memo[name] = np.exp(x)
+        return memo[name].copy()
+
+    return run
+
+
+MEMOS = {
+    "address": keyed(lambda x: x.data_ptr()),
+    "address and version": keyed(lambda x: (x.data_ptr(), x._version)),
+    "identity": keyed(id),
+    "shape": keyed(lambda x: tuple(x.shape)),
+    **{fn.__name__: fn for fn in (closure, flag, nonlocal_memo, attribute, cached_function, python_list,
+                                  shared_with_the_reference, numpy_memo)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEMOS)
+def test_a_memo_that_returns_copies_is_found_before_and_after_timing(name):
+    first, after = found(MEMOS[name])
+    assert (first["ok"], first["kind"], first["unredrawn"]) == (False, "wrong", "")
+    # A memo by shape is filled by the case's other set-up: then the plain comparison finds it.
+    assert "its result is remembered, not computed" in first["text"] or name == "shape"
+    assert (after.ok, after.kind) == (False, "wrong")
+
+
+def test_a_memo_that_begins_once_it_is_timed_is_found_after_timing():
+    def declared(bench):
+        x, calls, memo = bench.randn(100), [], []
+        bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+        def run():
+            calls.append(1)
+            if len(calls) < 50:
+                return x.exp()
+            memo[:] = memo or [x.exp()]
+            return memo[0].clone()
+
+        return run
+
+    assert check_case(case(declared), [{}], "cpu", 0)["ok"]
+    made = prepare(case(declared), {}, "cpu", 0, 0)
+    for _ in range(60):
+        made.fn()
+    assert verify(made, redraw=False).ok, "nothing else finds it"
+    outcome = verify(made)
+    assert outcome.kind == "wrong" and "remembered, not computed" in outcome.text
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_replay_is_checked_with_its_inputs_redrawn_by_calling_the_function_where_the_graph_cannot_read_them(copies):
+    """On the CPU, where no replay reads what is redrawn, the function itself is called."""
+    made = prepare(case(closure if copies else HONEST["derived"]), {}, "cpu", 0, 0)
+    out, replays = made.fn(), []
+    outcome = verify_redrawn_replay(made, out, lambda: replays.append(1))
+    assert outcome.ok is not copies and not replays
+
+
+# ---------------------------------------------------------------- what is honest
+
+HONEST = {}
+
+
+def honest(fn):
+    HONEST[fn.__name__] = fn
+    return fn
+
+
+@honest
+def derived(bench):
+    """The set-up packs and sorts; the reference is evaluated at once."""
+    x, weight = bench.randn(20, 30), bench.randn(30, 10)
+    packed, order = weight.t().contiguous(), x.argsort(0)
+    expected = x.double().gather(0, order) @ weight.double()
+    bench.reference(lambda: expected, rtol=1e-4, atol=1e-4)
+    return lambda: x.gather(0, order) @ packed.t()
+
+
+@honest
+def module(bench):
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).requires_grad_(False)
+    x = bench.randn(4, 8)
+    bench.reference(
+        lambda: layer.double()(x.double()).float() if layer.float() is None else layer.float()(x), atol=1e-5
+    )
+    return functools.partial(layer, x)
+
+
+@honest
+def accumulates(bench):
+    x, total = bench.randn(10), bench.zeros(10)
+    bench.reference(lambda: total.double() + x.double(), atol=1e-5)
+    return lambda: total.add_(x)
+
+
+@honest
+def counts(bench):
+    """State that does not follow from the draw: the reference reads it."""
+    x, calls = bench.randn(10), [0]
+    bench.reference(lambda: x * (calls[0] + 1))
+
+    def run():
+        calls[0] += 1
+        return x * calls[0]
+
+    return run
+
+
+@honest
+def lazy_workspace(bench):
+    x, kept = bench.randn(10), {}
+    bench.reference(lambda: x * 2)
+
+    def run():
+        if "room" not in kept:
+            kept["room"] = torch.empty(10)
+        return torch.mul(x, 2, out=kept["room"])
+
+    return run
+
+
+@honest
+def plain_python(bench):
+    draw = bench.random
+    data = {"list": [draw.random() for _ in range(20)], "set": {draw.randrange(1000) for _ in range(20)}}
+    words = tuple(str(draw.randrange(100)) for _ in range(5))
+    queue, scale = collections.deque(draw.random() for _ in range(5)), draw.random()
+    table = {draw.randrange(10**6): draw.random() for _ in range(10)}
+    raw, numbers = bytearray(draw.randbytes(20)), array.array("d", data["list"])
+
+    def compute():
+        values = sorted(v * scale for v in data["list"])
+        return values, sorted(data["set"]), words, sum(queue), max(table.values()), bytes(raw), numbers.tolist()
+
+    bench.reference(compute)
+    return compute
+
+
+@honest
+def in_place_on_a_list(bench):
+    data = [bench.random.randrange(5) for _ in range(20)]
+    bench.reference(lambda: sorted(data))
+
+    def run():
+        data.sort()
+        return data
+
+    return run
+
+
+@honest
+def slots_and_methods(bench):
+    one = Slotted(bench.randn(5), bench.random.random())
+    bench.reference(lambda: one.x.double() * one.scale, rtol=1e-6)
+    return one.run
+
+
+class Slotted:
+    __slots__ = ("scale", "x")
+
+    def __init__(self, x, scale):
+        self.x, self.scale = x, scale
+
+    def run(self):
+        return self.x * self.scale
+
+
+@honest
+def bound_builtin(bench):
+    x = bench.randn(5)
+    bench.reference(lambda: x.double().exp(), rtol=1e-5)
+    return x.exp
+
+
+@honest
+def raw_pointers(bench):
+    """As ctypes kernels take them: addresses of its own memory, which stays."""
+    x, out = bench.randn(16), bench.empty(16)
+    bench.reference(lambda: x.clone())
+    arguments = (out.data_ptr(), x.data_ptr(), 64)
+    listed, tensor = [x.data_ptr(), out.data_ptr()], torch.tensor([out.data_ptr(), x.data_ptr()])
+
+    def run():
+        assert sorted(listed) == sorted(arguments[:2]) == sorted(tensor.tolist())
+        ctypes.memmove(*arguments)
+        return out
+
+    return run
+
+
+@honest
+def state_in_a_module(bench):
+    """The last set-up wins."""
+    STATE["x"] = bench.randn(5)
+    bench.reference(lambda: STATE["x"].double() + 1, rtol=1e-5, atol=1e-6)
+    return lambda: STATE["x"] + 1
+
+
+STATE = {}
+
+
+@honest
+def views(bench):
+    x = bench.randn(4, 6)
+    left, wide, turned = x[:, :3], x[:1].expand(5, 6), x.t()
+    bench.reference(lambda: (left.double(), wide.double(), turned.double()))
+    return lambda: (left + 0, wide + 0, turned + 0)
+
+
+@honest
+def sparse(bench):
+    dense = bench.randn(6, 6)
+    both = dense.to_sparse(), dense.to_sparse_csr()
+    bench.reference(lambda: (dense.clone(), dense.clone()))
+    return lambda: tuple(one.to_dense() for one in both)
+
+
+@honest
+def kinds_of_tensors(bench):
+    x = bench.randn(8)
+    kinds = [x.bfloat16(), x > 0, (x * 100).to(torch.int8), torch.complex(x, -x).conj(), x.sum(), x.long()]
+    with torch.inference_mode():
+        kinds.append(x * 2)
+    kinds.append(torch.nn.Parameter(x.clone()))
+    bench.reference(lambda: [one.detach().clone() for one in kinds])
+    return lambda: [one + 0 if one.dtype != torch.bool else one | one for one in kinds]
+
+
+@honest
+def autograd(bench):
+    weight, x = torch.nn.Parameter(bench.randn(5)), bench.randn(5)
+    bench.reference(lambda: (weight.detach() * x, x))
+
+    def run():
+        weight.grad = None
+        y = weight * x
+        y.sum().backward()
+        return y.detach(), weight.grad
+
+    return run
+
+
+@honest
+def defaults(bench):
+    x, scale = bench.randn(5), bench.random.random()
+
+    def run(x=x, *, scale=scale):
+        return x * scale
+
+    bench.reference(lambda: x.double() * scale, rtol=1e-5, atol=1e-6)
+    return run
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_kernel_is_checked_with_other_values_and_passes(name):
+    first, after = found(HONEST[name])
+    assert (first["ok"], first["text"], first["unredrawn"]) == (True, "", "")
+    assert (after.ok, after.text) == (True, "")
+
+
+UNPAIRED = {
+    "a generator": (lambda random: (i for i in range(10)), "a generator, which cannot be looked into"),
+    "a random generator": (lambda random: type(random)(5), "a Random, which cannot be looked into"),
+    "a class of its own": (lambda random: type("Own", (), {})(), "a Own in one draw and a Own in another"),
+    "a length": (lambda random: [[]] * random.randrange(10**6), "how much it keeps depends on the values"),
+    "a shape": (lambda random: torch.zeros(random.randrange(10**6)), "differ in shape or type from draw to draw"),
+    "an address": (lambda random: 2**46 + random.randrange(2**20), "a number that may be an address"),
+    "addresses": (lambda random: torch.tensor([2**46 + random.randrange(2**20)]), "a number that may be an address"),
+    "ctypes": (lambda random: ctypes.c_double(1), "a c_double, which cannot be looked into"),
+    "a pattern": (lambda random: re.compile(f"{random.random()}"), "a Pattern, which cannot be looked into"),
+    "keys": (lambda random: {random.random(): []}, "the keys of a dict that it keeps depend"),
+}
+
+
+@pytest.mark.parametrize("name", UNPAIRED)
+def test_what_cannot_be_paired_is_said_and_not_accused(name):
+    make, words = UNPAIRED[name]
+
+    def declared(bench):
+        x, kept = bench.randn(10), make(bench.random)
+        bench.reference(lambda: x * 2)
+        return lambda: (kept, x * 2)[1]
+
+    first, after = found(declared)
+    assert first["ok"] and after.ok
+    assert words in first["unredrawn"] and "\n" not in first["unredrawn"]
+
+
+def test_inputs_that_never_change_and_cases_without_a_reference_say_so():
+    def constant(bench):
+        x = bench.full((5,), 2.0)
+        bench.reference(lambda: x * 2)
+        return lambda: x * 2
+
+    def free(bench):
+        return bench.randn(5).exp
+
+    assert found(constant)[0]["unredrawn"] == "its inputs are the same in every draw"
+    assert found(free)[0]["unredrawn"] == ""
+
+
+def test_large_host_inputs_are_not_drawn_three_times(monkeypatch):
+    monkeypatch.setattr(redraw, "HOST_BYTES", 100)
+    first, after = found(closure)
+    assert first["ok"] and after.ok
+    assert first["unredrawn"] == "it draws more than 0 MiB on the host"
+
+
+def test_a_result_that_is_wrong_for_other_values_only_is_found():
+    def wrong(bench):
+        x, known = bench.randn(100), []
+        bench.reference(lambda: x * 2)
+
+        def run():
+            known.append(float(x[0]))
+            return x * (2 if known[0] == known[-1] else 3)
+
+        return run
+
+    first, after = found(wrong)
+    for ok, text in ((first["ok"], first["text"]), (after.ok, after.text)):
+        assert not ok and "with its inputs redrawn in place: result[" in text
+
+
+def test_neither_addresses_nor_versions_tell_of_a_redraw():
+    made = prepare(case(HONEST["kinds_of_tensors"]), {}, "cpu", 0, 0)
+    pairs = redraw.set_up(made)
+    assert pairs.changes and not pairs.on_device
+    tensor = made.bench._drawn[0].tensor
+    before, version, address = tensor.clone(), tensor._version, tensor.data_ptr()
+    pairs.apply(other=True)
+    assert (tensor._version, tensor.data_ptr()) == (version, address) and not torch.equal(before, tensor)
+    pairs.apply(other=False)
+    assert (tensor._version, tensor.data_ptr()) == (version, address) and torch.equal(before, tensor)
+    pairs.release()
+
+
+def test_an_error_over_nan_says_that_outputs_are_poisoned_and_what_to_give_a_kernel_that_reads_its_own():
+    def gemm(bench, output):
+        a, b, c = bench.randn(4, 4), bench.randn(4, 4), getattr(bench, output)(4, 4)
+        bench.reference(lambda: a.double() @ b.double(), rtol=1e-4, atol=1e-4)
+        return lambda: a @ b + 0.0 * c
+
+    with collecting() as kernels:
+        kernel(params={"output": ["empty", "zeros"]})(gemm)
+    result = check_case(kernels[0], [{"output": "empty"}], "cpu", 0)
+    assert result["kind"] == "nan"
+    assert "memory that was not written holds NaN while results are checked" in result["text"]
+    assert "as beta * C does, must be given one of bench.zeros(), not of bench.empty()" in result["text"]
+    assert check_case(kernels[0], [{"output": "zeros"}], "cpu", 0)["ok"]
+
+
+def test_kinds_of_objects_are_told_apart():
+    assert redraw._is_python_class(Layer) and redraw._is_python_class(Slotted)
+    assert redraw._is_python_class(torch.nn.Linear) and redraw._is_python_class(types.SimpleNamespace) is False
+    for kind in (random.Random, re.Pattern, np.random.Generator, ctypes.c_int, dict, type(iter([]))):
+        assert not redraw._is_python_class(kind), kind
+    assert redraw._has_no_state(ctypes.CDLL) and redraw._has_no_state(torch.cuda.Stream)
+    assert redraw._has_no_state(torch.Generator) and not redraw._has_no_state(torch.Tensor)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("copies", [True, False])
+def test_on_a_gpu_a_graph_that_copies_a_memo_is_found(copies):
+    """What is captured is a copy of what was computed before: overwriting the copy does not tell."""
+
+    def declared(bench):
+        x, kept = bench.randn(1000), []
+        bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
+
+        def run():
+            if not kept or not copies:
+                kept[:] = [x.exp()]
+            return kept[0].clone()
+
+        return run
+
+    made = prepare(case(declared), {}, "cuda", 0, 0)
+    for _ in range(3):
+        made.fn()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = made.fn()
+    assert check.verify_replay([(made, out)], graph.replay).ok
+    outcome = verify_redrawn_replay(made, out, graph.replay)
+    assert outcome.ok is not copies and (outcome.ok or "remembered" in outcome.text)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_memos_are_found_and_redrawing_leaves_the_peak_of_memory_alone():
+    for key in (lambda x: x.data_ptr(), lambda x: (x.data_ptr(), x._version)):
+        result = check_case(case(keyed(key)), [{}], "cuda", 0)
+        assert not result["ok"] and "remembered, not computed" in result["text"]
+
+    def large(bench):
+        x = bench.randn(2**26)
+        bench.reference(lambda: x)
+        return lambda: x.clone()
+
+    torch.cuda.reset_peak_memory_stats()
+    check.highest_before = 0
+    assert check_case(case(large), [{}], "cuda", 0)["unredrawn"] == ""
+    before = max(check.highest_before, torch.cuda.max_memory_allocated())
+    monkey = redraw.HOST_BYTES
+    try:
+        redraw.HOST_BYTES = -1
+        torch.cuda.reset_peak_memory_stats()
+        check.highest_before = 0
+        check_case(case(large), [{}], "cuda", 0)
+    finally:
+        redraw.HOST_BYTES = monkey
+    assert max(check.highest_before, torch.cuda.max_memory_allocated()) >= 0.95 * before
