@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -410,18 +410,28 @@ def _seal(target: Path) -> Snapshot:
     return Snapshot(digest.hexdigest(), len(entries))
 
 
-def file_digests(folder: Path) -> dict[str, str]:
-    """Path below `folder` → what says whether the file or link is still as it is now. Raises MachineError."""
+def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
+    """Path below `folder` → what says whether the file or link is still as it is now. Raises MachineError.
+
+    `wanted(path, mode)`: whether a file is digested.
+    """
     with _disk_errors(folder):
         return {
-            name.decode(errors="backslashreplace"): hashlib.sha256(kind + content).hexdigest()
-            for name, kind, content in _contents(folder)
+            _text(name): hashlib.sha256(kind + content).hexdigest() for name, kind, content in _contents(folder, wanted)
         }
 
 
-def _contents(folder: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _contents(
+    folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
+) -> Iterator[tuple[bytes, bytes, bytes]]:
     """(path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
     for path, mode in _files(folder):
+        if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
+            continue
         if stat.S_ISLNK(mode):
             kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
         else:

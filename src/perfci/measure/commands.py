@@ -121,7 +121,8 @@ class Runner:
                     found[arm] = Reason(kind="skipped", text=f"needs {device}")
                 else:
                     try:
-                        found[arm] = self.execute(arm, command)
+                        with self.arms[arm].own():
+                            found[arm] = self.execute(arm, command)
                     except Died as died:
                         found[arm] = died.reason
             made = self._cases(name, device, found)

@@ -171,6 +171,7 @@ def _build(arms: Mapping[ArmName, ArmWork], parent: Parent, out: Path, progress:
             build(arm, parent, out)
         parent.worker.seal(arm.tree)
         parent.worker.seal(arm.site)
+        arm.close()  # before anything of the next arm runs
 
 
 def _require_base(arms: Mapping[ArmName, ArmWork], out: Path) -> None:
@@ -214,11 +215,20 @@ def discover(place: Place) -> dict[ArmName, Found]:
         found[name] = Found()
         if arm.failure or not arm.suite:
             continue
-        try:
-            found[name] = _load(bench, arm, arm.suite)
-        except Died:
-            found[name] = _load_one_by_one(bench, arm)
+        with arm.own():
+            try:
+                found[name] = _load(bench, arm, arm.suite)
+            except Died:
+                found[name] = _load_one_by_one(bench, arm)
     return found
+
+
+def require_untouched(place: Place) -> None:
+    """Raise MachineError where the files of an arm are no longer those that were built."""
+    for name, arm in place.arms.items():
+        if arm.seal is not None:
+            logs = next(iter(place.benches.values())).logs
+            arm.seal.require(arm.python, place.parent, arm.env, logs / f"bytecode-{name}.log")
 
 
 def _load(bench: Bench, arm: ArmWork, suite: list[str]) -> Found:

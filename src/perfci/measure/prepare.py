@@ -4,7 +4,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from perfci.arms.environment import arm_environment
 from perfci.arms.git import Commit, Repository
 from perfci.arms.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.measure.options import Options, Progress
+from perfci.measure.untouched import Seal
 from perfci.model.base import ArmName, MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -39,6 +41,8 @@ class ArmWork:
     """Globs or files to import; without those whose import ends the process."""
     failure: Reason | None = None
     """Set when the arm did not build."""
+    seal: Seal | None = None
+    """What it held then."""
 
     def __post_init__(self) -> None:
         self.suite = list(self.policy.suite)
@@ -57,6 +61,14 @@ class ArmWork:
     def cache(self) -> Path:
         """Caches of compilers and packages."""
         return self.folder / "cache"
+
+    def close(self, built: Collection[str] | None = None) -> None:
+        """Digest what was built: from here on nobody may change it. `built`: as of `Seal`. Raises MachineError."""
+        self.seal = Seal(self.name, self.tree, self.site, built)
+
+    def own(self) -> AbstractContextManager[None]:
+        """While only this arm's code runs: see `Seal.own`."""
+        return self.seal.own() if self.seal is not None else nullcontext()
 
     def path(self) -> list[str]:
         """What comes first on `sys.path`: the build, then the policy's folders that exist."""

@@ -77,6 +77,7 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[A
         found = _files(arm)  # what is new came as the arm was measured before
         for path, digest in one.files.items():
             _require(folder, f"{name}/{one_line(path)}", digest, found.get(path))
+        arm.close(one.files.keys())
         arms[name] = arm
     _require_sources(options, made, folder, scratch)
     return sources, arms

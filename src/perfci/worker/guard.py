@@ -46,7 +46,7 @@ WATCHED = (
     "torch.zeros_like",
 )
 """What times, flushes and compares. Code under test has no reason to put anything in its place."""
-NOT_OURS = ("boot", "parent")
+NOT_OURS = ("boot", "bytecode", "parent")
 """Modules of this package that a launch does not use once the suite is imported."""
 
 LONGER = 1.5

@@ -1,0 +1,135 @@
+"""That the files of an arm are still those that were built, once everything has been measured.
+
+Base and head run as one user unless perfci is in a container: code of head could rewrite base's files, and be fast
+beside what it has slowed down. So both are digested once they are built, and again before there is a verdict. Files
+that were there must be as they were. What came later must be nothing that Python would import, but for what the arm's
+own discovery and checks have made, and bytecode that is that of its source.
+
+This is no sandbox: what is put back in time is not seen, nor what is done to caches of compilers.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import all_suffixes
+from pathlib import Path, PurePosixPath
+
+from perfci.arms.snapshot import file_digests
+from perfci.model.base import ArmName, MachineError
+from perfci.system.files import one_line
+from perfci.system.process import BOOT, Died, Parent
+
+BYTECODE = BOOT.with_name("bytecode.py")
+TIMEOUT = 600.0
+"""Seconds for compiling what an arm imports."""
+_IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
+
+
+class Seal:
+    """What tree and site of an arm held once it was built."""
+
+    def __init__(self, name: ArmName, tree: Path, site: Path, built: Collection[str] | None = None) -> None:
+        """Digests both folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
+        where the arm has run since. Raises MachineError."""
+        self.name = name
+        self._folders = {"tree": tree, "site": site}
+        self._then: dict[str, dict[str, str]] = {}
+        for which, folder in self._folders.items():
+            found = file_digests(folder)
+            if built is not None:  # later bytecode is looked at in the end
+                found = {p: d for p, d in found.items() if not _is_cached(p) or f"{which}/{p}" in built}
+            self._then[which] = found
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """What the arm makes within it is its own, such as an extension that is compiled when it is first imported.
+
+        To be entered while no code of another arm runs. Raises MachineError.
+        """
+        before = {which: self._added(which) for which in self._folders}
+        yield
+        for which, known in before.items():
+            new = self._added(which)
+            self._then[which].update((path, digest) for path, digest in new.items() if path not in known)
+
+    def _added(self, which: str) -> dict[str, str]:
+        """What Python could import and was not there."""
+        then = self._then[which]
+        return file_digests(self._folders[which], lambda path, mode: path not in then and _imported(path, mode))
+
+    def _now(self, which: str) -> dict[str, str]:
+        """What was there, and what Python could load."""
+        then = self._then[which]
+        return file_digests(
+            self._folders[which], lambda path, mode: path in then or _imported(path, mode) or _is_cached(path)
+        )
+
+    def require(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
+        """Raise MachineError, with the first file's name, where something was changed, removed or added.
+
+        `log`: of the process that looks through bytecode.
+        """
+        problems: list[str] = []
+        cached: list[str] = []
+        for which, folder in self._folders.items():
+            then, now = self._then[which], self._now(which)
+            for path in sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path)):
+                if not _is_cached(path):
+                    what = "is new" if path not in then else "is gone" if path not in now else "was changed"
+                    problems.append(f"{which}/{one_line(path)} {what}")
+                elif path in now:
+                    cached.append(str(folder / path))
+        if cached and not problems:
+            problems = self._doctored(cached, python, parent, env, log)
+        if problems:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            raise MachineError(
+                f"{self.name}'s files were changed while it was measured: {problems[0]}{more}: there is no verdict; "
+                "find out what writes there, in head too; let cases write below $TMPDIR, and build under `build:`"
+            )
+
+    def _doctored(self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path) -> list[str]:
+        """Bytecode that is not that of its source. Raises MachineError where that cannot be told."""
+        log.unlink(missing_ok=True)
+        listed = parent.scratch / f"bytecode-{self.name}.json"
+        listed.write_text(json.dumps(files))
+        parent.worker.give(listed)
+        # Of what decides how sources are compiled only this is not in the names of the files.
+        ranges = ["-X", "no_debug_ranges"] if env.get("PYTHONNODEBUGRANGES") else []
+        argv = [python, "-I", "-S", "-B", *ranges, str(BYTECODE), str(listed)]
+        try:
+            ended = parent.execute(argv, env=env, cwd=BYTECODE.parent, log=log, timeout=TIMEOUT)
+            lines = log.read_text(errors="replace").splitlines()
+            problem = None if ended.code == 0 and lines else ended.words()
+            found = json.loads(lines[-1]) if problem is None else []
+        except Died as died:
+            problem = died.reason.text
+        except ValueError:
+            problem = "said nothing that can be read"
+        if problem is not None:
+            raise MachineError(f"{python}: cannot look through the bytecode of {self.name}: it {problem} (log: {log})")
+        below = {str(folder): which for which, folder in self._folders.items()}
+        names = []
+        for file in found:
+            folder = next(folder for folder in below if file.startswith(f"{folder}{os.sep}"))
+            names.append(f"{below[folder]}/{one_line(file[len(folder) + 1 :])} is not the bytecode of its source")
+        return names
+
+
+def _is_cached(path: str) -> bool:
+    """Whether Python may have written it beside a source."""
+    pure = PurePosixPath(path)
+    return pure.suffix == ".pyc" and pure.parent.name == "__pycache__"
+
+
+def _imported(path: str, mode: int) -> bool:
+    """Whether Python would import a file of this name, or a folder that a link of this name leads to."""
+    pure = PurePosixPath(path)
+    if "__pycache__" in pure.parts:
+        return False
+    if stat.S_ISLNK(mode) and pure.name.isidentifier():
+        return True
+    return bool(_IMPORTED.fullmatch(pure.name)) or pure.name.endswith(tuple(all_suffixes()))
