@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Repo, Run
+from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -45,6 +45,112 @@ def test_cached_and_lazy_results_on_a_cpu(repo: Repo) -> None:
     assert any(one["case"] == "honest" for one in run.report["measured"])
 
 
+MEMO = "its result is remembered, not computed"
+INSTEAD = "return tensors, numpy arrays, numbers, text, or lists, tuples and dicts of them"
+
+
+@pytest.mark.torch
+def test_memos_that_hand_out_copies_on_a_cpu(repo: Repo) -> None:
+    run = attacked(repo, "cpu", "memo_copies")
+    for case in ("memo_by_address", "memo_by_version", "memo_of_its_own"):
+        found_out(run, case, MEMO)
+    assert "honest" not in run.classes()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_memo_that_is_used_only_when_timed(repo: Repo) -> None:
+    run = attacked(repo, "cpu", "memo_when_timed")
+    found_out(run, "memo_when_timed", "after timing: returned what it had computed for earlier values")
+    assert MEMO in run.reasons()["memo_when_timed"]
+
+
+@pytest.mark.torch
+def test_results_that_say_of_themselves_that_they_are_equal(repo: Repo) -> None:
+    run = attacked(repo, "cpu", "always_equal")
+    found_out(run, "always_equal", f"result[0] is a L, which cannot be compared: {INSTEAD}")
+    found_out(run, "both_agree", "of the reference, result[0] is a L, which cannot be compared")
+    found_out(run, "sorted_late", "result is a Sorted, a list of a class of its own: return a plain list")
+    assert "honest" not in run.classes()
+
+
+LIBRARY = """
+    REPEATS = {}
+
+    def work(data):
+        for _ in range(REPEATS):
+            result = sorted(data)
+        return result
+"""
+
+
+def compared(repo: Repo, name: str, *replaced: tuple[str, str]) -> Run:
+    """A comparison of a suite with itself, whose attack head alone carries out."""
+    repo.write(
+        "perfci.yaml",
+        f"""
+        version: 1
+        suite: [kernels/*.py]
+        python: {PLAIN_PYTHON}
+        devices: [cpu]
+        budget: 6s
+        limits: [{{cases: "*", metric: time, regression: 20%}}]
+        """,
+    )
+    repo.write("attacked.py", LIBRARY.format(1))
+    text = (SUITES / f"{name}.py").read_text()
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    assert "ATTACK = True" in text
+    (repo.root / "kernels").mkdir()
+    suite = repo.root / "kernels" / f"{name}.py"
+    suite.write_text(text.replace("ATTACK = True", "ATTACK = False"))
+    repo.commit("base")
+    suite.write_text(text)
+    repo.write("attacked.py", LIBRARY.format(3))
+    return repo.perfci("compare", "--base", "HEAD")
+
+
+def test_head_that_ends_base_s_process_gets_no_verdict(repo: Repo) -> None:
+    run = compared(repo, "kills_base")
+    assert run.code == 3, run.out + run.err
+    assert run.report["verdict"] == "error" and "PASS" not in run.out
+    assert run.report["sentence"].startswith(
+        "kills_base: base failed while it was measured, although it was right before: killed by SIGKILL"
+    )
+    assert "Nothing can be said of these changes: see logs/base.log" in run.report["advice"]
+    assert run.classes() == {"kills_base": "invalid"}
+    assert "base failed while it was measured: killed by SIGKILL" in run.reasons()["kills_base"]
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("source", "tree/attacked.py was changed"),
+        ("bytecode", "is not the bytecode of its source"),
+        pytest.param("shadow", "tree/attacked/__init__.py is new", marks=pytest.mark.slow),
+        pytest.param("link", "tree/attacked.py was changed", marks=pytest.mark.slow),
+    ],
+)
+def test_head_that_rewrites_base_s_files_gets_no_verdict(repo: Repo, way: str, words: str) -> None:
+    run = compared(repo, "rewrites_base", ('WAY = "source"', f'WAY = "{way}"'))
+    assert run.code == 3, run.out + run.err
+    last = run.err.strip().splitlines()[-1]
+    assert last.startswith("perfci: base's files were changed while it was measured: ")
+    assert words in last and "there is no verdict" in last
+    assert run.report["verdict"] == "error" and "PASS" not in run.out
+    assert "base's files were changed" in run.report["sentence"]
+
+
+@pytest.mark.parametrize("name", [pytest.param("kills_base", marks=pytest.mark.slow), "rewrites_base"])
+def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:
+    """Bytecode and caches that a run leaves behind are no change."""
+    run = compared(repo, name, ("if ATTACK", "if False and ATTACK"))
+    assert run.code != 3, run.out + run.err
+    assert run.report["pairs"] > 0 and run.classes()[name] != "invalid"
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "replaced"),
@@ -71,6 +177,13 @@ def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
     assert ceilings["matmul"]["fp32"]["value"] > 1e9
 
 
+ON_A_GPU = {
+    "lazy_output": ("lazy_tensor",),
+    "memo_copies": ("memo_by_address", "memo_by_version", "memo_of_its_own"),
+}
+"""Suite → its cases, where they are not called as it is."""
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("gpu")
@@ -84,10 +197,12 @@ def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
         ("batch_and_skip", "its output is cached"),
         ("cached_output", "its output is cached"),
         ("lazy_output", "a tensor of a class of its own"),
+        ("memo_copies", MEMO),
     ],
 )
 def test_on_a_gpu(repo: Repo, name: str, words: str) -> None:
     run = attacked(repo, "cuda", name)
-    found_out(run, "lazy_tensor" if name == "lazy_output" else name, words)
+    for case in ON_A_GPU.get(name, (name,)):
+        found_out(run, case, words)
     if not name.startswith("patched"):
         assert "honest" not in run.classes(), run.reasons()

@@ -10,7 +10,7 @@ from perfci.judge.floors import TIMED, impossible
 from perfci.judge.gates import gate_row
 from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
-from perfci.judge.presence import fails_in_both, file_rows, presence, told
+from perfci.judge.presence import breakdown, fails_in_both, file_rows, presence, told
 from perfci.judge.rows import Context, order
 from perfci.judge.starved import starved
 from perfci.judge.trails import trails
@@ -214,6 +214,8 @@ def _broken(
         besides = f"; besides, {others} more would fail the gate" if others else ""
         todo = "Mend what fails in base, or remove it there: nothing can be said of its change."
         return failing(failed) + besides, todo
+    if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
+        return broke
     if any(case.pairs for case in cases):
         return None
     if not rows:

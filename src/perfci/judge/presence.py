@@ -1,5 +1,7 @@
 """Rows that speak of a case itself: missing, added, failed, skipped, changed."""
 
+from collections.abc import Sequence
+
 from perfci.judge.compare import state
 from perfci.judge.rows import Context, about, about_id, because, centre
 from perfci.judge.words import one_line
@@ -63,6 +65,8 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "added", "pass", "in head, not in base: nothing to compare with"
         case "skipped", _:
             return "added", "pass", f"skipped in base{because(base)}"
+        case "failed", _ if broke_down(case):
+            return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
         case "failed", _:
             return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
     if different := differences(base, head):
@@ -86,6 +90,35 @@ def told(context: Context, case: Case) -> Row | None:
 def fails_in_both(context: Context, case: Case) -> bool:
     """Whether a case fails in base and head alike: then the measurement failed, not the change."""
     return context.compared and all(state(case, arm).status == "failed" for arm in ARMS)
+
+
+def breakdown(
+    context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
+) -> tuple[str, str] | None:
+    """What makes the run an error, and what to do, where base failed while it was measured; None where it did not.
+
+    Another case that fails the gate comes first, unless the run is `observed` and cannot fail: it is known whatever
+    became of this one.
+    """
+    broke = [case for case in cases if context.compared and broke_down(case)]
+    own = {(case.id, case.device) for case in broke}
+    fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
+    if not broke or (fails and not observed):
+        return None
+    base = state(broke[0], "base")
+    log = f"see {base.reason.log}, " if base.reason and base.reason.log else ""
+    more = f"; so it was in {len(broke) - 1} more" if len(broke) > 1 else ""
+    return (
+        f"{broke[0].id}: base failed while it was measured, although it was right before{because(base)}{more}",
+        f"Nothing can be said of these changes: {log}free memory, find out what ends it, in head too, and run again.",
+    )
+
+
+def broke_down(case: Case) -> bool:
+    """Whether base failed while it was measured although it had been right, and head did not: then nothing is known."""
+    base, head = state(case, "base"), state(case, "head")
+    during = base.reason is not None and base.reason.during == "round"
+    return base.status == "failed" and during and head.status == "ok"
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:

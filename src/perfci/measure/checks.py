@@ -73,7 +73,7 @@ def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bo
     reply = launch.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     arm.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
-        rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"],
+        rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
     )  # fmt: skip
     if not reply["ok"]:
         arm.status = "failed"
@@ -115,6 +115,16 @@ def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe
         launch.close()  # torch still takes the memory of whatever comes next for that of the failed capture
         return replace(probe, refused=found["refused"])
     return replace(probe, graph_seconds=found["seconds"])
+
+
+def unredrawn(cases: Sequence[Case]) -> list[str]:
+    """A note on cases that could not be checked with their inputs redrawn in place."""
+    why = {case.id: text for case in cases for arm in case.arms.values() if (text := arm.check.unredrawn)}
+    if not why:
+        return []
+    named = "; ".join(f"{case}: {text}" for case, text in list(why.items())[:3])
+    more = f"; and {len(why) - 3} more" if len(why) > 3 else ""
+    return [f"inputs were not redrawn in place while checking, which would find a memo of results: {named}{more}"]
 
 
 def _finite(worst: float | None) -> float | None:

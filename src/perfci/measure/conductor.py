@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from perfci.measure import history
 from perfci.measure.cases import Found, merge, require_some, subjects
-from perfci.measure.checks import Probes, check_arm
+from perfci.measure.checks import Probes, check_arm, unredrawn
 from perfci.measure.commands import Runner
 from perfci.measure.contracts import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
 from perfci.measure.effort import adapt
@@ -22,7 +22,7 @@ from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.observe import find_tools, observe
 from perfci.measure.options import Options, Progress
 from perfci.measure.order import next_batch
-from perfci.measure.place import Place, discover, open_place
+from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError
@@ -174,12 +174,13 @@ class Measurement:
         if tools is not None:
             scratch = place.parent.scratch / "evidence"
             self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage, options.profile)
-        self.results.notes += starved(cases, plan)
+        self.results.notes += [*unredrawn(cases), *starved(cases, plan)]
         if self.watch is not None:
             self.results.notes += self.watch.notes()
             self.results.moments = self.watch.moments
         if self.lock is not None:
             self.lock.require()
+        require_untouched(place)
         self.results.seconds = time.monotonic() - self.started
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
@@ -230,7 +231,10 @@ class Measurement:
         for device, bench in place.benches.items():
             kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
             for name in place.arms:
-                made = check_arm(bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage, asked=asked)
+                with place.arms[name].own():
+                    made = check_arm(
+                        bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage, asked=asked
+                    )
                 for key, by_arm in made.items():
                     probes.setdefault(key, {}).update(by_arm)
         return probes
@@ -331,7 +335,8 @@ class Measurement:
         def done(outcome: Outcome) -> None:
             nonlocal mark
             case, since, mark = outcome.case, mark, time.monotonic()
-            for name, reason in outcome.failures.items():
+            for name, failure in outcome.failures.items():
+                reason = failure.model_copy(update={"during": "round"})  # only what was right is measured
                 case.arms[name].status = "failed"
                 case.arms[name].reason = reason
                 case.stopped = "failed"

@@ -38,6 +38,8 @@ class Reason(Document):
     """One line."""
     log: str | None = None
     """Path of the log, relative to the output folder."""
+    during: Literal["", "round"] = ""
+    """`round`: what failed was right when it was checked, and failed while it was measured."""
 
 
 class Work(Document):
@@ -66,6 +68,8 @@ class Check(Document):
     atol: float | None = None
     sketch: list[float] = Field(default_factory=list)
     """Projections of the reference's values: equal in both arms if the references agree."""
+    unredrawn: str = ""
+    """Why the kernel was not checked with its inputs redrawn in place; empty where it was, or has no reference."""
 
 
 class CaseArm(Document):
