@@ -1,0 +1,70 @@
+"""Base failed while it was measured although it had been right: no verdict, unless another case fails."""
+
+import pytest
+
+from perfci.judge.judge import judge
+from perfci.model.results import CaseArm, Reason
+from tests.judge.build import arm, case, limit, results
+
+KILLED = "killed by SIGKILL (out of memory, or killed from outside) before it answered"
+
+
+def broken(during: str = "round", text: str = KILLED) -> CaseArm:
+    made = arm("failed", "crash", text)
+    assert made.reason is not None
+    made.reason = Reason(kind="crash", text=text, log="logs/base.log", during=during)  # type: ignore[arg-type]
+    return made
+
+
+def test_it_is_an_error_with_the_reason_and_what_to_do():
+    report = judge(results([case(base=broken()), case("other")]))
+    assert (report.verdict, report.exit_code) == ("error", 3)
+    assert report.sentence == f"matmul/n=64: base failed while it was measured, although it was right before: {KILLED}"
+    assert "see logs/base.log, free memory, find out what ends it, in head too, and run again" in report.advice
+    row = next(row for row in report.rows if row.case == "matmul/n=64")
+    assert (row.class_, row.reason) == ("invalid", f"base failed while it was measured: {KILLED}")
+    assert len([row for row in report.rows if row.case == "matmul/n=64"]) == 1, "and nothing else is said of the case"
+
+
+def test_several_cases_are_counted():
+    report = judge(results([case(base=broken()), case("other", base=broken())]))
+    assert report.sentence.endswith("; so it was in 1 more")
+
+
+def test_what_fails_comes_first():
+    slower = case("slower", ratio=1.5)
+    report = judge(results([case(base=broken()), slower]))
+    assert (report.verdict, report.exit_code) == ("fail", 1)
+    assert next(row for row in report.rows if row.case == "matmul/n=64").class_ == "invalid"
+
+
+@pytest.mark.parametrize("head", [case("slower", ratio=1.5), case("other")])
+def test_where_nothing_can_fail_it_is_an_error_still(head):
+    report = judge(results([case(base=broken()), head], gate="observe"))
+    assert (report.verdict, report.exit_code) == ("error", 3)
+
+
+def test_what_failed_before_it_was_measured_is_no_breakdown():
+    report = judge(results([case(base=broken(during="")), case("other")]))
+    assert report.verdict != "error"
+    assert "fails in base only" in next(row for row in report.rows if row.case == "matmul/n=64").reason
+
+
+@pytest.mark.parametrize(
+    ("head", "verdict"),
+    [
+        (arm("failed", "crash", "too"), "error"),
+        (arm("skipped", "skipped", "needs cuda"), None),
+        (arm("absent"), "fail"),
+    ],
+)
+def test_where_head_does_not_run_either_that_is_what_counts(head, verdict):
+    given = case(base=broken(), head=head)
+    report = judge(results([given, case("other")], [limit(on_missing="fail"), limit("other")]))
+    assert "although it was right before" not in report.sentence
+    assert verdict in (None, report.verdict)
+
+
+def test_head_that_fails_in_a_round_fails_the_gate():
+    report = judge(results([case(head=broken()), case("other")]))
+    assert (report.verdict, report.exit_code) == ("fail", 1)
