@@ -20,6 +20,12 @@ WATCHED = (
     "time.perf_counter_ns",
     "time.monotonic",
     "math.isfinite",
+    "math.isnan",
+    "builtins.abs",
+    "builtins.isinstance",
+    "builtins.issubclass",
+    "builtins.len",
+    "builtins.type",
     "torch.cuda.Event",
     "torch.cuda.Event.__new__",
     "torch.cuda.Event.record",
@@ -43,6 +49,7 @@ WATCHED = (
     "torch.isnan",
     "torch.isfinite",
     "torch.count_nonzero",
+    "torch.equal",
     "torch.zeros_like",
 )
 """What times, flushes and compares. Code under test has no reason to put anything in its place."""

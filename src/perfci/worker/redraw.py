@@ -250,10 +250,8 @@ class Redraw:
                 return
             if not target.flags.writeable:
                 raise Unpaired("it keeps an array that cannot be written")
-            if own.dtype.kind in "iu" and own.dtype.itemsize == 8:
-                flat = own.reshape(-1).tolist(), other.reshape(-1).tolist()
-                if self._are_addresses(*flat):
-                    return
+            if own.dtype.kind in "iu" and own.dtype.itemsize == 8 and self._hold_addresses(own, other):
+                return
             self._changes.append((functools.partial(target.__setitem__, ...), _Images(own, other)))
         elif len(target) != len(own) or bytes(own) != bytes(other):
             self._changes.append((functools.partial(_put_list, target), _Images(own, other)))
@@ -293,7 +291,7 @@ class Redraw:
                     self._changes.append((functools.partial(slot.__set__, target), images))
 
     def _pair_tensors(self, target: Any, own: Any, other: Any) -> None:
-        trio = (target, own, other)
+        torch, trio = sys.modules["torch"], (target, own, other)
         if len({(one.shape, one.dtype, one.device, one.layout, one.is_quantized) for one in trio}) > 1:
             shapes = " and ".join(str(list(one.shape)) for one in (own, other))
             raise Unpaired(f"tensors that it keeps differ in shape or type from draw to draw: {shapes}")
@@ -303,23 +301,24 @@ class Redraw:
                 self._pair_tensors(*(getattr(one, part)() for one in trio))
             return
         places = own.device.type in ("cpu", "cuda")
-        if own.layout != sys.modules["torch"].strided or own.is_quantized or own.is_nested or not places:
+        if own.layout != torch.strided or own.is_quantized or own.is_nested or not places:
             raise Unpaired("it keeps a tensor whose values cannot be replaced")
         if own.stride() != other.stride() or own.is_conj() != other.is_conj() or own.is_neg() != other.is_neg():
             raise Unpaired("tensors that it keeps differ in layout from draw to draw")
         for one, ranges in zip((own, other), self._ranges):
             storage = one.untyped_storage()
             ranges.append(range(storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
-        if not own.numel() or _equal(own, other) or self._hold_addresses(own, other):
+        if not own.numel() or _equal(own, other):
+            return
+        if own.dtype == torch.int64 and self._hold_addresses(own, other):
             return
         self._tensors.append(trio)
 
     def _hold_addresses(self, own: Any, other: Any) -> bool:
-        """Whether all that differs in two tensors are addresses. Raises Unpaired where some are."""
-        torch = sys.modules["torch"]
-        if own.dtype not in (torch.int64, getattr(torch, "uint64", torch.int64)):
-            return False
-        own, other = own.view(torch.int64), other.view(torch.int64)
+        """Whether all that differs in two tensors or arrays of 64-bit integers are addresses.
+
+        Raises Unpaired where some are.
+        """
         differing = own != other
         both = differing
         for one in (own, other):
