@@ -26,6 +26,11 @@ def test_it_is_an_error_with_the_reason_and_what_to_do():
     assert len([row for row in report.rows if row.case == "matmul/n=64"]) == 1, "and nothing else is said of the case"
 
 
+def test_it_is_an_error_where_what_has_no_answer_fails_too():
+    report = judge(results([case(base=broken()), case("other")]), strict=True)
+    assert (report.verdict, report.exit_code) == ("error", 3)
+
+
 def test_several_cases_are_counted():
     report = judge(results([case(base=broken()), case("other", base=broken())]))
     assert report.sentence.endswith("; so it was in 1 more")
