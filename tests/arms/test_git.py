@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.arms.git import Repository, git_environment, one_line, run_git
+from perfci.arms.git import Repository, git_environment, means_itself, one_line, run_git
 from perfci.model.base import MachineError, PerfciError, UsageError
 from tests.arms.repo import commit, find, fingerprint, git, init, write
 
@@ -174,6 +174,14 @@ def test_what_cannot_name_a_commit_never_reaches_git_as_an_option(tmp_path: Path
     with pytest.raises(UsageError) as error:
         find(root).commit(rev)
     assert "no name of a commit" in message(error)
+
+
+def test_only_head_and_its_hash_can_mean_nothing_else():
+    sha = "beefcafe" + "0" * 32
+    for rev in ("HEAD", "@", "HEAD~0", "@^0", "HEAD^{commit}^{}", sha, "beef", "BEEFCAFE0"):
+        assert means_itself(rev, sha), rev
+    for rev in ("main", "head", "HEAD~1", "HEAD^", "HEAD@{1}", "HEADS", "origin/HEAD", "bee", "beefcafe1", "cafe", ""):
+        assert not means_itself(rev, sha), rev
 
 
 def test_base_is_the_merge_base_not_the_tip_of_the_branch(tmp_path: Path):

@@ -4,6 +4,7 @@ Nothing here writes into a repository: no locks, no hooks, no index refresh.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,9 @@ _DEFAULT_BASES = (
     "refs/heads/main",
     "refs/heads/master",
 )
+_HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
+_HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
+"""A whole hash, or as much of its beginning as git takes."""
 
 
 def one_line(text: object, limit: int = 300) -> str:
@@ -118,6 +122,14 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
         return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
     errors = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["no message"]
     return MachineError(f"git {verb} failed in {one_line(cwd)}: {one_line(errors[0])}")
+
+
+def means_itself(rev: str, head: str) -> bool:
+    """Whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
+
+    A branch or a tag means what it stands at, which may happen to be that commit.
+    """
+    return bool(_HEAD.fullmatch(rev)) or bool(_HASH.fullmatch(rev) and head.startswith(rev.lower()))
 
 
 @dataclass(frozen=True)

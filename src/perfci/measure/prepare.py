@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.arms.environment import arm_environment
-from perfci.arms.git import Commit, Repository
+from perfci.arms.git import Commit, Repository, means_itself, one_line
 from perfci.arms.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.measure.options import Options, Progress
 from perfci.measure.untouched import Seal
@@ -104,6 +104,8 @@ def find_sources(options: Options) -> Sources:
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     head = repo.head_commit() if repo else None
     base = repo.resolve_base(options.base, options.pull_request) if repo and options.mode == "compare" else None
+    if repo and head and base and head.sha == base.sha:
+        _require_change(options, repo, head, base)
     if options.committed and repo and head:
         text = repo.read(head.sha, FILE)
     else:
@@ -125,6 +127,29 @@ def find_sources(options: Options) -> Sources:
             policies["base"] = parse_policy(texts["base"], f"{base.sha[:10]}:{FILE}")
             policy_from = "base"
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)
+
+
+def _require_change(options: Options, repo: Repository, head: Commit, base: Commit) -> None:
+    """Raise UsageError where HEAD would be compared with itself though another commit was asked for, or none was."""
+    if options.base is not None and means_itself(options.base, head.sha):
+        return
+    dirty = repo.is_dirty(exclude=_own_folders(options))
+    if dirty and not options.committed:
+        return
+    name = one_line(base.ref)
+    same = repo.commit(base.ref).sha == head.sha
+    if dirty:
+        todo = "commit what is changed, or leave out --committed, which measures HEAD as it is committed"
+    elif same:
+        todo = "change something first, or compare HEAD with itself by --base HEAD"
+    else:
+        todo = "switch to what is to be measured, or compare HEAD with itself by --base HEAD"
+    raise UsageError(f"HEAD is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
+
+
+def _own_folders(options: Options) -> list[Path]:
+    """What perfci itself writes, wherever it lies."""
+    return [options.out, *filter(None, [options.prepare, options.prepared])]
 
 
 def policy_of(repo: Repository, commit: Commit) -> Policy | None:
@@ -183,7 +208,7 @@ def materialise(
 
 def take_snapshot(name: ArmName, options: Options, sources: Sources, target: Path) -> Arm:
     """The files of one arm into `target`. Raises UsageError, MachineError."""
-    repo, exclude = sources.repo, [options.out, *filter(None, [options.prepare, options.prepared])]
+    repo, exclude = sources.repo, _own_folders(options)
     if name == "base" and sources.base and repo:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
     if repo and sources.head and options.committed:

@@ -1,0 +1,101 @@
+"""What is compared with what: never a commit with itself, unless that is what was asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Repo, adding
+
+
+@pytest.fixture
+def behind(repo: Repo) -> Repo:
+    """The first commit is checked out; `main` and the tag `next` are one commit ahead."""
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.write(".gitignore", "*.log\n")
+    repo.commit("first")
+    repo.write("readme", "more")
+    repo.commit("second")
+    repo.git("tag", "next")
+    repo.git("checkout", "-q", "-b", "topic", "HEAD~1")
+    return repo
+
+
+def refused(repo: Repo, *args: str) -> str:
+    """The one line that is said; nothing was measured."""
+    run = repo.perfci("compare", *args)
+    assert run.code == 2, run.out + run.err
+    assert run.out == ""
+    assert not (repo.root / "perfci-out").exists()
+    [line] = run.err.splitlines()
+    return line
+
+
+def built(repo: Repo, folder: Path, *args: str) -> list[str]:
+    """Commits of base and head of a comparison that is not refused, as far as building both."""
+    run = repo.perfci("compare", *args, "--prepare", str(folder))
+    assert run.code == 0, run.out + run.err
+    return [line for line in run.err.splitlines() if "prepared base and head" in line]
+
+
+@pytest.mark.parametrize("ref", ["main", "next", "a hash"])
+def test_a_head_that_is_an_ancestor_of_its_base_is_refused(behind: Repo, ref: str) -> None:
+    ref = behind.git("rev-parse", "main") if ref == "a hash" else ref
+    line = refused(behind, "--base", ref)
+    assert line == (
+        f"perfci: HEAD is an ancestor of {ref}: nothing to compare: switch to what is to be measured, "
+        "or compare HEAD with itself by --base HEAD"
+    )
+
+
+@pytest.mark.parametrize("args", [["--base", "main"], ["--base", "next"], ["--base=main", "--committed"], []])
+def test_a_base_that_is_head_under_another_name_is_refused(behind: Repo, args: list[str]) -> None:
+    behind.git("checkout", "-q", "main")
+    behind.write("out.log", "ignored by git, and no change")
+    line = refused(behind, *args)
+    name = "next" if "next" in args else "main"
+    assert line == (
+        f"perfci: HEAD is {name}: nothing to compare: change something first, "
+        "or compare HEAD with itself by --base HEAD"
+    )
+
+
+def test_what_committed_leaves_out_is_named(behind: Repo) -> None:
+    behind.write("kernels/adding.py", adding(spin=10))
+    line = refused(behind, "--base", "main", "--committed")
+    assert line.startswith("perfci: HEAD is an ancestor of main: nothing to compare: commit what is changed, or leave")
+
+
+def test_the_same_is_refused_before_a_container_is_asked_for(behind: Repo) -> None:
+    run = behind.perfci("docker", "compare", "--base", "main")
+    assert run.code == 2, run.err
+    assert "HEAD is an ancestor of main: nothing to compare" in run.err
+
+
+@pytest.mark.parametrize("base", ["HEAD", "@", "HEAD~0", "HEAD^0", "HEAD^{commit}", "its hash", "its short hash"])
+def test_head_is_compared_with_itself_where_that_is_asked_for(behind: Repo, tmp_path: Path, base: str) -> None:
+    """The hash is what the command that repeats such a run holds."""
+    head = behind.git("rev-parse", "HEAD")
+    base = {"its hash": head, "its short hash": head[:9].upper()}.get(base, base)
+    assert built(behind, tmp_path / "arms", "--base", base)
+
+
+@pytest.mark.parametrize("edit", ["tracked", "new"])
+def test_a_working_tree_with_edits_is_compared(behind: Repo, tmp_path: Path, edit: str) -> None:
+    behind.write("kernels/adding.py" if edit == "tracked" else "kernels/new.py", adding(spin=10))
+    assert built(behind, tmp_path / "arms", "--base", "main")
+
+
+def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
+    behind.commit("an empty one is one")
+    assert built(behind, tmp_path / "arms", "--base", "main")
+
+
+def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: Path) -> None:
+    """`--base HEAD` of a clean tree becomes its hash, which stays HEAD's own."""
+    run = behind.perfci("compare", "--base", "HEAD", "--quick", "--budget", "2s")
+    assert run.code in (0, 1), run.out + run.err  # whatever a noisy machine says of itself
+    command = run.report["command"]
+    assert command[command.index("--base") + 1] == behind.git("rev-parse", "HEAD")
+    again = behind.perfci(*command[1:], "--prepare", str(tmp_path / "arms"))
+    assert again.code == 0, again.err
