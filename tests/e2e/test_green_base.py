@@ -99,3 +99,27 @@ def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: P
     assert command[command.index("--base") + 1] == behind.git("rev-parse", "HEAD")
     again = behind.perfci(*command[1:], "--prepare", str(tmp_path / "arms"))
     assert again.code == 0, again.err
+
+
+NOTE = "base's limits judge; head's count once merged: "
+
+
+def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None:
+    behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nmode: observe\n")
+    kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')
+    behind.write("kernels/adding.py", kernel)
+    behind.commit("loosened")
+    run = behind.perfci("compare", "--base", "main", "--quick", "--budget", "2s")
+    assert run.code in (0, 1), run.out + run.err
+    notes = [note.removeprefix(NOTE) for note in run.report["notes"] if note.startswith(NOTE)]
+    assert notes == ["perfci.yaml differs in mode, limits", "the limits that `adding` declares itself differ"]
+    assert f"note: {NOTE}perfci.yaml differs in mode, limits" in run.out
+    assert not run.report["observe"]
+
+
+def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> None:
+    behind.policy("# more words\nbuild: 'true'\n")
+    behind.commit("the same")
+    run = behind.perfci("compare", "--base", "main", "--quick", "--budget", "2s")
+    assert run.code in (0, 1), run.out + run.err
+    assert NOTE not in run.out

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfci.measure.options import Options
-from perfci.measure.prepare import ArmWork, require_inside
+from perfci.measure.prepare import BASE_JUDGES, ArmWork, in_units, require_inside
 from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError, matches
 from perfci.model.limits import Subject
-from perfci.model.policy import Policy
+from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseArm, FileFailure, Reason
 from perfci.system.process import Launch
@@ -101,6 +101,32 @@ def require_some(
     if broken:
         raise UsageError(f"{broken[0].file}: {broken[0].reason.text}: no case is left")
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
+
+
+def redeclared(cases: Sequence[Case], found: Mapping[ArmName, Found], policy: Policy) -> list[str]:
+    """A note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
+    if "base" not in found:
+        return []
+    ours, theirs = found["base"].cases, found["head"].cases
+    both = [case for case in cases if case.key in ours and case.key in theirs and case.stopped != "skipped"]
+    names = dict.fromkeys(
+        case.kernel for case in both if _own(ours[case.key], policy) != _own(theirs[case.key], policy)
+    )
+    if not names:
+        return []
+    listed = ", ".join(f"`{name}`" for name in [*names][:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [f"{BASE_JUDGES}: the limits that {listed} declares itself differ"]
+
+
+def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
+    """A kernel's own limits, however they are written; those of head may be wrong, and stay as they are."""
+    made: list[Any] = []
+    for raw in described["limits"]:
+        try:
+            made.append(in_units(Limit.model_validate({**raw, "cases": [described["id"]]}), policy))
+        except (ValueError, KeyError, TypeError):
+            made.append(raw)
+    return made
 
 
 def _arm(

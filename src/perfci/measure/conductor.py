@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from perfci.measure import history
-from perfci.measure.cases import Found, merge, require_some, subjects
+from perfci.measure.cases import Found, merge, redeclared, require_some, subjects
 from perfci.measure.checks import Probes, check_arm, unredrawn
 from perfci.measure.commands import Runner
 from perfci.measure.contracts import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
@@ -133,6 +133,7 @@ class Measurement:
         if options.profile:
             plan = plan.model_copy(update={"judgements": [], "gates": [], "m": 1, "exact_pairs": PROFILED_PAIRS})
         idle = [] if options.cases or options.profile else idle_limits(limits, [case.id for case in cases], seen)
+        idle += [] if options.profile else redeclared(cases, found, limits)
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from perfci.arms.environment import arm_environment
 from perfci.arms.git import Commit, Repository, means_itself, one_line
@@ -15,7 +16,8 @@ from perfci.arms.snapshot import Snapshot, snapshot_commit, snapshot_folder, sna
 from perfci.measure.options import Options, Progress
 from perfci.measure.untouched import Seal
 from perfci.model.base import ArmName, MachineError, UsageError
-from perfci.model.policy import Policy
+from perfci.model.metrics import resolve
+from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Arm, Reason
 from perfci.system.process import Arena, Died, Parent
@@ -24,6 +26,10 @@ STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"
 """Launches keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
 history of the process whether an output is paged in anew each time: launches of the same code then differed by a
 factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
+BASE_JUDGES = "base's limits judge; head's count once merged"
+_OF_EACH_ARM = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
+"""Keys of the policy that each arm takes from its own; all others are base's for both."""
+_OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour"}
 
 
 @dataclass
@@ -126,6 +132,9 @@ def find_sources(options: Options) -> Sources:
             texts["base"] = _decode(old, FILE)
             policies["base"] = parse_policy(texts["base"], f"{base.sha[:10]}:{FILE}")
             policy_from = "base"
+            keys = judged_otherwise(policies["base"], policies["head"])
+            if keys and not options.profile:
+                notes.append(f"{BASE_JUDGES}: {FILE} differs in {', '.join(keys)}")
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)
 
 
@@ -150,6 +159,24 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
 def _own_folders(options: Options) -> list[Path]:
     """What perfci itself writes, wherever it lies."""
     return [options.out, *filter(None, [options.prepare, options.prepared])]
+
+
+def judged_otherwise(base: Policy, head: Policy) -> list[str]:
+    """Keys in which head's own policy would measure or judge otherwise than base's, however it is written."""
+    ours, theirs = _judging(base), _judging(head)
+    return [key for key in ours if ours[key] != theirs[key]]
+
+
+def _judging(policy: Policy) -> dict[str, Any]:
+    found = policy.model_dump(exclude=_OF_EACH_ARM | _OF_NO_JUDGEMENT)
+    return found | {"limits": [in_units(limit, policy) for limit in policy.limits]}
+
+
+def in_units(limit: Limit, policy: Policy) -> dict[str, Any]:
+    """The limit with its bounds as numbers: `1ms` is `1000us`."""
+    metric = resolve(limit.metric, policy.metrics)
+    bounds = {name: value for name in ("min", "max") if (value := getattr(limit, name)) is not None}
+    return limit.model_dump() | {name: bound_in_unit(value, metric) for name, value in bounds.items()}
 
 
 def policy_of(repo: Repository, commit: Commit) -> Policy | None:
