@@ -147,6 +147,8 @@ class GitHub:
         self.pushes: dict[str, tuple[str, datetime]] = {}
         self.before: dict[str, str] = {}
         """What was pushed → where its branch stood before; all others are new branches."""
+        self.behind: set[str] = set()
+        """Commits that `main` holds already, and what was there before a push: nothing is ahead there."""
         self.minimized: dict[str, str] = {}
         self.longest = LONGEST_COMMENT
         self.changed: list[str] = ["kernels/suite.py"]
@@ -387,7 +389,14 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     made = example("commit-comparison")
     url = f"{hub.api}/repos/{REPOSITORY}/compare/{path['range']}"
-    return 200, made | {"url": url, "files": _files(hub)[:300]}, {}
+    head = path["range"].partition("...")[2]
+    if head in hub.behind:
+        return (
+            200,
+            made | {"url": url, "files": [], "status": "behind", "ahead_by": 0, "total_commits": 0, "commits": []},
+            {},
+        )
+    return 200, made | {"url": url, "files": _files(hub)[:300], "status": "ahead", "ahead_by": 1}, {}
 
 
 def _files(hub: GitHub) -> list[dict[str, Any]]:

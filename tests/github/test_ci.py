@@ -238,6 +238,72 @@ def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub) -> N
     assert not (job.checkout / "perfci-out").exists()
 
 
+NAMED = {"full_name": "o/r", "default_branch": "main"}
+
+
+def neutral(job: Job, head: str, base: str) -> None:
+    """It ends well, and nothing says that anything passed."""
+    assert job.code == 0, job.log
+    assert job.outputs == {
+        "verdict": "undecided", "regressions": "0", "exit-code": "0", "artifact-name": "", "report-path": "",
+    }  # fmt: skip
+    assert f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head[:10]}" in job.log
+    assert job.summary == (
+        f"### 🟡 Nothing to compare\n\n`{head[:10]}` has no commit of its own, `{base}` holds them all. "
+        "Nothing was measured: this is no pass.\n"
+    )
+    assert job.annotations == []
+    assert "PASS" not in job.log and "passed" not in job.log
+    assert not (job.checkout / "perfci-out").exists()
+
+
+@pytest.mark.parametrize("kind", ["new branch", "older commit", "by hand"])
+def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
+    hub.repo.policy(LIMIT)
+    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
+    first = hub.repo.commit()
+    tip = hub.repo.commit("more")
+    inputs, event, base = {"strict": "true"}, "push", "origin/main"
+    payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": first, "repository": NAMED}
+    if kind == "older commit":
+        payload |= {"ref": "refs/heads/main", "before": tip}
+        base = tip[:10]
+        hub.repo.git("branch", "keep")  # a server keeps what was pushed away, for a while
+        hub.repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    elif kind == "by hand":
+        event, payload, inputs = "workflow_dispatch", {"repository": NAMED}, {"base": "main", "publish": "true"}
+    neutral(hub.job(event, payload, first, hub.checkout(first, depth=1), **inputs), first, base)
+
+
+@pytest.mark.parametrize("checked_out", ["merge", "head"])
+def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_out: str) -> None:
+    hub.repo.policy(LIMIT)
+    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
+    head = hub.repo.commit()
+    base = hub.repo.commit("more")
+    tree = hub.repo.git("rev-parse", "HEAD^{tree}")
+    merge = hub.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", "Merge")
+    hub.repo.git("update-ref", "refs/pull/7/merge", merge)
+    sides = {
+        "head": {"ref": "change", "sha": head, "repo": {"full_name": "o/r"}},
+        "base": {"ref": "main", "sha": base, "repo": {"full_name": "o/r"}},
+    }
+    payload = {"pull_request": {"number": 7, **sides}, "repository": NAMED}
+    checkout = hub.checkout(merge if checked_out == "merge" else head, depth=10)
+    neutral(hub.job("pull_request", payload, merge, checkout), head, base[:10])
+
+
+def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) -> None:
+    """What does not build shows that it is measured."""
+    hub.repo.policy(LIMIT + "build: ['false']\n")
+    hub.repo.write("kernels/adding.py", adding())
+    sha = hub.repo.commit()
+    payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": sha, "repository": NAMED}
+    job = hub.job("push", payload, sha, hub.checkout(sha, depth=1), base=sha)
+    assert job.code == 3, job.log
+    assert "does not build" in job.log
+
+
 def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
     """Base's `ignore` counts, and one file beside the ignored ones is enough. What is broken shows that it is measured."""
     hub.repo.policy(LIMIT + "ignore: ['docs/*']\nbuild: ['false']\n")

@@ -481,6 +481,69 @@ def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> Non
     assert published(hub, run).publication.exit_code == 3
 
 
+def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub) -> None:
+    """The measuring action left no artifact. By GitHub's own history, and only where every job was heard."""
+    _, run = scene(hub)
+    hub.behind = {HEAD}
+    outcome = published(hub, run, comment="always")
+    assert (outcome.exit_code, outcome.publication.missing) == (0, [])
+    assert ("GET", f"/repos/{REPOSITORY}/compare/{BASE}...{HEAD}") in hub.requests
+    [check] = hub.checks
+    assert (check["conclusion"], check["output"]["title"]) == (
+        "neutral", f"Nothing to compare: {HEAD[:10]} has no commit of its own, main holds them all",
+    )  # fmt: skip
+    said = only(hub)
+    assert "🟡 Nothing to compare" in said and "✅" not in said and "Pass" not in said
+    run.jobs = {"measure": "failure"}
+    assert published(hub, run).publication.exit_code == 3
+    run.jobs, hub.behind = {"measure": "success"}, set()
+    assert published(hub, run).publication.exit_code == 3
+
+
+def test_what_was_measured_is_judged_whatever_history_says(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.behind = {HEAD}
+    assert published(hub, run).publication.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "branch", "before", "code"),
+    [
+        ("push", "new", "", 0),
+        ("workflow_dispatch", "new", "", 0),
+        ("push", "main", "c" * 40, 0),  # put back to an older commit
+        ("push", "main", "", 3),
+        ("schedule", "main", "", 3),  # every commit of main is one that main holds
+        ("push", "v1", "", 3),  # a tag
+    ],
+)
+def test_a_branch_without_commits_is_one_that_the_default_branch_holds(
+    hub: GitHub, event: str, branch: str, before: str, code: int
+) -> None:
+    hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    run = hub.run(100, HEAD, event=event, branch=branch)
+    hub.branches |= {"new": HEAD}
+    hub.pushes[f"{REPOSITORY}:refs/heads/{branch}"] = (HEAD, START)
+    if before:
+        hub.before[HEAD] = before
+    hub.behind = {HEAD}
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == code
+    assert [check["conclusion"] for check in hub.checks] == ["neutral" if code == 0 else "action_required"]
+    name = before[:10] or "main"
+    assert not code or outcome.publication.nothing == ""
+    assert code or f"`{name}` holds them all" in outcome.publication.nothing
+
+
+def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> None:
+    """The branch of a fork may have any name."""
+    hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    run = hub.run(100, HEAD, branch="new", head_repository="stranger/kernels")
+    hub.branches |= {"new": HEAD}
+    hub.behind = {HEAD}
+    assert published(hub, run).publication.exit_code == 3
+
+
 @pytest.mark.parametrize(
     ("many", "last", "code"),
     [(299, "docs/z", 0), (2999, "docs/z", 0), (3000, "docs/z", 3), (2999, "src/z", 3), (300, "src/z", 3)],

@@ -19,7 +19,7 @@ from perfci.cli.output import tell
 from perfci.cli.report import read_results
 from perfci.container.launch import Job, launch
 from perfci.github import event, workflow
-from perfci.github.checkout import Compared, changed_files, find_base, require_no_secret
+from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
 from perfci.judge.judge import judge
 from perfci.measure.options import OUT, Options
@@ -27,7 +27,8 @@ from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication, Shard
 from perfci.render.comment import render_summary
-from perfci.render.escape import code, markdown
+from perfci.render.escape import code, prose
+from perfci.render.view import ICONS
 from perfci.system.doctor.repository import is_credential
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)
@@ -140,6 +141,8 @@ def gate(env: Mapping[str, str]) -> Answer:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
         if policy is not None and policy.ignores(changed):
             return _satisfied(changed)
+        if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
+            return _nothing(commit[:10], compared.name)
     options = _options(settings, context, where, compared)
     if settings.container in ("auto", "none"):
         if settings.container == "auto":
@@ -235,7 +238,14 @@ def _satisfied(changed: list[str]) -> Answer:
     return Answer("pass", 0, "\n".join(lines) + "\n")
 
 
+def _nothing(head: str, base: str) -> Answer:
+    """A commit would be compared with itself."""
+    typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
+    said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."
+    return Answer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")
+
+
 def _error(text: str, ends: int) -> Answer:
     typer.echo(f"perfci: {text}")
     said = workflow.annotation("error", text, title="perfci")
-    return Answer("error", ends, f"### ⛔ Nothing was judged\n\n{markdown(text, 1000)}\n", annotations=[said])
+    return Answer("error", ends, f"### ⛔ Nothing was judged\n\n{prose(text, 1000)}\n", annotations=[said])

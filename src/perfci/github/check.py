@@ -27,8 +27,8 @@ def conclusion(publication: Publication) -> Conclusion:
     """What GitHub is told.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and looks like no regression. `neutral` is what is undecided, or was observed only and would
-    have failed.
+    holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
+    to compare, or was observed only and would have failed.
     """
     code = publication.exit_code
     if code:

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.arms.git import Commit, Repository, one_line, run_git
+from perfci.arms.git import Commit, Repository, means_itself, one_line, run_git
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.system.doctor.machine import Machine
@@ -26,6 +26,12 @@ class Compared:
     merge: bool
     """HEAD is the pull request's merge commit: base is its first parent."""
     base: Commit
+
+    @property
+    def name(self) -> str:
+        """What people call it: a branch, a tag, the beginning of a hash."""
+        name = self.ref or self.base.sha
+        return name[:10] if _is_hash(name) else name
 
 
 def require_no_secret(where: Path) -> None:
@@ -77,6 +83,21 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
     if not _merge_base(repo, ref) and repo.is_shallow():
         _fetch(repo, ref, "--unshallow")
     return Compared(ref, False, repo.resolve_base(ref, pull_request=False))
+
+
+def bringing_nothing(repo: Repository, context: Context, compared: Compared, asked: str = "") -> str | None:
+    """The commit that would be compared with itself, as base holds every commit of it; None: it brings some.
+
+    Of a merge it is the pull request's head, as far as a shallow clone knows. To compare HEAD with itself is what the
+    workflow's author may ask for, by its hash.
+    """
+    head = _commit(repo, "HEAD")
+    if compared.merge:
+        own = context.origin.head_sha
+        done = repo.git("merge-base", "--is-ancestor", own, compared.base.sha, allow=(0, 1, 128))
+        return own if done.returncode == 0 else None
+    meant = bool(asked) and means_itself(compared.ref or "", head)
+    return head if compared.base.sha == head and not meant else None
 
 
 def changed_files(repo: Repository, base: str) -> list[str]:

@@ -130,6 +130,8 @@ class Context:
     """The code is of people who may write to the repository; False for forks and where that is not known."""
     privileged: bool
     """The event carries the rights of the base repository: code of a pull request must not run."""
+    default: str = ""
+    """The default branch; empty where the event does not tell."""
 
 
 def load(env: Mapping[str, str]) -> Context:
@@ -182,7 +184,8 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     )
     privileged = name == "pull_request_target"
     merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
-    return Context(origin, pull.base.sha, merge, head, head == repository, privileged)
+    default = event.repository.default_branch
+    return Context(origin, pull.base.sha, merge, head, head == repository, privileged, default)
 
 
 def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -204,7 +207,8 @@ def _merge_group(name: str, payload: Mapping[str, Any], env: Surroundings) -> Co
     origin = _origin(env, name, repository, group.head_sha, group.head_ref).model_copy(
         update={"pull_request": int(queued[1]) if queued else None, "base_ref": _short(group.base_ref)}
     )
-    return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False)
+    default = event.repository.default_branch
+    return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False, default=default)
 
 
 def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -223,7 +227,8 @@ def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
             "run_url": _run_url(env, repository, run.id, run.run_attempt),
         }
     )
-    return Context(origin, "", None, head, trusted=head == repository and not copied, privileged=True)
+    trusted, default = head == repository and not copied, event.repository.default_branch
+    return Context(origin, "", None, head, trusted=trusted, privileged=True, default=default)
 
 
 def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -258,6 +263,7 @@ def _of_branch(origin: Origin, ref: str, base: str, default: str) -> Context:
         "" if copied else origin.repository,
         trusted=not copied,
         privileged=False,
+        default=_short(default),
     )
 
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal, TypeVar
 
+from github import UnknownObjectException
 from github.Artifact import Artifact as RemoteArtifact
 from github.ContentFile import ContentFile
 from github.File import File
@@ -97,6 +98,8 @@ class _Source:
     pull: PullRequest | None
     base: str
     """The branch whose policy counts; empty: the measured commit's own."""
+    default: str
+    """The default branch; empty where the event does not tell."""
     artifacts: Sequence[tuple[str, RemoteArtifact]]
     idle: bool = False
     """The run was to measure nothing, as after a label, and no other has left measurements of its head yet."""
@@ -122,7 +125,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     except Forbidden as error:
         remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
         raise ApiError(f"{error}: {remedy}", error.status) from None
-    if source.idle and not publication.unmeasured and outcome.problem is None:
+    if source.idle and not (publication.unmeasured or publication.nothing) and outcome.problem is None:
         # An answer now would outrank that of the run that measures, which may have begun before this one.
         outcome.waiting = (
             f"no run of {source.origin.head_sha[:10]} has left measurements yet: the one that does, is published"
@@ -216,7 +219,7 @@ def _locate(context: Context, action: str, wanted: Wanted, api: Api) -> _Source:
         attempt=attempt,
         run_url=f"{run.html_url}/attempts/{attempt}",
     )
-    return _Source(origin, run, pull, base, found, idle)
+    return _Source(origin, run, pull, base, context.default, found, idle)
 
 
 def _run(number: int, api: Api) -> WorkflowRun:
@@ -347,9 +350,10 @@ def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication,
         ]
         if not source.artifacts and not into.missing:
             into.unmeasured = _ignored(source, policy[0], api)
+            into.nothing = "" if into.unmeasured else _nothing(source, api)
     except ApiError as error:
         into.missing.append(str(error))
-    if not source.artifacts and not into.unmeasured:
+    if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {_named(wanted.suite)}")
 
 
@@ -368,6 +372,38 @@ def _ignored(source: _Source, policy: Policy | None, api: Api) -> str:
         return ""
     whose = "base" if source.base else "the commit"
     return f"{whose}'s `ignore` names every changed file ({count(len(files), 'file')})"
+
+
+def _nothing(source: _Source, api: Api) -> str:
+    """Why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has not."""
+    base, name = api.call("base", lambda: _upstream(source, api))
+    head = source.origin.head_sha
+    if not base or api.call("comparison", lambda: api.repository.compare(base, head).ahead_by):
+        return ""
+    return f"{_named(head[:10])} has no commit of its own, {_named(name)} holds them all"
+
+
+def _upstream(source: _Source, api: Api) -> tuple[str, str]:
+    """The commit whose history head has to leave, and what people call it; empty where head is compared with none."""
+    run, branch = source.run, source.base
+    if not branch:
+        if _full_name(run) != api.name or not source.default or not run.head_branch:
+            return "", ""
+        if run.head_branch == source.default:
+            before = _before(source, api)
+            return before, before[:10]
+        if _tip(run.head_branch, api) is None:  # a tag, which is measured alone
+            return "", ""
+        branch = source.default
+    return _tip(branch, api) or "", branch
+
+
+def _tip(branch: str, api: Api) -> str | None:
+    """The commit at which a branch stands; None where there is no such branch."""
+    try:
+        return api.repository.get_branch(branch).commit.sha
+    except UnknownObjectException:
+        return None
 
 
 def _changed(source: _Source, api: Api) -> list[File] | None:

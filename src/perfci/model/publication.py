@@ -81,6 +81,8 @@ class Publication(Document):
     """What kept a job that should have measured from being heard, one line each."""
     unmeasured: str = ""
     """Why nothing had to be measured; empty where something had."""
+    nothing: str = ""
+    """Why there was nothing to compare, which is no pass; empty where there was something."""
     acceptance: Acceptance | None = None
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""
@@ -88,13 +90,14 @@ class Publication(Document):
     @property
     def undecided(self) -> bool:
         """Whether something that was asked has no answer, and nothing fails that nobody accepted."""
-        return self.exit_code == 0 and any(shard.report.verdict == "undecided" for shard in self.shards)
+        silent = any(shard.report.verdict == "undecided" for shard in self.shards)
+        return self.exit_code == 0 and (silent or bool(self.nothing))
 
     @property
     def exit_code(self) -> int:
         """0 passed or accepted, 1 failed, 3 where a job has no numbers: an infrastructure fault outranks a failure."""
         codes = [shard.report.exit_code for shard in self.shards]
-        if self.unmeasured and not codes and not self.missing:
+        if (self.unmeasured or self.nothing) and not codes and not self.missing:
             return 0
         if self.missing or not codes or 3 in codes:
             return 3

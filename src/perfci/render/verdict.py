@@ -20,7 +20,8 @@ class Verdict:
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
         """Jobs with their Views: failing ones by their worst row, those in error, observed, undecided, the rest."""
         self.views = [view for _, view in self.shards]
-        self.missing = publication.missing or ([] if shards or publication.unmeasured else [NO_RESULTS])
+        idle = publication.unmeasured or publication.nothing
+        self.missing = publication.missing or ([] if shards or idle else [NO_RESULTS])
         self.jobs = len(shards) + len(publication.missing)
         self.failing = [one for one in self.shards if one[1].failing and one[1].report.verdict != "error"]
         self.silent = len(self.missing) + sum(view.report.verdict == "error" for view in self.views)
@@ -75,6 +76,8 @@ class Verdict:
 
     def _one(self) -> str:
         if not self.views and not self.missing:
+            if self.publication.nothing:
+                return f"Nothing to compare: {self.publication.nothing}"
             return f"Passed without measuring: {self.publication.unmeasured}"
         return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
 
