@@ -12,14 +12,24 @@ import typer
 from perfci.model.base import UsageError
 from perfci.render.escape import prose, visible
 
+_PACKAGES = {"github": "PyGithub"}
+"""Module → the package that has it, where the names differ."""
+
 
 def publish_run(**asked: Any) -> None:
     """One whole publication, from the runner's environment. Ends the process with the verdict's exit code."""
-    from perfci.github.api import Api
     from perfci.github.event import load
-    from perfci.github.publish import Wanted, publish
     from perfci.github.workflow import Files
     from perfci.render import comment
+
+    try:
+        from perfci.github.api import Api
+        from perfci.github.publish import Wanted, publish
+    except ModuleNotFoundError as error:
+        if (error.name or "perfci").partition(".")[0] == "perfci":
+            raise
+        name = _PACKAGES.get(error.name or "", error.name)
+        raise UsageError(f'publish: {name} is not installed here: pip install "perfci[github]"') from None
 
     wanted = Wanted(**asked)
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:

@@ -63,7 +63,7 @@ class Engine:
         try:
             docker = importlib.import_module("docker")
         except ModuleNotFoundError:
-            raise UsageError("Docker's SDK for Python is not installed: pip install docker") from None
+            raise UsageError('Docker\'s SDK for Python is not installed here: pip install "perfci[docker]"') from None
         with _one_line():
             client = docker.from_env(version="auto")
         try:
