@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 BESIDE_OTHERS = (
     "arms/", "container/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
     "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py", "test_docs.py",
+    "e2e/test_green_base.py", "e2e/test_green_extras.py",
     "github/test_action.py", "github/test_artifact.py", "github/test_checkout.py", "github/test_event.py",
     "github/test_harness.py", "github/test_publish.py", "github/test_publish_command.py", "github/test_settings.py",
     "github/test_workflow.py", "github/test_workflows.py",

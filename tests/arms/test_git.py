@@ -1,8 +1,11 @@
 """Finding the repository, its commits and base: what perfci compares, in every clone people and CI have."""
 
 import os
+import re
+import shlex
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -165,7 +168,24 @@ def test_an_unknown_revision_says_what_to_type(tmp_path: Path, rev: str):
     with pytest.raises(UsageError) as error:
         find(root).resolve_base(rev, False)
     assert repr(rev) in message(error)
-    assert f"git fetch origin {rev}" in message(error)
+    assert f"`git fetch origin {shlex.quote(rev)}`" in message(error)
+
+
+def test_a_revision_in_a_command_to_copy_is_a_word_of_it_whatever_it_holds(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base("a`touch pwned`$(touch pwned)", False)
+    found = re.search(r"`(git fetch origin [^`]*)`", message(error))
+    assert found
+    shown = subprocess.run(
+        ["bash", "-c", found[1].replace("git fetch origin", "printf %s")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == "a`touch pwned`$(touch pwned)"
+    assert not (root / "pwned").exists()
 
 
 @pytest.mark.parametrize("rev", ["", "--all", "-h", "a\nb", "a\x00b"])

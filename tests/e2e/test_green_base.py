@@ -1,5 +1,11 @@
 """What is compared with what: never a commit with itself, unless that is what was asked for."""
 
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,3 +129,31 @@ def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> 
     run = behind.perfci("compare", "--base", "main", "--quick", "--budget", "2s")
     assert run.code in (0, 1), run.out + run.err
     assert NOTE not in run.out
+
+
+def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: Path) -> None:
+    """From the terminal's text and from report.md: with nothing in it that was not typed, and a shell takes it."""
+    behind.write("kernels/adding.py", adding(200_000))
+    behind.policy("limits: [{cases: '*', metric: time, regression: 0.01%}]\n")
+    behind.commit("slow")
+    asked = ["compare", "--base", "main", "--budget", "5m", "adding", "@org/team|`#1`  www.e.example"]
+    process = behind.start(*asked)
+    journal = behind.root / "perfci-out" / "journal.jsonl"
+    deadline = time.monotonic() + 100
+    while not (journal.exists() and '"pair"' in journal.read_text()):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, out + err
+    lines = out.splitlines()
+    assert lines[0] == "ERROR: The measurement failed: interrupted: continue with --resume"
+    assert lines[1] == "Mend this and run again:"
+    words = ["perfci", *asked[:2], behind.git("merge-base", "HEAD", "main"), *asked[3:]]
+    assert lines[2] == f"  {shlex.join(words)}"
+    report = (behind.root / "perfci-out" / "report.md").read_text()
+    assert f"Mend this and run again:\n\n```sh\n{shlex.join(words)}\n```\n" in report
+    env = behind.env | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    typed = f"{lines[2]} --prepare {shlex.quote(str(tmp_path / 'arms'))}"
+    again = subprocess.run(["sh", "-c", typed], cwd=behind.root, env=env, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr

@@ -171,7 +171,7 @@ def test_an_acceptance_of_what_passes_is_not_told():
 
 def test_an_acceptance_without_a_reason_says_so():
     one = STATES["regression"].model_copy(update={"acceptance": Acceptance(by="al`ice", at="noon <b>")})
-    assert "Accepted by <code>al&#96;ice</code> on noon &lt;b&gt;, without a reason" in comment.render(one)
+    assert "Accepted by ``al`ice`` on noon &lt;b&gt;, without a reason" in comment.render(one)
 
 
 def test_cost_is_told_where_the_policy_names_a_price():

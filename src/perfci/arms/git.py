@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.shell import shell
 
 TIMEOUT = 120.0
 """Seconds for one call of git that only reads."""
@@ -116,7 +117,8 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
     if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
         folder = one_line(cwd)
         return UsageError(
-            f"git: {folder} belongs to another user: run `git config --global --add safe.directory '{folder}'`"
+            f"git: {folder} belongs to another user: "
+            f"run `{shell(['git', 'config', '--global', '--add', 'safe.directory', str(cwd)], spanned=True)}`"
         )
     if full := [line for line in lines if "No space left" in line or "unable to write" in line]:
         return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
@@ -206,11 +208,11 @@ class Repository:
             if self.is_shallow():
                 raise UsageError(
                     f"{name!r}: no such commit in this shallow clone: run "
-                    f"`git fetch --depth=1 origin {name}`, or check out with `fetch-depth: 0`"
+                    f"`git fetch --depth=1 origin {shell([rev], spanned=True)}`, or check out with `fetch-depth: 0`"
                 )
             raise UsageError(
                 f"{name!r}: no such branch, tag or commit here: "
-                f"see `git branch --all`, or run `git fetch origin {name}`"
+                f"see `git branch --all`, or run `git fetch origin {shell([rev], spanned=True)}`"
             )
         return self._commit(rev, sha)
 

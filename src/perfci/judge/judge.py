@@ -1,6 +1,5 @@
 """Results to report."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -98,6 +97,7 @@ def judge(
         exit_code=_EXIT[verdict],
         sentence=sentence,
         advice=todo,
+        advised=results.command if results.error else [],
         strict=strict,
         observe=observe,
         exploratory=exploratory,
@@ -205,7 +205,7 @@ def _broken(
     """What makes the run an error, and what to do about it; None where nothing does."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
-        return sentence, f"Mend this and run again: {shlex.join(results.command)}"
+        return sentence, "Mend this and run again:"
     both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
     both |= {(row.case, row.device) for row in files_in_both}
     if both:

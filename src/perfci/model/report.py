@@ -243,6 +243,8 @@ class Report(Document):
     """The verdict with its largest change, as one sentence."""
     advice: str = ""
     """What to do now."""
+    advised: list[str] = Field(default_factory=list)
+    """Words of the command that `advice` ends with, which is shown as it is typed; empty where it names none."""
     strict: bool = False
     """What has no answer fails: `--strict`, or `on_undecided: fail` of the policy."""
     observe: bool = False

@@ -2,7 +2,6 @@
 
 import glob
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,11 +9,13 @@ from functools import cached_property
 
 from perfci.judge.rows import order
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
+from perfci.model.shell import shell
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, prose, shorten, visible
 from perfci.render.fit import LIMIT, Fold, Most, fit
 from perfci.render.verdict import Verdict, named
 from perfci.render.view import View
+from perfci.render.words import bare_advice
 
 SUMMARY_LIMIT = 250_000
 """Characters of a job summary: GitHub takes 1 MiB, and a character has four bytes at most."""
@@ -92,7 +93,7 @@ class _Page:
         jobs = [
             {
                 "heading": _heading(shard.name, view) if verdict.jobs > 1 else "",
-                "advice": view.report.advice if verdict.jobs > 1 and view.report.verdict == "error" else "",
+                "advice": bare_advice(view.report) if verdict.jobs > 1 and view.report.verdict == "error" else "",
                 "body": parts.body(
                     view,
                     view.leading[: rows[job]],
@@ -142,7 +143,7 @@ def commands(verdict: Verdict) -> list[str]:
     what = ["perfci", "compare", "--base", base] if view.comparing and base else ["perfci", "run"]
     return [
         f"git fetch origin {head or verdict.publication.origin.head_sha} && git switch --detach FETCH_HEAD",
-        shlex.join([*what, *cases]),
+        shell([*what, *cases]),
     ]
 
 

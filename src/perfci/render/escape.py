@@ -14,6 +14,8 @@ _ACTIVE = str.maketrans(
 _BREAK = "&#8203;"
 """A zero-width space, written as an entity: keeps GitHub from making links and mentions of what follows."""
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
+_LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+"""Where GitHub's Markdown would make a link within the tags of code, where it mentions nobody."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
@@ -79,14 +81,22 @@ def _escaped(text: str, begins: bool = True) -> Safe:
 
 
 def code(text: str, limit: int = 160) -> Safe:
-    """`text` as code, anywhere in Markdown, table cells included; long names are cut in the middle."""
+    """`text` as code, anywhere in Markdown, table cells included; long names are cut in the middle.
+
+    People copy it: nothing is put into it that they would not see.
+    """
     shown = shorten(visible(text), limit, middle=True)
     if not shown:
         return Safe("–")
-    if "`" in shown or "|" in shown:
+    if "|" in shown:
         # In a code span a pipe ends a table cell unless it is escaped; outside a table that escape would be
         # seen.
-        return Safe(f"<code>{_escaped(shown)}</code>")
+        parts = _LINKS_IN_TAGS.split(shown)
+        return Safe("".join(f"<code>{part.translate(_ACTIVE)}</code>" for part in parts))
+    if "`" in shown:
+        mark = "`" * (1 + max(map(len, re.findall("`+", shown))))
+        edge = " " if "`" in (shown[0], shown[-1]) else ""
+        return Safe(f"{mark}{edge}{shown}{edge}{mark}")
     return Safe(f"`{shown}`")
 
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from perfci.model.base import ARMS
 from perfci.model.report import Report, Row
+from perfci.model.shell import shell
 from perfci.render import words
 from perfci.render.escape import xml
 from perfci.render.view import View
@@ -26,6 +27,8 @@ def render(report: Report) -> str:
     sentence = " ".join(filter(None, (report.sentence, report.advice)))
     if report.verdict == "error":
         _child(run, "error", sentence, message=report.sentence, type="error")
+        if report.advised:
+            run[0].text = f"{run[0].text}\n{shell(report.advised)}"  # to be copied: its spaces stay as they are
     elif report.verdict == "fail" and not view.failing:
         _child(run, "failure", sentence, message=report.sentence, type="fail")
     elif report.verdict == "undecided":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfci.model.report import Report
+from perfci.model.shell import shell
 from perfci.render import parts, words
 from perfci.render.fit import LIMIT, Fold, Most, fit
 from perfci.render.view import View
@@ -30,11 +31,15 @@ class _Page:
 
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
         shown = self.shown
-        command = words.command_line(shown.report)
+        report = shown.report
+        command, advised = words.command_line(report), shell(report.advised)
+        told = 0 < len(advised) <= _LONGEST_COMMAND
         return parts.page(
             "report.md.j2",
             view=shown,
             body=parts.body(shown, shown.leading[: most.rows], shown.remarks[: most.remarks], kept),
             dropped=parts.dropped(dropped),
-            command=command if len(command) <= _LONGEST_COMMAND else "",
+            advice=report.advice if told else words.bare_advice(report),
+            advised=advised if told else "",
+            command=command if len(command) <= _LONGEST_COMMAND and not told else "",
         )

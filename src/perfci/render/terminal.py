@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.model.report import Effect, Report, Row, Verdict
+from perfci.model.shell import shell
 from perfci.model.units import show
 from perfci.render import words
 from perfci.render.escape import spans, visible
@@ -132,6 +133,8 @@ class _Printer:
         self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))
         if report.advice:
             self.put(_prose("", report.advice))
+        if report.advised:
+            self.console.print(Text(f"  {shell(report.advised)}", "bold"), soft_wrap=True, highlight=False)
         arms = [
             f"{arm} {view.commit(arm)}{' with uncommitted changes' if view.dirty(arm) else ''}" for arm in report.arms
         ]

@@ -5,7 +5,7 @@ from perfci.judge.words import NEEDS_A_LOOK
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
 from perfci.render.view import ICONS, View
-from perfci.render.words import class_count, count
+from perfci.render.words import bare_advice, class_count, count
 
 NO_RESULTS = "no job handed over results"
 _ADVICE = "Look at the log of the run, mend what it names, and run it again: this says nothing about performance."
@@ -65,7 +65,7 @@ class Verdict:
             return ""
         lead = self.failing or self.shards
         if lead and (self.failing or not self.missing):
-            return lead[0][1].report.advice
+            return bare_advice(lead[0][1].report)  # commands come from commits that are known, never from a report
         return _ADVICE
 
     @property

@@ -2,9 +2,9 @@
 
 import math
 import re
-import shlex
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
+from perfci.model.shell import shell
 from perfci.model.units import significant
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
@@ -85,4 +85,9 @@ def direction(row: Row) -> str:
 
 def command_line(report: Report) -> str:
     """The command that repeats the run, quoted for a shell."""
-    return shlex.join(report.command)
+    return shell(report.command)
+
+
+def bare_advice(report: Report) -> str:
+    """What to do, for a place that does not show the command it ends with."""
+    return f"{report.advice.removesuffix(':')}." if report.advised else report.advice

@@ -9,7 +9,6 @@ import glob
 import hashlib
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +20,7 @@ from markupsafe import Markup, escape
 
 from perfci.model.base import ARMS, DeviceKind
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Effect, Measured, Report, Row
+from perfci.model.shell import shell
 from perfci.model.units import show, show_change, significant
 from perfci.render import view, words
 from perfci.render.escape import shorten, spans, visible
@@ -110,7 +110,7 @@ def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
     base, head = ((arms[arm].commit or "" if arm in arms else "") for arm in ARMS)
     what = ["perfci", "compare", "--base", base or "HEAD"] if shown.comparing else ["perfci", "run"]
     checkout = [f"git switch --detach {head}"] if _COMMIT.fullmatch(head) and not shown.dirty("head") else []
-    return [*checkout, shlex.join([*what, "--device", device, glob.escape(case)])]
+    return [*checkout, shell([*what, "--device", device, glob.escape(case)])]
 
 
 @cache
@@ -152,7 +152,7 @@ def _environment() -> Environment:
         "class_count": words.class_count, "count": words.count, "because": words.because, "contract": contract,
         "show": show, "show_change": show_change, "percent": _percent, "times": _times, "sign": _SIGNS.__getitem__,
         "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
-        "command": words.command_line, "help_page": words.help_page,
+        "command": words.command_line, "help_page": words.help_page, "shell": shell,
     }  # fmt: skip
     return found
 
