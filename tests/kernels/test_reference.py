@@ -72,7 +72,6 @@ def test_every_file_imports_and_the_ids_are_those_that_limits_and_records_name()
     assert [case.id for case in ON_CPU] == [
         "decode_step/batch=2/context=64/dtype=fp32/dim=128/heads=4/kv_heads=2/hidden=384",
         "layernorm/shape=64x768/dtype=fp32",
-        "layernorm_triton/shape=64x768/dtype=fp32",
         "matmul/n=256/dtype=fp32",
         "matmul/n=384/dtype=fp32",
         "multimodal_fusion/batch=1/dtype=fp32/image=64/lidar=32/text=8/dim=128/heads=4",
@@ -80,9 +79,7 @@ def test_every_file_imports_and_the_ids_are_those_that_limits_and_records_name()
         "sdpa/seq=256/batch=2/heads=4/dtype=fp32",
         "sparse_bsr_gemm/n=64/sparsity=0.8/dtype=fp32/m=512/k=512",
         "trajectory_resample/batch=4/dtype=fp32",
-        "trajectory_resample_triton/batch=4/dtype=fp32",
         "voxelize/points=5000/grid=32x32x8",
-        "voxelize_triton/points=5000/grid=32x32x8",
     ]
 
 
