@@ -259,7 +259,10 @@ except ModuleNotFoundError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert out == ("bench draws tensors with torch, which this interpreter lacks: install it, or use bench.random\n")
+    assert out == (
+        f"bench draws tensors with torch, which {sys.executable} lacks: install it there, name another interpreter with "
+        "--python, or use bench.random\n"
+    )
 
 
 def test_seeds_depend_on_every_part():

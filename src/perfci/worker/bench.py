@@ -391,7 +391,8 @@ def _torch() -> Any:
         if error.name != "torch":
             raise
         raise ModuleNotFoundError(
-            "bench draws tensors with torch, which this interpreter lacks: install it, or use bench.random",
+            f"bench draws tensors with torch, which {sys.executable} lacks: install it there, name another interpreter "
+            "with --python, or use bench.random",
             name="torch",
         ) from None
     return torch

@@ -119,7 +119,11 @@ def _explained(error: BaseException, top: Path) -> str:
     text = " ".join(f"{type(error).__name__}: {message}".replace(f"{top}{os.sep}", "").split()).rstrip(": ")
     if len(text) > TEXT_LIMIT:
         text = text[: TEXT_LIMIT - 1] + "…"
-    return text if place is None or f"{place[0]}:" in text else f"{text} ({place[0]}:{place[1]})"
+    if place is not None and f"{place[0]}:" not in text:
+        text = f"{text} ({place[0]}:{place[1]})"
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        text = f"{text}: {sys.executable} has no torch: install it there, or name another interpreter with --python"
+    return text
 
 
 def _relative(file: str, top: Path) -> Optional[str]:
