@@ -56,7 +56,9 @@ metrics: {loss: {unit: nats, better: lower}}
 limits:
   - {metric: time, regression: 0.5%, floor: 200ns, on_missing: warn}
   - {metric: time, max: 5 ms}
-  - {metric: loss, max: 2.5}
+  - {metric: loss, max: 2.5nats}
+  - {metric: registers, max: 128}
+  - {metric: dram_bandwidth, min: 0}
 """
 
 
@@ -100,6 +102,9 @@ def test_a_written_policy_is_valid(text):
         {"timeout": "-3s"},
         {"memory": "8 gigs"},
         {"limits": [{"regression": 0.02}]},
+        {"limits": [{"max": 5}]},
+        {"limits": [{"metric": "sm_throughput", "min": 0.85}]},
+        {"limits": [{"metric": "range:encode", "max": 2}]},
         {"limits": [{"regression": "2"}]},
         {"limits": [{"regression": "2%", "floor": "2%"}]},
         {"limits": [{"cases": [], "regression": "2%"}]},

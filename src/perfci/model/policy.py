@@ -1,10 +1,11 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
@@ -18,6 +19,7 @@ from perfci.model.units import (
     Price,
     Size,
     parse,
+    split,
 )
 
 
@@ -64,17 +66,42 @@ _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
 
 
 def bound_in_unit(value: float | str, metric: Metric) -> float:
-    """An absolute bound in the metric's own unit. Raises ValueError where the unit does not fit the metric."""
-    if isinstance(value, str):
-        units, example = _UNITS_OF.get(metric.unit, ({metric.unit: 1.0, "": 1.0}, f"10{metric.unit}"))
-        return parse(value, units, example)
-    if metric.unit == "s":
-        raise ValueError(f"{value!r} has no unit: write it like '5ms'")
-    return float(value)
+    """An absolute bound in the metric's own unit.
+
+    Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
+    been meant as 85 %. Zero is the same in every unit.
+    """
+    known, example = _UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
+    number, unit = split(value) if isinstance(value, str) else (float(value), "")
+    if unit:
+        number = parse(value, known, example)
+    elif metric.unit and number:
+        raise ValueError(f"{number:.15g} has no unit: write {_likely(number, metric.unit, example)}")
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    return number
+
+
+def _likely(number: float, unit: str, example: str) -> str:
+    """How a number without a unit was probably meant."""
+    if unit == "%":
+        share = f" ({number:.15g}% if that is meant)" if abs(number) <= 1 else ""
+        return f"{number * 100 if share else number:.12g}%{share}"
+    return f"it with its unit, like {example!r}" if unit in _UNITS_OF else f"{number:.15g}{unit}"
+
+
+def _needs_unit(schema: dict[str, Any]) -> None:
+    """The same as JSON schema, as far as it can know: of metrics that the policy declares itself it cannot."""
+    united = [metric.name for metric in CATALOGUE.values() if metric.unit]
+    bound = {"anyOf": [{"const": 0}, {"type": "string"}, {"type": "null"}]}
+    schema["if"] = {"properties": {"metric": {"anyOf": [{"enum": united}, {"pattern": "^range:"}]}}}
+    schema["then"] = {"properties": {"min": bound, "max": bound}}
 
 
 class Limit(Document):
     """What must hold for the cases it names. Of several limits on one case and metric the last one counts."""
+
+    model_config = ConfigDict(json_schema_extra=_needs_unit)
 
     cases: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on case ids, such as `matmul/*`."""
@@ -85,9 +112,9 @@ class Limit(Document):
     floor: Duration | None = None
     """A change in `time` smaller than this is never a regression."""
     min: Quantity | None = None
-    """An absolute lower bound."""
+    """An absolute lower bound, with its unit: `80%`, `2TB/s`."""
     max: Quantity | None = None
-    """An absolute upper bound."""
+    """An absolute upper bound, with its unit: `5ms`."""
     expect_kernels: Regex | None = None
     """A regular expression: some kernel that the case launches must match it (the attention must still be flash)."""
     devices: Patterns = Field(default_factory=lambda: ["*"])
