@@ -1,6 +1,15 @@
 """Which limits ask which cases for which metrics."""
 
-from perfci.model.limits import Subject, idle_limits, judgements
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.model.base import UsageError, matches
+from perfci.model.coverage import idle
+from perfci.model.limits import Subject, gates, judgements, names, told, waiting
+from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 
@@ -12,7 +21,7 @@ UNKNOWN = Subject("later", "cpu")
 
 def policy(*limits: str) -> Policy:
     lines = "".join(f"  - {limit}\n" for limit in limits)
-    metrics = "metrics: {compile_memory: {better: lower}, p99: {unit: s, better: lower}}\n"
+    metrics = "metrics: {compile_memory: {better: lower}, p99: {unit: s, better: lower}, p999: {unit: s}}\n"
     return parse_policy(f"version: 1\nsuite: [k.py]\n{metrics}limits:\n{lines}")
 
 
@@ -43,15 +52,162 @@ def test_before_anything_ran_every_limit_asks() -> None:
     assert asked(policy("{cases: '*', metric: p99, regression: 5%}"), UNKNOWN) == {("later", "p99")}
 
 
-def test_a_limit_that_judges_nothing_is_told() -> None:
-    idle = policy(
-        "{cases: 'nothing/*', regression: 2%}",
-        "{cases: 'm*', metric: p99, regression: 2%}",
-        "{cases: '*', metric: p99, regression: 2%}",
-        "{cases: '*', regression: 2%, devices: [cuda]}",
-    )
-    subjects = [KERNEL, SERVER]
-    assert idle_limits(idle, [subject.id for subject in subjects], subjects) == [
-        "limits[0] (cases nothing/*) matches no case",
-        "limits[1] (cases m*): no case that it matches reports p99",
+KERNELS = ["smoothing/rounds=4", "smoothing/rounds=8", "softmax/n=64"]
+DECLARED = Declared(kernels=KERNELS, commands=["app", "serve/batch=1", "serve/batch=8"])
+REPORTS = {
+    "app": frozenset({"time"}),
+    "serve/batch=1": frozenset({"time", "p99"}),
+    "serve/batch=8": frozenset({"p99"}),
+}
+
+
+def wrong(limit: str, declared: Declared = DECLARED) -> list[str]:
+    return [one.text for one in idle(policy(limit), declared, REPORTS) if one.wrong]
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (
+            "{cases: 'smothing/*', regression: 2%}",
+            "limits[0].cases: 'smothing/*' matches no case: did you mean 'smoothing/*'?",
+        ),
+        (
+            "{cases: ['softmax/*', 'smoothing/round=8'], regression: 2%}",
+            "limits[0].cases: 'smoothing/round=8' matches no case: did you mean 'smoothing/rounds=8'?",
+        ),
+        (
+            "{cases: zzz, regression: 2%}",
+            "limits[0].cases: 'zzz' matches no case: there are smoothing/*, softmax/*, serve/*, app: mend or remove it",
+        ),
+        ("{cases: serve, regression: 2%}", "limits[0].cases: 'serve' matches no case: did you mean 'serve/*'?"),
+        (
+            "{cases: 'softmax/*', metric: p99, max: 2ms}",
+            "limits[0]: no case that softmax/* matches reports p99: they report time",
+        ),
+        (
+            "{cases: 'serve/batch=8', metric: bandwidth, min: 2TB/s}",
+            "limits[0]: no case that serve/batch=8 matches reports bandwidth: they report p99",
+        ),
+        (
+            "{cases: 'serve/*', metric: p999, max: 2ms}",
+            "limits[0]: no case that serve/* matches reports p999: did you mean 'p99'?",
+        ),
+    ],
+)  # fmt: skip
+def test_a_limit_that_judges_nothing_is_a_mistake(limit: str, expected: str) -> None:
+    assert wrong(limit) == [expected]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "{cases: '*', metric: p99, max: 2ms}",
+        "{cases: 'serve/*', regression: 2%}",  # one of the two reports a time
+        "{cases: '*', regression: 2%, devices: ['*H100*']}",  # another machine's
+        "{cases: 'app', metric: registers, max: 64}",  # a profiler's to see
+        "{cases: 'app', expect_kernels: flash}",
+        "{cases: 'softmax/*', metric: tflops, min: 1TFLOP/s}",
+    ],
+)
+def test_what_some_case_can_answer_is_none(limit: str) -> None:
+    assert wrong(limit) == []
+
+
+def test_what_may_be_missing_is_told_and_no_mistake() -> None:
+    allowed = policy("{cases: app, metric: p99, max: 2ms, on_missing: warn}")
+    assert [(one.wrong, one.text) for one in idle(allowed, DECLARED, REPORTS)] == [
+        (False, "limits[0]: no case that app matches reports p99: they report time")
     ]
+
+
+def test_what_is_not_known_is_no_mistake() -> None:
+    """A command that has not run may report anything below its name; a file that does not import, anything."""
+    listed = Declared(kernels=KERNELS, commands=["serve"], unknown=["serve"])
+    assert wrong("{cases: 'serve/batch=*', metric: p99, max: 2ms}", listed) == []
+    assert wrong("{cases: 'ser*', metric: p99, max: 2ms}", listed) == []
+    assert wrong("{cases: 'smothing/*', regression: 2%}", listed) == [
+        "limits[0].cases: 'smothing/*' matches no case: did you mean 'smoothing/*'?"
+    ]
+    assert wrong("{cases: 'smothing/*', regression: 2%}", DECLARED.model_copy(update={"whole": False})) == []
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,6}(/n=[0-9]{1,2})?", fullmatch=True), min_size=1, max_size=8), st.data())
+def test_a_limit_is_wrong_just_where_it_matches_nothing(ids: list[str], data: st.DataObject) -> None:
+    pattern = data.draw(st.one_of(st.sampled_from(ids), st.from_regex(r"[a-z]{1,4}[*]?(/[*])?", fullmatch=True)))
+    (text,) = wrong(f"{{cases: '{pattern}', regression: 2%}}", Declared(kernels=ids)) or [""]
+    assert bool(text) == (not any(matches(pattern, ident) for ident in ids))
+    assert "\n" not in text
+
+
+CUDA = Subject("softmax/n=64", "cuda", "NVIDIA H100 PCIe", reports=frozenset({"time"}))
+CPU = Subject("softmax/n=64", "cpu", "AMD EPYC 9654", reports=frozenset({"time"}))
+APP = Subject("app", "cuda", "NVIDIA H100 PCIe", reports=frozenset({"time"}), command=True)
+
+
+def waits(limit: str, *subjects: Subject) -> list[tuple[str, str, str]]:
+    return [(one.case, one.metric, one.why) for one in waiting(policy(limit), subjects, KERNELS)]
+
+
+def test_a_limit_for_another_device_waits() -> None:
+    limit = "{cases: 'softmax/*', metric: bandwidth, min: 2TB/s, devices: ['*H200*', cpu]}"
+    assert waits(limit, CUDA) == [
+        ("softmax/n=64", "bandwidth", "it is for *H200*, cpu, and this is NVIDIA H100 PCIe"),
+    ]
+    assert waits(limit, CPU) == []
+    assert waits("{cases: '*', regression: 2%, devices: [cuda]}", CPU, CUDA) == [
+        ("softmax/n=64", "time", "it is for cuda, and this is AMD EPYC 9654")
+    ]
+
+
+def test_what_profilers_see_waits_for_a_gpu() -> None:
+    both = "{cases: '*', regression: 2%, expect_kernels: flash}"
+    assert waits(both, CPU) == [("softmax/n=64", "kernels", "profilers see nothing of it on the CPU")]
+    assert waits(both, CUDA) == []
+    counters = policy("{cases: '*', metric: dram_throughput, min: 80%}")
+    assert [one.case for one in gates(counters, [CPU, CUDA], KERNELS)] == ["softmax/n=64"]
+
+
+def test_a_profilers_limit_is_a_commands_where_it_can_be_meant_for_nothing_else() -> None:
+    """Either it counts or it is told: it never vanishes."""
+    for mine in ("app", "a*", "[ab]pp", "*p"):
+        limit = f"{{cases: '{mine}', metric: registers, max: 64}}"
+        assert [gate.case for gate in gates(policy(limit), [APP], KERNELS)] == ["app"]
+        assert waits(limit, APP) == []
+    everything = "{cases: '*', metric: registers, max: 64}"
+    assert [gate.case for gate in gates(policy(everything), [APP, CUDA], KERNELS)] == ["softmax/n=64"]
+    assert waits(everything, APP, CUDA) == [
+        ("app", "registers", "'*' takes kernels too, and profilers look at a command only for a limit of its own")
+    ]
+
+
+def test_every_limit_that_names_a_case_is_judged_or_waits() -> None:
+    lines = [
+        f"{{cases: '{cases}', {what}, devices: ['{device}']}}"
+        for cases in ("*", "softmax/*", "app", "a*")
+        for what in ("regression: 2%", "metric: registers, max: 9", "metric: dram_bytes, max: 2GB", "expect_kernels: x")
+        for device in ("*", "cuda", "cpu", "*H100*", "*B200*")
+    ]
+    for line in lines:
+        for subject in (CPU, CUDA, APP):
+            one = policy(line)
+            answered = [*judgements(one, [subject]), *gates(one, [subject], KERNELS)]
+            told = waiting(one, [subject], KERNELS)
+            assert len(answered) + len(told) == names(one.limits[0], subject), line
+
+
+def test_a_limit_that_waits_is_one_line_with_its_cases() -> None:
+    twins = [replace(CPU, id=ident) for ident in KERNELS]
+    limits = policy("{cases: '*', metric: bandwidth, min: 2TB/s, devices: ['*H100*']}", "{cases: '*', regression: 2%}")
+    assert told(waiting(limits, twins, KERNELS)) == [
+        "limits[0]: bandwidth of smoothing/rounds=4 and 2 more is not judged here: it is for *H100*, and this is AMD "
+        "EPYC 9654"
+    ]
+
+
+def test_a_kernels_own_bound_needs_its_unit_too() -> None:
+    own = Subject("k", "cuda", own=[{"metric": "sm_throughput", "min": 0.85}], where="k.py:3")
+    with pytest.raises(UsageError, match=r"^k\.py:3: limits\[0\]\.min: 0\.85 has no unit: write 85%"):
+        gates(policy("{regression: 2%}"), [own])
+    zero = Subject("k", "cuda", own=[{"metric": "sm_throughput", "min": 0}], where="k.py:3")
+    assert [gate.bound for gate in gates(policy("{regression: 2%}"), [zero])] == [0.0]

@@ -14,7 +14,7 @@ from perfci.cli.progress import Teller
 from perfci.measure.conductor import Measurement
 from perfci.measure.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
 from perfci.measure.options import OUT, Options
-from perfci.model.plan import Gate, Judgement
+from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
 from perfci.model.units import show
@@ -53,11 +53,12 @@ def list_cases(
             listing = Measurement(options, teller).listing()
     finally:
         teller.stop()
-    cases, broken = listing.cases, listing.broken
+    cases, broken, waits = listing.cases, listing.broken, listing.plan.waiting
     asked: list[Judgement | Gate] = [*listing.plan.judgements, *listing.plan.gates]
     expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
     if json:
-        entries: dict[str, object] = {"cases": [_entry(case, asked) for case in cases], "broken": broken}
+        listed = [_entry(case, asked) for case in cases]
+        entries: dict[str, object] = {"cases": listed, "broken": broken, "notes": listing.notes}
         if expected:
             entries["plan"] = {**expected._asdict(), "cases": [case._asdict() for case in expected.cases]}
         typer.echo(jsonlib.dumps(entries, indent=1))
@@ -67,7 +68,9 @@ def list_cases(
             for line in _totals(expected):
                 typer.echo(line)
         else:
-            _print(_CASES, [_line(case, asked) for case in cases])
+            _print(_CASES, [_line(case, asked, waits) for case in cases])
+        for line in listing.notes:
+            typer.echo(f"perfci: {line}", err=True)
         for line in broken:
             typer.echo(f"perfci: does not import: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
@@ -96,9 +99,12 @@ def _entry(case: Case, asked: Sequence[Judgement | Gate]) -> dict[str, object]:
     return {"case": case.id, "device": case.device, "status": status, "limits": limits, "declared": _where(case)}
 
 
-def _line(case: Case, asked: Sequence[Judgement | Gate]) -> list[str]:
+def _line(case: Case, asked: Sequence[Judgement | Gate], waits: Sequence[Waiting]) -> list[str]:
     reason = case.arms["head"].reason
-    limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, asked)) or "no limit"
+    none = "no limit"
+    if any((one.case, one.device) == (case.id, case.device) for one in waits):
+        none = "no limit that can be judged here"
+    limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, asked)) or none
     return [case.id, case.device, limits, _where(case)]
 
 

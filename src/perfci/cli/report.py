@@ -34,7 +34,7 @@ def judge_files(
     if policy is None:
         report = judge(measured, strict=strict)
     else:
-        report = judge_by(_read_policy(policy), measured, strict=strict)
+        report = judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
     folder = _made(out or path.parent)
     write_all(folder, report, formats=asked, measured=(measured, path.parent))
     tell(report, folder, json)
@@ -69,6 +69,8 @@ def judge_imported(
         Policy(version=1) if own is None else _read_policy(own),
         device=kinds[0] if kinds else None,
         command=["perfci", *sys.argv[1:]],
+        where=str(own or FILE),
+        whole=policy is not None,
     )
     results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)

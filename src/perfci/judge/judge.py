@@ -9,12 +9,14 @@ from perfci.judge.floors import TIMED, impossible
 from perfci.judge.gates import gate_row
 from perfci.judge.limits import limit_row, unknown
 from perfci.judge.measured import facts, measured, noise
-from perfci.judge.presence import breakdown, fails_in_both, file_rows, presence, told
+from perfci.judge.presence import breakdown, declared_otherwise, fails_in_both, file_rows, presence
 from perfci.judge.rows import Context, order
 from perfci.judge.starved import starved
 from perfci.judge.trails import trails
+from perfci.judge.waiting import by_case, unanswered
 from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing, undecided, unlimited
-from perfci.model.plan import Gate, Judgement
+from perfci.model.limits import told
+from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.report import CLASSES, UNANSWERED, CaseEvidence, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 
@@ -31,12 +33,13 @@ def judge(
     strict: bool = False,
     judgements: list[Judgement] | None = None,
     gates: list[Gate] | None = None,
+    waiting: list[Waiting] | None = None,
 ) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `judgements` and `gates`
-    replace the planned ones; where judgements differ the report is marked exploratory, since the error rates were
-    planned for others. The same results give the same report, in whatever order cases and pairs stand
+    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `judgements`, `gates`
+    and `waiting` replace the planned ones; where judgements differ the report is marked exploratory, since the error
+    rates were planned for others. The same results give the same report, in whatever order cases and pairs stand
     in the document. Raises ValueError where the plan's looks do not fit together.
     """
     strict = strict or results.on_undecided == "fail"
@@ -55,12 +58,15 @@ def judge(
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    rows = _hold(sorted([*_rows(context, cases, results.fingerprint.extra), *of_files], key=order))
+    waiting = results.plan.waiting if waiting is None else waiting
+    of_cases = _rows(context, cases, results.fingerprint.extra, by_case(waiting))
+    rows = _hold(sorted([*of_cases, *of_files], key=order))
     worst = _worst(rows)
     ceilings = results.fingerprint.extra.get("ceilings") or {}
     evidence = _evidence(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
+    notes += told(waiting)
 
     broken = _broken(results, context, cases, rows, files_in_both)
     observe = results.gate == "observe"
@@ -154,12 +160,14 @@ def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
     return asked
 
 
-def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
+def _rows(
+    context: Context, cases: list[Case], extra: Mapping[str, Any], waiting: dict[str, list[Waiting]]
+) -> list[Row]:
     rows: list[Row] = []
     known = {case.key for case in cases}
     for case in cases:
         found, unbelievable = presence(context, case), impossible(context, case, extra)
-        rows += filter(None, (found or told(context, case), unbelievable))
+        rows += filter(None, (found or declared_otherwise(context, case), unbelievable))
         if state(case, "head").status != "ok":
             continue
         for judgement in context.asked.get(case.key, []):
@@ -171,6 +179,7 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
         for gate in context.gates.get(case.key, []):
             if gate.kind != "regression" or (context.compared and not found):
                 rows.append(gate_row(context, case, gate))
+        rows += unanswered(context, case, waiting.get(case.key, []))
     for key, judgements in context.asked.items():
         if key not in known:
             rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]

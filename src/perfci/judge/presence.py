@@ -74,7 +74,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     return None
 
 
-def told(context: Context, case: Case) -> Row | None:
+def declared_otherwise(context: Context, case: Case) -> Row | None:
     """The row of a case of which head declares something otherwise than base, and which is judged all the same; None
     where `presence` has a row, or all is alike."""
     base, head = state(case, "base"), state(case, "head")

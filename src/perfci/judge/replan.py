@@ -4,10 +4,13 @@ import re
 from typing import TypeVar
 
 from perfci.judge.judge import judge
-from perfci.model.limits import Subject, gates, judgements
+from perfci.model.base import UsageError
+from perfci.model.coverage import mistake
+from perfci.model.limits import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.metrics import CATALOGUE
-from perfci.model.plan import Gate, Judgement
+from perfci.model.plan import Declared, Gate, Judgement
 from perfci.model.policy import Policy
+from perfci.model.policy_text import FILE
 from perfci.model.report import Report
 from perfci.model.results import Case, Results
 
@@ -16,22 +19,29 @@ _WRITTEN = re.compile(r"limits\[\d+\]|default")
 """The source of a limit that stands in a policy; a kernel's own names its file."""
 
 
-def judge_by(policy: Policy, results: Results, *, strict: bool = False) -> Report:
+def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:
     """Judge `results` by the limits, metrics and mode of `policy`, and by what kernels declare themselves.
 
     A kernel's own limits stand as planned: the measuring side takes them from base wherever base declares the kernel.
-    The report is exploratory where the judgements are not the planned ones.
+    The report is exploratory where the judgements are not the planned ones. Raises UsageError where a limit of the
+    policy matches no case: `where` names the policy.
     """
+    declared = _declared(results)
+    if text := mistake(policy, declared, {}):
+        raise UsageError(f"{where}: {text}")
     subjects = [_subject(results, case) for case in results.cases if case.stopped != "skipped"]
     asked = _merged(judgements(policy, subjects), results.plan.judgements)
-    gating = _merged(gates(policy, subjects), results.plan.gates)
+    gating = _merged(gates(policy, subjects, declared.kernels), results.plan.gates)
+    own = [one for one in results.plan.waiting if not _WRITTEN.fullmatch(one.source)]
+    waits = [*waiting(policy, subjects, declared.kernels), *own]
     if results.mode == "run":
         asked = [one for one in asked if one.kind != "regression"]
         gating = [one for one in gating if one.kind != "regression"]
+        waits = [one for one in waits if not one.relative]
     results = results.model_copy(
         update={"gate": policy.mode, "on_undecided": policy.on_undecided, "custom_metrics": policy.metrics}
     )
-    return judge(results, strict=strict, judgements=asked, gates=gating)
+    return judge(results, strict=strict, judgements=asked, gates=gating, waiting=waits)
 
 
 def _merged(written: list[Asked], planned: list[Asked]) -> list[Asked]:
@@ -45,9 +55,18 @@ def _merged(written: list[Asked], planned: list[Asked]) -> list[Asked]:
     return [made[key] for key in sorted(made)]
 
 
+def _declared(results: Results) -> Declared:
+    """What base and head declare; of a document that does not tell, not whole: there may be more than was measured."""
+    if results.plan.declared is not None:
+        return results.plan.declared
+    kernels = [case.id for case in results.cases if case.origin == "kernel"]
+    return Declared(kernels=kernels, commands=[case.id for case in results.cases], whole=False)
+
+
 def _subject(results: Results, case: Case) -> Subject:
     name = results.fingerprint.devices.get(case.device, "")
-    return Subject(case.id, case.device, name, reports=_reports(results, case), command=case.origin != "kernel")
+    reports, unseen = _reports(results, case), UNSEEN if case.origin == "imported" else ""
+    return Subject(case.id, case.device, name, reports=reports, command=case.origin != "kernel", unseen=unseen)
 
 
 def _reports(results: Results, case: Case) -> frozenset[str] | None:

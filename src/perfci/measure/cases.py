@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, ArmWork, in_units, require_inside
-from perfci.model.base import ArmName, DeviceKind, MachineError, UsageError, matches
+from perfci.model.base import ArmName, DeviceKind, UsageError, matches
+from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
@@ -44,19 +45,24 @@ def load(arm: ArmWork, launch: Launch, suite: Sequence[str], timeout: float, for
 
 
 def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """What is asked for, else what the policy of the limits names, else the GPU where there is one, else the CPU.
-
-    Raises MachineError where a GPU is asked for on the command line and there is none: that a runner has lost its GPU
-    must not pass as skipped.
-    """
+    """What is asked for, else what the policy of the limits names, else the GPU where there is one, else the CPU."""
     asked = options.devices or limits.devices
-    if options.devices and "cuda" in options.devices and not gpu:
-        raise MachineError(
-            "--device cuda: there is no GPU that torch can use here: see torch.cuda.is_available(), or use --device cpu"
-        )
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
     return ["cuda"] if gpu else ["cpu"]
+
+
+def lost_gpu(options: Options, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
+    """Why a run must not begin: a GPU is demanded, by the command line or the policy of the limits, and there is none.
+
+    Empty where there is no reason. That a runner has lost its GPU must not pass as skipped. `policy`: its name.
+    """
+    asked = options.devices or limits.devices or []
+    if "cuda" not in asked or "cuda" in facts.devices:
+        return ""
+    where = "--device cuda" if options.devices else f"{policy}: devices: [{', '.join(asked)}]"
+    why = "see torch.cuda.is_available()" if facts.torch else f"{python} has no torch (--python names another)"
+    return f"{where}: there is no GPU that torch can use here: {why}, or measure on the CPU alone with --device cpu"
 
 
 def merge(

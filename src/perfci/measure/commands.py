@@ -39,6 +39,8 @@ class Runner:
     """Case key → the metrics that its first execution reported; filled by `discover`."""
     cases: dict[str, int] = field(default_factory=dict)
     """Command → how many cases its first execution reported in either arm, asked for or not; filled by `discover`."""
+    seen: dict[tuple[ArmName, str], dict[str, Reported]] = field(default_factory=dict)
+    """Arm and command → what its first execution reported; filled by `discover`."""
 
     def command(self, name: ArmName, command: str) -> Command | None:
         """The arm's own form of a command."""
@@ -99,39 +101,82 @@ class Runner:
         return self.cores if command.device == "cpu" else ()
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
-        """Run every command once in each arm: which cases there are, and whether they work."""
-        names = list(dict.fromkeys(c.name for arm in self.arms.values() for c in arm.policy.commands))
+        """Run every command once in each arm: which cases there are, and whether they work.
+
+        A command whose arms name different devices is a case on each of those that are measured, as a kernel is.
+        """
         cases: dict[str, Case] = {}
-        for name in names:
+        for name in self.names():
             if globs and not any(matches(glob, name) or glob.startswith(f"{name}/") for glob in globs):
                 continue
             note(f"running {name}")
-            found: dict[ArmName, dict[str, Reported] | Reason] = {}
-            device: DeviceKind = "cpu"
-            for arm in self.arms:
-                command = self.command(arm, name)
-                if command is None:
-                    found[arm] = Reason(kind="absent", text=f"{arm} does not declare it")
-                    continue
-                device = command.device
-                failure = self.arms[arm].failure
-                if failure:
-                    found[arm] = failure
-                elif device not in devices:
-                    found[arm] = Reason(kind="skipped", text=f"needs {device}")
-                else:
-                    try:
-                        with self.arms[arm].own():
-                            found[arm] = self.execute(arm, command)
-                    except Died as died:
-                        found[arm] = died.reason
-            made = self._cases(name, device, found)
-            self.cases[name] = len(made)
-            for case in made:
-                self._note_reported(case, found)
-                if not globs or any(matches(glob, case.id) for glob in globs):
-                    cases[case.key] = case
+            forms = {arm: self.command(arm, name) for arm in self.arms}
+            kinds = list(dict.fromkeys(form.device for form in forms.values() if form is not None))
+            self.cases[name] = 0
+            for device in [kind for kind in kinds if kind in devices] or kinds[:1]:
+                found = {arm: self._first(arm, name, form, device, devices) for arm, form in forms.items()}
+                made = self._cases(name, device, found)
+                self.cases[name] = max(self.cases[name], len(made))
+                for case in made:
+                    self._note_reported(case, found)
+                    if not globs or any(matches(glob, case.id) for glob in globs):
+                        cases[case.key] = case
         return list(cases.values())
+
+    def names(self) -> list[str]:
+        """The commands of both arms."""
+        return list(dict.fromkeys(command.name for arm in self.arms.values() for command in arm.policy.commands))
+
+    def _first(
+        self, arm: ArmName, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
+    ) -> dict[str, Reported] | Reason:
+        """What the first execution of an arm's command reports, or why it is none of this device."""
+        failure = self.arms[arm].failure
+        if form is None:
+            return Reason(kind="absent", text=f"{arm} does not declare it")
+        if form.device != device:
+            return Reason(kind="absent", text=f"{arm} declares it with device: {form.device}")
+        if failure:
+            return failure
+        if device not in devices:
+            return Reason(kind="skipped", text=f"needs {device}")
+        try:
+            with self.arms[arm].own():
+                reported = self.execute(arm, form)
+        except Died as died:
+            return died.reason
+        self.seen[arm, name] = reported
+        return reported
+
+    def unknown(self) -> set[str]:
+        """Commands that may report cases which nobody has seen: they did not run, or failed, in an arm."""
+        return {
+            command.name
+            for name, arm in self.arms.items()
+            for command in arm.policy.commands
+            if command.reads != "wall" and (name, command.name) not in self.seen
+        }
+
+    def idents(self, *names: ArmName) -> set[str]:
+        """Ids of all cases of commands, as far as they are known, in these arms or in all."""
+        found: set[str] = set()
+        for name in names or self.arms:
+            for command in self.arms[name].policy.commands:
+                found |= set(self.seen.get((name, command.name), {command.name}))
+        return found
+
+    def reports(self) -> dict[str, frozenset[str]]:
+        """Id of a case → the metrics that it reports in either arm; without the cases of which that is not known."""
+        unknown, found = self.unknown(), dict[str, frozenset[str]]()
+        for name, arm in self.arms.items():
+            for command in arm.policy.commands:
+                if command.name in unknown:
+                    continue
+                if command.reads == "wall":
+                    found[command.name] = found.get(command.name, frozenset()) | {"time"}
+                for ident, one in self.seen.get((name, command.name), {}).items():
+                    found[ident] = found.get(ident, frozenset()) | one.values.keys()
+        return {ident: metrics for ident, metrics in found.items() if metrics}
 
     def _note_reported(self, case: Case, found: Mapping[ArmName, dict[str, Reported] | Reason]) -> None:
         """Which metrics a case reports, as base says, or head where base does not have it."""
@@ -145,7 +190,7 @@ class Runner:
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """The commands as cases, without running them: those that report sub-cases count as one."""
         cases: list[Case] = []
-        for name in dict.fromkeys(c.name for arm in self.arms.values() for c in arm.policy.commands):
+        for name in self.names():
             command = self.command("head", name)
             if command is not None and (not globs or any(matches(glob, name) for glob in globs)):
                 found: dict[ArmName, dict[str, Reported] | Reason] = {"head": {name: Reported(name, {}, None, None)}}

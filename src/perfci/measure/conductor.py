@@ -16,6 +16,7 @@ from perfci.measure.cases import Found, merge, redeclared, require_some, subject
 from perfci.measure.checks import Probes, check_arm, unredrawn
 from perfci.measure.commands import Runner
 from perfci.measure.contracts import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
+from perfci.measure.covered import everything, require_covered
 from perfci.measure.effort import adapt
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
@@ -25,11 +26,11 @@ from perfci.measure.order import next_batch
 from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.prepare import ArmWork, Sources
 from perfci.measure.rounds import Bench, Outcome, run_round
-from perfci.model.base import ArmName, DeviceKind, PerfciError
+from perfci.model.base import ArmName, DeviceKind, PerfciError, PolicyError
 from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import gates, idle_limits, judgements
-from perfci.model.plan import Gate, Judgement, Looks, Plan
+from perfci.model.limits import Subject, gates, judgements, told, waiting
+from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.results import Case, Reason, Results
 from perfci.stats.answer import answer
@@ -45,11 +46,16 @@ MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
 """Of a fingerprint, what differs from one look at a machine to the next."""
 
 
-def make_plan(options: Options, place: Place, asked: list[Judgement], gating: list[Gate]) -> Plan:
+def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
+    asked, gating = judgements(place.limits, subjects), gates(place.limits, subjects, declared.kernels)
+    unanswered = waiting(place.limits, subjects, declared.kernels)
     if options.mode == "run":
         asked = [judgement for judgement in asked if judgement.kind != "regression"]
         gating = [gate for gate in gating if gate.kind != "regression"]
+        unanswered = [one for one in unanswered if not one.relative]
+    if options.profile:
+        asked, gating, unanswered = [], [], []
     looks = Looks()
     if options.quick:
         looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
@@ -61,10 +67,12 @@ def make_plan(options: Options, place: Place, asked: list[Judgement], gating: li
         schedules={name: SCHEDULES[name] for device in place.benches for name in CONTRACTS[device]},
         judgements=asked,
         gates=gating,
+        waiting=unanswered,
+        declared=declared,
         m=max(1, sum(judgement.gating for judgement in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
-        exact_pairs=options.exact_pairs,
+        exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
     )
 
 
@@ -76,6 +84,8 @@ class Listing(NamedTuple):
     facts: Fingerprint
     broken: list[str]
     """Suite files that do not import, with the reason."""
+    notes: list[str]
+    """What stands in the way of a measurement, and which limits could not be judged here."""
 
 
 class Measurement:
@@ -108,17 +118,21 @@ class Measurement:
     def listing(self) -> Listing:
         """The cases of head and the plan of a comparison with all their judgements. Measures nothing."""
         with ExitStack() as stack:
-            place = open_place(self.options, self.progress, stack)
+            place = open_place(self.options, self.progress, stack, listing=True)
             found = discover(place)
-            globs = self.options.cases
+            globs, known = self.options.cases, everything(place, found)
+            notes = require_covered(place, found, known)
             cases = merge(found, place.arms, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, place.arms, globs)
             seen = subjects(cases, found, place.facts.devices, {})
-            asked, gating = judgements(place.limits, seen), gates(place.limits, seen)
-            plan = make_plan(replace(self.options, mode="compare"), place, asked, gating)
+            options = replace(self.options, mode="compare")
+            plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
-            return Listing(cases, plan, place.facts, broken)
+            notes += [*filter(None, [place.lost]), *told(plan.waiting)]
+            if "cuda" in place.benches and plan.gates:
+                notes += find_tools(place, plan, options).unanswerable(plan)
+            return Listing(cases, plan, place.facts, broken, notes)
 
     def _measure(self, place: Place, stack: ExitStack) -> None:
         options, sources, limits, facts = self.options, place.sources, place.limits, place.facts
@@ -126,13 +140,12 @@ class Measurement:
         self.progress.stage("discovering cases")
         found = discover(place)
         cases = merge(found, arms, devices, options.cases)
+        self._covered(place, found)  # before commands run, which may take long
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
+        idle = self._covered(place, found)
         seen = subjects(cases, found, facts.devices, runner.reported)
-        plan = make_plan(options, place, judgements(limits, seen), gates(limits, seen))
-        if options.profile:
-            plan = plan.model_copy(update={"judgements": [], "gates": [], "m": 1, "exact_pairs": PROFILED_PAIRS})
-        idle = [] if options.cases or options.profile else idle_limits(limits, [case.id for case in cases], seen)
+        plan = make_plan(options, place, seen, everything(place, found))
         idle += [] if options.profile else redeclared(cases, found, limits)
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
@@ -157,7 +170,7 @@ class Measurement:
             notes=[*sources.notes, *idle, *self._notes(arms, options)],
         )
         tools = find_tools(place, plan, options) if "cuda" in benches or options.profile else None
-        for line in tools.unanswerable(plan) if tools is not None else []:
+        for line in [*told(plan.waiting), *(tools.unanswerable(plan) if tools is not None else [])]:
             self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):
             self.progress.stage("measuring what the machine can do")
@@ -183,6 +196,29 @@ class Measurement:
             self.lock.require()
         require_untouched(place)
         self.results.seconds = time.monotonic() - self.started
+
+    def _covered(self, place: Place, found: Mapping[ArmName, Found]) -> list[str]:
+        """Notes on limits that judge nothing. Raises UsageError where one must not.
+
+        What is wrong with base alone is worth results without a number: who publishes them knows by them that head
+        mends it.
+        """
+        known = everything(place, found)
+        try:
+            return require_covered(place, found, known)
+        except PolicyError:
+            self.results = Results(
+                run=uuid.uuid4().hex[:12],
+                mode=self.options.mode,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+                command=reproduction(self.options.command, place.sources.base.sha if place.sources.base else None),
+                repository=place.sources.root.name,
+                fingerprint=place.facts,
+                arms={name: arm.info for name, arm in place.arms.items()},
+                policy_from=place.sources.policy_from,
+                plan=Plan(seed=place.seed, arms=list(place.arms), declared=known),
+            )
+            raise
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
         notes = []
@@ -431,6 +467,6 @@ def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterr
     if results is None:
         return None
     text = "interrupted: continue with --resume" if isinstance(error, KeyboardInterrupt) else str(error)
-    results.error = Reason(kind="exit", text=text[:1000])
+    results.error = Reason(kind="policy" if isinstance(error, PolicyError) else "exit", text=text[:1000])
     results.seconds = time.monotonic() - measurement.started
     return results

@@ -10,10 +10,12 @@ import perfci
 from perfci.measure.commands import status_of
 from perfci.measure.readers import About, Format, Reported, recognise
 from perfci.model.base import ArmName, DeviceKind, UsageError
+from perfci.model.coverage import idle
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import Subject, gates, idle_limits, judgements
-from perfci.model.plan import Looks, Plan
+from perfci.model.limits import UNSEEN, Subject, gates, judgements, waiting
+from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
+from perfci.model.policy_text import FILE
 from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work
 from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
@@ -34,12 +36,16 @@ def import_files(
     *,
     device: DeviceKind | None = None,
     command: Sequence[str] = (),
+    where: str = FILE,
+    whole: bool = False,
 ) -> Results:
     """Read files of one tool, those of each arm in the order measured, and plan how `policy` judges them.
 
     Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
     limits hold for the centre of head's files. `device`: what was measured on; by default a GPU for NVBench's files,
-    else the CPU. Raises UsageError: a file that cannot be read, several tools, not as many files of each arm.
+    else the CPU. `where` names the policy; `whole`: whether it was named for these files, so that each of its limits
+    must find a case in them, and not that of a repository, of which at least one must. Raises UsageError: a file that
+    cannot be read, several tools, not as many files of each arm, a limit that judges nothing.
     """
     read = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
     numbers = {name: len(one) for name, one in read.items()}
@@ -60,6 +66,12 @@ def import_files(
     compared = "base" in files
     judged = [one for one in judgements(policy, seen) if compared or one.kind != "regression"]
     gated = [one for one in gates(policy, seen) if compared or one.kind != "regression"]
+    waits = [one for one in waiting(policy, seen) if compared or not one.relative]
+    declared = Declared(commands=[case.id for case in cases])
+    lost = list(idle(policy, declared, _reports(everything)))
+    wrong = [one for one in lost if one.wrong]
+    if wrong and (whole or {one.limit for one in wrong} == set(range(len(policy.limits)))):
+        raise UsageError(f"{where}: {wrong[0].text}")
     plan = Plan(
         seed=0,
         arms=list(files),
@@ -67,6 +79,8 @@ def import_files(
         devices=[kind],
         judgements=judged,
         gates=gated,
+        waiting=waits,
+        declared=declared,
         m=max(1, sum(one.gating for one in judged)),
         budget=policy.budget,
         max_pairs=n,
@@ -85,7 +99,7 @@ def import_files(
         custom_metrics=policy.metrics,
         plan=plan,
         cases=cases,
-        notes=[*_notes(tool, read, plan), *idle_limits(policy, [case.id for case in cases], seen)],
+        notes=[*_notes(tool, read, plan), *(f"{where}: {one.text}" for one in lost)],
     )
 
 
@@ -150,7 +164,18 @@ def _subject(case: Case, facts: Fingerprint) -> Subject:
     """The case as limits see it; it reports what it reported in base, else in head."""
     values = case.pairs[0].values if case.pairs else {}
     reports = frozenset(values.get("base") or values.get("head") or ()) or None
-    return Subject(case.id, case.device, facts.devices.get(case.device, ""), reports=reports, command=True)
+    name = facts.devices.get(case.device, "")
+    return Subject(case.id, case.device, name, reports=reports, command=True, unseen=UNSEEN)
+
+
+def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
+    """Id of a case → the metrics that some file has of it."""
+    found: dict[str, frozenset[str]] = {}
+    for file in files:
+        for ident, one in file.cases.items():
+            if one.values:
+                found[ident] = found.get(ident, frozenset()) | one.values.keys()
+    return found
 
 
 def _machine(about: About) -> str:

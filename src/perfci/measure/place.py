@@ -9,7 +9,7 @@ from pathlib import Path
 
 import perfci
 from perfci.measure import prepared
-from perfci.measure.cases import Found, choose_devices, load
+from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands import Runner
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
@@ -43,6 +43,8 @@ class Place:
     """One for each device that is measured on."""
     runner: Runner
     seed: int
+    lost: str = ""
+    """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,21 @@ def prepare_arms(options: Options, folder: Path, progress: Progress) -> list[Arm
         return list(built.arms.values())
 
 
-def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
-    """Snapshots, builds, parent and facts. What it opens is closed by `stack`. Raises PerfciError."""
+def open_place(options: Options, progress: Progress, stack: ExitStack, *, listing: bool = False) -> Place:
+    """Snapshots, builds, parent and facts. What it opens is closed by `stack`.
+
+    Raises PerfciError: MachineError too where a device that is demanded is not here, which `listing` is told instead
+    where it is the policy that demands it.
+    """
     built = _open_arms(options, progress, stack)
     sources, limits, seed, arms, parent = built.sources, built.limits, built.seed, built.arms, built.parent
     logs, scratch = options.out / "logs", parent.scratch
     progress.stage("starting the workers")
     parent.preload()
     facts = _facts(arms["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
+    lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, arms["head"].python)
+    if lost and not (listing and options.devices is None):
+        raise MachineError(lost)
     devices = choose_devices(options, limits, "cuda" in facts.devices)
     cores = _cores(limits.threads)
     forbidden = [str(sources.root), *(str(arm.folder) for arm in arms.values())]
@@ -147,7 +156,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack) -> Place:
         for device in devices
     }
     runner = Runner(parent, arms, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, arms, parent, facts, benches, runner, seed)
+    return Place(sources, limits, arms, parent, facts, benches, runner, seed, lost)
 
 
 def _cores(threads: int) -> list[int]:

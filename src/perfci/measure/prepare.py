@@ -100,6 +100,10 @@ class Sources:
     texts: Mapping[ArmName, str]
     """The policies as they are written."""
 
+    def policy_name(self, name: ArmName) -> str:
+        """An arm's policy, as it is named in errors."""
+        return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
+
 
 def find_sources(options: Options) -> Sources:
     """Resolve repository, base, head and both policies. Raises UsageError."""

@@ -36,6 +36,10 @@ class UsageError(PerfciError):
     exit_code = 2
 
 
+class PolicyError(UsageError):
+    """A mistake in base's policy or in a limit that base declares, which head has mended."""
+
+
 class MachineError(PerfciError):
     """The measurement or the machine failed: exit code 3."""
 

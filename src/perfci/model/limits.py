@@ -1,6 +1,6 @@
 """From a policy and the cases to the judgements of a plan."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
-from perfci.model.plan import Gate, Judgement
+from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
@@ -19,6 +19,9 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
 TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
 """Seconds, of one sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
 of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen short kernels' limits."""
+
+UNSEEN = "another tool's files hold nothing that profilers see"
+"""Of an imported case."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,9 @@ class Subject:
     reports: frozenset[str] | None = None
     """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
     command: bool = False
-    """Whether it is a process of its own: a profiler looks at it only where a limit names it."""
+    """Whether it is a process of its own: a profiler looks at it only where a limit is meant for it."""
+    unseen: str = ""
+    """Why no profiler looks at it, but for a limit that names it; empty where one can."""
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, str]]:
@@ -58,12 +63,42 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
     return limits
 
 
-def applies(limit: Limit, subject: Subject) -> bool:
-    """Whether `limit` speaks of this case on this device."""
-    return any(matches(pattern, subject.id) for pattern in limit.cases) and any(
+def names(limit: Limit, subject: Subject) -> bool:
+    """Whether `limit` speaks of this case, on whatever device."""
+    return any(matches(pattern, subject.id) for pattern in limit.cases)
+
+
+def elsewhere(limit: Limit, subject: Subject) -> str:
+    """Which devices `limit` is for, where this is none of them; empty where it is one."""
+    if any(
         pattern == "*" or matches(pattern, subject.device) or matches(pattern, subject.device_name)
         for pattern in limit.devices
-    )
+    ):
+        return ""
+    return f"it is for {', '.join(limit.devices)}, and this is {subject.device_name or subject.device}"
+
+
+def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
+    """Why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of kernels.
+
+    A profiler looks at a command as a whole, which takes long and tells little of several cases: it does so where a
+    limit names the command, or where a glob can be meant for nothing else.
+    """
+    if subject.device != "cuda":
+        return "profilers see nothing of it on the CPU"
+    if not subject.command or subject.id in limit.cases:
+        return ""
+    if subject.unseen:
+        return subject.unseen
+    own = [pattern for pattern in limit.cases if matches(pattern, subject.id)]
+    if any(not any(matches(pattern, ident) for ident in kernels) for pattern in own):
+        return ""
+    return f"{own[0]!r} takes kernels too, and profilers look at a command only for a limit of its own"
+
+
+def applies(limit: Limit, subject: Subject) -> bool:
+    """Whether `limit` speaks of this case on this device."""
+    return names(limit, subject) and not elsewhere(limit, subject)
 
 
 def asked_of(limit: Limit, metric: Metric, subject: Subject) -> bool:
@@ -118,18 +153,18 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
     return [made[key] for key in sorted(made)]
 
 
-def gates(policy: Policy, subjects: Iterable[Subject]) -> list[Gate]:
+def gates(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Gate]:
     """One gate per case on a GPU, observed metric and kind of bound; of several limits the last counts.
 
-    Sorted as judgements are. Raises UsageError for a kernel's own limit that is wrong.
+    `kernels`: ids of all cases of kernels, asked for or not. Sorted as judgements are. Raises UsageError for a
+    kernel's own limit that is wrong.
     """
     written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
     made: dict[tuple[str, str, str, str], Gate] = {}
     for subject in subjects:
         for limit, source in [*written, *declared(subject, policy.metrics)]:
             metric = resolve(limit.metric, policy.metrics)
-            named = not subject.command or subject.id in limit.cases
-            if subject.device != "cuda" or not named or not applies(limit, subject):
+            if not applies(limit, subject) or unseen(limit, subject, kernels):
                 continue
             common: dict[str, Any] = {
                 "case": subject.id,
@@ -165,22 +200,49 @@ def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
     return max(judgement.floor, judgement.tick / max(1, int(executions)))
 
 
-def idle_limits(policy: Policy, ids: Iterable[str], subjects: Iterable[Subject]) -> list[str]:
-    """Limits of the policy that judge nothing, and why: `limits[2] (cases softmax/*) matches no case`.
+def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Waiting]:
+    """The limits that name a case and cannot be judged of it here, sorted by case, device, limit and metric.
 
-    `ids`: of all cases. `subjects`: those that are measured here. A limit for another device is not idle: it waits for
-    that machine.
+    `kernels`: as of gates(). perfci's own default limits hold on every device. What a command does not report, a glob
+    does not ask it for. Raises UsageError for a kernel's own limit that is wrong.
     """
-    known, here = set(ids), list(subjects)
+    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
     found = []
-    for i, limit in enumerate(policy.limits):
-        metric = resolve(limit.metric, policy.metrics)
-        applied = [subject for subject in here if applies(limit, subject)]
-        if metric.tier in OBSERVED:
-            applied = []  # what a profiler sees is no case's to report; on the CPU the limit waits for a GPU
-        where = f"limits[{i}] (cases {', '.join(limit.cases)})"
-        if not any(matches(pattern, ident) for pattern in limit.cases for ident in known):
-            found.append(f"{where} matches no case")
-        elif applied and not any(asked_of(limit, metric, subject) for subject in applied):
-            found.append(f"{where}: no case that it matches reports {metric.name}")
-    return found
+    for subject in subjects:
+        for limit, source in [*written, *declared(subject, policy.metrics)]:
+            if not names(limit, subject):
+                continue
+            metric = resolve(limit.metric, policy.metrics)
+            observed, absolute = metric.tier in OBSERVED, limit.min is not None or limit.max is not None
+            asked = [(metric.name, observed, not absolute)] if absolute or limit.regression is not None else []
+            if limit.expect_kernels is not None:
+                asked.append(("kernels", True, False))
+            for name, profiled, relative in asked:
+                if not profiled and not asked_of(limit, metric, subject):
+                    continue
+                why = elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else "")
+                if why:
+                    found.append(
+                        Waiting(
+                            case=subject.id,
+                            device=subject.device,
+                            metric=name,
+                            relative=relative,
+                            why=why,
+                            severity=limit.severity,
+                            source=source,
+                        )
+                    )
+    return sorted(found, key=lambda one: (one.case, one.device, one.source, one.metric))
+
+
+def told(found: Iterable[Waiting]) -> list[str]:
+    """Each limit that waits, and why, in one line: with the cases that it would be of."""
+    of: dict[tuple[str, str, str], list[str]] = {}
+    for one in found:
+        of.setdefault((one.source, one.metric, one.why), []).append(one.case)
+    return [
+        f"{source}: {metric} of {cases[0]}{f' and {len(cases) - 1} more' if len(cases) > 1 else ''} is not judged "
+        f"here: {why}"
+        for (source, metric, why), cases in sorted(of.items())
+    ]

@@ -106,6 +106,34 @@ class Gate(Document):
     """Where the limit stands."""
 
 
+class Waiting(Document):
+    """A limit that names a case and cannot be judged of it here: it waits for another device, or for a tool."""
+
+    case: str
+    device: DeviceKind
+    metric: str
+    """`kernels` for `expect_kernels`."""
+    relative: bool = False
+    """Whether it holds against base alone."""
+    why: str
+    severity: Severity = "fail"
+    source: str = ""
+    """Where the limit stands."""
+
+
+class Declared(Document):
+    """What base and head declare, whatever was asked for and whatever this machine has."""
+
+    kernels: list[str] = Field(default_factory=list)
+    """Ids of the cases of kernels."""
+    commands: list[str] = Field(default_factory=list)
+    """Ids of the cases of commands, as far as they are known."""
+    unknown: list[str] = Field(default_factory=list)
+    """Commands that did not run in every arm, and may report further cases."""
+    whole: bool = True
+    """Whether no suite file and no build failed, so that every kernel is known."""
+
+
 class Plan(Document):
     """What is measured, in which order, and how it will be decided."""
 
@@ -120,6 +148,10 @@ class Plan(Document):
     judgements: list[Judgement] = Field(default_factory=list)
     gates: list[Gate] = Field(default_factory=list)
     """What profilers must be asked, and what must hold of it."""
+    waiting: list[Waiting] = Field(default_factory=list)
+    """Limits that cannot be judged here."""
+    declared: Declared | None = None
+    """None in documents that do not tell."""
     m: int = Field(1, ge=1)
     """Number of gating judgements: each gets α/m."""
     budget: Positive = 900.0
