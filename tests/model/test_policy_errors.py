@@ -27,7 +27,7 @@ BAD = {
     "limit without bound": (LIMIT + "{cases: '*'}", "limits[0]: a limit needs one of: regression, min, max"),
     "unknown metric": (LIMIT + "{metric: tmie, regression: 2%}", "limits[0].metric: 'tmie' is no metric: did you mean 'time'?"),
     "time without unit": (LIMIT + "{max: 5}", "limits[0].max: 5 has no unit: write it with its unit, like '5ms'"),
-    "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "limits[0].min: 0.85 has no unit: write 85% (0.85% if that is meant)"),
+    "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "perfci.yaml:4: limits[0].min: 0.85 has no unit: write 85% (0.85% if that is meant)"),
     "a share as text": (LIMIT + "{metric: occupancy, min: '0.5'}", "limits[0].min: 0.5 has no unit: write 50%"),
     "percent without unit": (LIMIT + "{metric: sm_throughput, min: 85}", "limits[0].min: 85 has no unit: write 85%"),
     "rate without unit": (LIMIT + "{metric: dram_bandwidth, min: 2000}", "limits[0].min: 2000 has no unit: write it with its unit, like '2TB/s'"),

@@ -54,7 +54,8 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
         prepare(options, options.prepare, Console(stderr=True))
         raise typer.Exit(0)
     outcome = measure(options, Console(stderr=True))
-    tell(outcome.report, options.out, asked["json"])
+    if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
+        tell(outcome.report, options.out, asked["json"])
     if outcome.problem is not None:
         typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)

@@ -22,9 +22,11 @@ from perfci.github.event import Context
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
+from perfci.model.coverage import mistake
+from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
-from perfci.model.publication import Origin, Publication, Shard
+from perfci.model.publication import ACCEPT_LABEL, Acceptance, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.render import comment
@@ -79,7 +81,7 @@ class Outcome:
     waiting: str = ""
     """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
     problem: UsageError | None = None
-    """What is wrong with base's policy: nothing is judged then."""
+    """What is wrong with base's policy: nothing is judged then, unless somebody accepted the change that mends it."""
 
     @property
     def exit_code(self) -> int:
@@ -87,6 +89,15 @@ class Outcome:
         if self.waiting:
             return 0
         return self.publication.exit_code if self.problem is None else self.problem.exit_code
+
+
+@dataclass(frozen=True)
+class _Faulty:
+    """Base's policy, or a limit that base declares, when nothing can be judged by it."""
+
+    problem: UsageError
+    declared: Declared = field(default_factory=lambda: Declared(whole=False))
+    """What base and head declare, as far as the measurements tell."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +126,18 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
         source = _locate(context, action, wanted, api)
         outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin))
         publication = outcome.publication
+        faulty: _Faulty | None
         try:
             policy = _policy(source, wanted.policy, api)
         except UsageError as error:  # a required check that never comes would not say why
-            outcome.problem = error
+            faulty = _Faulty(error)
             publication.missing.append(str(error))
         else:
-            _read(source, policy, publication, wanted, api)
+            faulty = _read(source, policy, publication, wanted, api)
     except Forbidden as error:
         remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
         raise ApiError(f"{error}: {remedy}", error.status) from None
+    outcome.problem = faulty.problem if faulty is not None else None
     if source.idle and not (publication.unmeasured or publication.nothing) and outcome.problem is None:
         # An answer now would outrank that of the run that measures, which may have begun before this one.
         outcome.waiting = (
@@ -133,10 +146,14 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
         return outcome
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
     pull = source.pull
-    if pull is not None and failed and pull.head.sha == source.origin.head_sha:
+    if pull is not None and (failed or faulty) and pull.head.sha == source.origin.head_sha:
         told = _tried(outcome, "pull-requests: read", lambda: acceptance(pull, api))
-        publication.acceptance, why = told or (None, "")
+        accepted, why = told or (None, "")
         outcome.notes += [why] if why else []
+        if faulty is None:
+            publication.acceptance = accepted
+        else:
+            _mending(outcome, accepted, source, wanted.policy, faulty, api)
     # A check run of an earlier attempt holds its verdict.
     earlier = _tried(outcome, "checks: write", lambda: check.earlier(wanted.suite, source.origin, api))
     publication.attempts = earlier or []
@@ -152,6 +169,21 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
             lambda: sticky.post(pull, marker, lambda limit: _with_notes(publication, notes, limit), create, api),
         )
     return outcome
+
+
+def _mending(
+    outcome: Outcome, accepted: Acceptance | None, source: _Source, path: str, faulty: _Faulty, api: Api
+) -> None:
+    """Where head mends base's policy, by which nothing can be judged until then, somebody may accept just that."""
+    unsound = _tried(outcome, "contents: read", lambda: _unsound(source, path, faulty, api))
+    publication = outcome.publication
+    if unsound:
+        _note(outcome, f"head does not mend base's policy: {unsound}")
+    elif unsound is not None and accepted is not None:
+        publication.acceptance, publication.unmeasured = accepted, f"base's policy is mended here: {faulty.problem}"
+        publication.shards, publication.missing, outcome.problem = [], [], None
+    elif unsound is not None:
+        _note(outcome, f"this change mends base's policy: the label {ACCEPT_LABEL} accepts it")
 
 
 def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None:
@@ -325,12 +357,36 @@ def _content(path: str, sha: str, api: Api) -> bytes:
     return found.decoded_content
 
 
-def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api) -> None:
-    """Every job's measurements, judged, or why they are missing."""
+def _unsound(source: _Source, path: str, faulty: _Faulty, api: Api) -> str:
+    """What is wrong with head's policy too; empty where it mends base's. Raises ApiError."""
+    sha = source.origin.head_sha
+    where = f"{sha[:10]}:{path}"
+    try:
+        policy = parse_policy(api.call(where, lambda: _content(path, sha, api)).decode(), where)
+    except UsageError as error:
+        return str(error)
+    except UnicodeDecodeError:
+        return f"{where}: is not UTF-8 text"
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return f"{where} does not exist"
+    text = mistake(policy, faulty.declared, {})
+    return f"{where}: {text}" if text else ""
+
+
+def _read(
+    source: _Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api
+) -> _Faulty | None:
+    """Every job's measurements, judged, or why they are missing. Returns what is wrong with base's policy."""
+    faulty: _Faulty | None = None
     for name, remote in source.artifacts:
         shown = name if len(source.artifacts) > 1 else ""
         try:
             results = artifact.fetch(remote, source.origin, api)
+            declared = results.plan.declared or Declared(whole=False)
+            if results.error is not None and results.error.kind == "policy":
+                faulty = _Faulty(UsageError(results.error.text), declared)
             shard = Shard(
                 name=shown,
                 report=_judged(results, *policy, wanted.strict),
@@ -338,6 +394,10 @@ def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication,
             )
             _render_all(into.model_copy(update={"shards": [shard]}))
             into.shards.append(shard)
+        except UsageError as error:
+            faulty = faulty or _Faulty(error, declared)
+            remedy = "mend it there, or, where it has moved on, bring this branch up to date"
+            into.missing.append(f"{error} (base's limits judge: {remedy})")
         except (artifact.Unfit, ApiError) as error:
             into.missing.append(f"artifact {_named(remote.name)} {error}")
         except _UNJUDGED as error:
@@ -355,6 +415,7 @@ def _read(source: _Source, policy: tuple[Policy | None, str], into: Publication,
         into.missing.append(str(error))
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {_named(wanted.suite)}")
+    return faulty
 
 
 def _render_all(publication: Publication) -> None:
@@ -447,7 +508,7 @@ def _judged(results: Results, policy: Policy | None, where: str, strict: bool) -
         report = judge(results, strict=strict)
         report.notes.append(f"{where} does not exist yet: judged by the limits that the measured commit brings")
         return report
-    report = judge_by(policy, results, strict=strict)
+    report = judge_by(policy, results, strict=strict, where=where)
     report.policy_from = "base"
     if report.exploratory:
         report.notes.append(f"The limits are those of {where} as it is now.")

@@ -71,8 +71,8 @@ def judge(
     broken = _broken(results, context, cases, rows, files_in_both)
     observe = results.gate == "observe"
     would_fail = any(row.effect == "fail" for row in rows)
-    unanswered = any(row.effect == "undecided" for row in rows)
-    unasked = not unanswered and not any(row.class_ in ANSWERED for row in rows)
+    silent = any(row.effect == "undecided" for row in rows)
+    unasked = not silent and not any(row.class_ in ANSWERED for row in rows)
     count = sum(bool(case.pairs) for case in cases)
     verdict: Verdict
     if broken:
@@ -86,7 +86,7 @@ def judge(
             sentence += NEEDS_A_LOOK
     elif found := starved(results, context):
         verdict, (sentence, todo) = "error", found
-    elif unanswered or unasked:
+    elif silent or unasked:
         # Without a base there may be nothing to ask: that is not the change's fault.
         verdict = "fail" if unasked and context.compared and strict and not observe else "undecided"
         sentence = undecided(worst, count, context.compared)

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from perfci.judge.rows import Context, about
 from perfci.model.plan import Waiting
-from perfci.model.policy import Severity
-from perfci.model.report import Row
+from perfci.model.report import Effect, Row
 from perfci.model.results import Case
 
 
@@ -22,12 +21,12 @@ def unanswered(context: Context, case: Case, own: list[Waiting]) -> list[Row]:
     if not own or context.asked.get(case.key) or context.gates.get(case.key):
         return []
     first = next((one for one in own if one.severity == "fail"), own[0])
-    severity: Severity = first.severity
     more = f"; nor {len(own) - 1} more" if len(own) > 1 else ""
     reason = (
         f"no limit on it can be judged here: {first.source} on {first.metric}: {first.why}{more}: measure where it can "
         "be, or give the case a limit that holds here"
     )
-    fields = {"class": "invalid", "effect": context.effect("invalid", severity), "reason": reason}
+    effect: Effect = context.undecided if first.severity == "fail" else "undecided"
+    fields = {"class": "invalid", "effect": effect, "reason": reason}
     unit = context.unit(first.metric)
     return [Row(**about(case), **fields, metric=first.metric, unit=unit, kind="presence", limit_source=first.source)]

@@ -52,9 +52,7 @@ def require_covered(place: Place, found: Mapping[ArmName, Found], known: Declare
             }
         )
         if text := mistake(place.sources.policies["head"], merged, place.runner.reports()):
-            notes.append(
-                f"{FILE}: {text.split(': did you mean')[0]} once this is merged: remove the limit with the case"
-            )
+            notes.append(f"{FILE}: once this is merged, {text}")
     return notes
 
 

@@ -1,5 +1,6 @@
 """From the text of `perfci.yaml` to a Policy; every mistake is one line with file, line, field and remedy."""
 
+import re
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from perfci.model.base import UsageError
 from perfci.model.policy import Command, Limit, Policy
 
 FILE = "perfci.yaml"
+_LIMIT = re.compile(r"limits\[([0-9]+)\](?:\.([a-z_]+))?")
 _MODELS: dict[str, type[BaseModel]] = {"limits": Limit, "commands": Command}
 _WANTED = {
     "list_type": "write a list, such as [a, b]",
@@ -76,6 +78,8 @@ def _first(error: ValidationError, node: yaml.Node, name: str) -> str:
     detail = details[0]
     where, line = _locate(tuple(detail["loc"]), node)
     message = _message(cast(dict[str, Any], detail), where)
+    if not where and (place := _LIMIT.match(message)):  # what only the whole policy tells, such as a metric's unit
+        line = _locate(("limits", int(place[1]), *filter(None, [place[2]])), node)[1]
     lead = f"{where}: " if where and not message.startswith(where) else ""
     more = {_locate(tuple(d["loc"]), node)[0] for d in details} - {where}
     return f"{name}:{line}: {lead}{message}" + (f" (and {len(more)} more)" if more else "")

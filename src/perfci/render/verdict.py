@@ -30,7 +30,8 @@ class Verdict:
     @property
     def accepted(self) -> bool:
         """Whether somebody accepted a failure that there is."""
-        return self.publication.acceptance is not None and any(v.report.exit_code == 1 for v in self.views)
+        failed = any(v.report.exit_code == 1 for v in self.views)
+        return self.publication.acceptance is not None and (failed or bool(self.publication.unmeasured))
 
     @property
     def acceptable(self) -> bool:
@@ -78,7 +79,8 @@ class Verdict:
         if not self.views and not self.missing:
             if self.publication.nothing:
                 return f"Nothing to compare: {self.publication.nothing}"
-            return f"Passed without measuring: {self.publication.unmeasured}"
+            passed = "Nothing was measured" if self.accepted else "Passed without measuring"
+            return f"{passed}: {self.publication.unmeasured}"
         return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
 
     def _several(self) -> str:

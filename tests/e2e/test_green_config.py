@@ -1,0 +1,269 @@
+"""Configuration fails closed: a limit that nothing can answer, and a device that is not there, never pass."""
+
+import json
+import shutil
+import sys
+from textwrap import dedent
+
+import pytest
+
+from .conftest import PLAIN_PYTHON, Repo, Run, adding
+
+QUICK = ("--quick", "--budget", "20s")
+NO_GPU = pytest.mark.skipif(bool(shutil.which("nvidia-smi")), reason="needs a machine without a GPU")
+TIME = "limits:\n  - {cases: '*', metric: time, regression: 50%}\n"
+
+
+def last(run: Run) -> str:
+    return run.err.strip().splitlines()[-1]
+
+
+def project(repo: Repo, policy: str) -> str:
+    repo.policy(policy)
+    repo.write("kernels/adding.py", adding(n=2000))
+    return repo.commit()
+
+
+def changed(repo: Repo, policy: str) -> None:
+    repo.policy(policy)
+    repo.commit("other limits")
+
+
+@pytest.mark.parametrize(
+    "args", [("list",), ("run", *QUICK), ("compare", "--base", "HEAD", *QUICK), ("run", "adding", *QUICK)]
+)
+def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
+    """Whichever cases were asked for: nothing is measured, and the nearest name is told."""
+    project(repo, "limits:\n  - {cases: adding, regression: 50%}\n  - {cases: ['adding', 'ading*'], regression: 9%}\n")
+    run = repo.perfci(*args)
+    assert run.code == 2
+    assert "perfci.yaml: limits[1].cases: 'ading*' matches no case: did you mean 'adding'?" in last(run)
+    assert "PASS" not in run.out and "measuring" not in run.err
+    assert not (repo.root / "perfci-out/report.json").exists()
+
+
+def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
+    line = '{"case": "batch=8", "metric": "time", "value": 0.01, "unit": "s"}'
+    command = f"commands:\n  - {{name: serve, run: 'echo ''{line}'' > $PERFCI_METRICS', reads: perfci}}\n"
+    project(repo, command + "limits:\n  - {cases: 'serve/btch=8', regression: 50%}\n")
+    assert repo.perfci("list").code == 0  # it has not run: who knows what it reports
+    run = repo.perfci("compare", "--base", "HEAD", *QUICK)
+    assert run.code == 2
+    assert "limits[0].cases: 'serve/btch=8' matches no case: did you mean 'serve/batch=8'?" in last(run)
+
+
+def test_a_limit_on_what_no_case_reports(repo: Repo) -> None:
+    """A custom metric of kernels, and the time of a command that reports none."""
+    metrics = "metrics: {p99: {unit: s}, size: {unit: B}}\n"
+    project(repo, metrics + "limits:\n  - {cases: 'add*', metric: p99, max: 20ms}\n")
+    for verb in (("list",), ("run", *QUICK)):
+        run = repo.perfci(*verb)
+        assert (run.code, last(run).count("no case that add* matches reports p99: they report time")) == (2, 1)
+    line = '{"metric": "size", "value": 12, "unit": "B"}'
+    command = f"commands:\n  - {{name: pack, run: 'echo ''{line}'' > $PERFCI_METRICS', reads: perfci}}\n"
+    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms}\n")
+    run = repo.perfci("run", *QUICK)
+    assert run.code == 2
+    assert "limits[0]: no case that pack matches reports time: they report size" in last(run)
+    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms, on_missing: warn}\n")
+    run = repo.perfci("run", "pack", *QUICK)
+    assert run.code == 0, run.err
+    assert run.report["rows"][0]["reason"].startswith("not measured: head has no time")
+
+
+def test_a_limit_for_a_device_that_is_not_here_is_no_typo(repo: Repo) -> None:
+    repo.policy("limits:\n  - {cases: adding, regression: 50%}\n  - {cases: big, regression: 2%}\n")
+    other = adding(n=2000).replace('devices=["cpu"]', 'devices=["cuda"]').replace("def adding", "def big")
+    repo.write("kernels/adding.py", adding(n=2000))
+    repo.write("kernels/big.py", other)
+    repo.commit()
+    run = repo.perfci("list")
+    assert run.code == 0, run.err
+    assert "big\tcuda\tskipped: needs cuda" in run.out
+
+
+@pytest.mark.alone
+def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
+    """And is told to be idle once merged. A limit that head adds for a new case is fine."""
+    project(repo, "limits:\n  - {cases: adding, regression: 50%}\n")
+    repo.git("mv", "kernels/adding.py", "kernels/summing.py")
+    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    changed(repo, "limits:\n  - {cases: [adding, summing], regression: 50%}\n")
+    run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
+    assert run.code == 1
+    assert run.classes() == {"adding": "missing", "summing": "added"}
+    assert (
+        "perfci.yaml: once this is merged, limits[0].cases: 'adding' matches no case: there are summing: mend or remove it"
+        in run.report["notes"]
+    )
+
+
+def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
+    good, bad = TIME, "limits:\n  - {cases: 'ading', regression: 50%}\n"
+    project(repo, good)
+    changed(repo, bad)
+    run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
+    assert run.code == 2
+    assert last(run).startswith("perfci.yaml: limits[0].cases: 'ading' matches no case: did you mean 'adding'?")
+    # Base has it, and head too: the change did not bring it.
+    wrong = repo.commit("nothing")
+    run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
+    base = repo.git("rev-parse", "HEAD^")[:10]
+    assert run.code == 2 and wrong
+    assert last(run).startswith(f"perfci: {base}:perfci.yaml: limits[0].cases: 'ading' matches no case")
+    assert "perfci.yaml of head has it too: mend it there" in last(run)
+    assert not (repo.root / "perfci-out/results.json").exists()
+    # Head mends it: nothing is measured, and what is published knows why.
+    changed(repo, good)
+    run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
+    assert run.code == 2 and run.out == ""
+    assert "this change mends it: the label perf-regression-accepted accepts it" in last(run)
+    assert run.results["error"]["kind"] == "policy"
+    assert run.results["plan"]["declared"]["kernels"] == ["adding"]
+    again = repo.perfci("report")
+    assert again.code == 3 and "PASS" not in again.out and "'ading' matches no case" in again.out
+
+
+@pytest.mark.parametrize(
+    ("limit", "fix"),
+    [
+        ("metric: sm_throughput, min: 0.85", "limits[0].min: 0.85 has no unit: write 85%"),
+        ("metric: dram_bandwidth, min: 2000", "limits[0].min: 2000 has no unit: write it with its unit, like '2TB/s'"),
+    ],
+)
+def test_a_bound_without_a_unit(repo: Repo, limit: str, fix: str) -> None:
+    project(repo, f"limits:\n  - {{cases: '*', {limit}}}\n")
+    for args in (("list",), ("run", *QUICK), ("compare", "--base", "HEAD", *QUICK)):
+        run = repo.perfci(*args)
+        assert run.code == 2
+        assert run.err.startswith("perfci.yaml:6: ") and fix in run.err
+        assert run.err.count("\n") == 1
+
+
+def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Repo) -> None:
+    project(repo, TIME)
+    own = adding(n=2000).replace('["cpu"]', '["cuda"], limits=[{"metric": "sm_throughput", "min": 0.85}]')
+    repo.write("kernels/other.py", own.replace("def adding", "def other"))
+    run = repo.perfci("run", "adding", *QUICK)
+    assert run.code == 2
+    assert last(run).startswith("perfci: kernels/other.py:")
+    assert "limits[0].min: 0.85 has no unit: write 85%" in last(run)
+
+
+@NO_GPU
+@pytest.mark.parametrize("devices", ["cuda", "cuda, cpu"])
+def test_a_policy_that_demands_a_gpu_where_there_is_none(repo: Repo, devices: str) -> None:
+    repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [{devices}]\n")
+    repo.write("kernels/adding.py", adding(n=2000))
+    base = repo.commit()
+    for args in (("run", *QUICK), ("compare", "--base", "HEAD", *QUICK)):
+        run = repo.perfci(*args)
+        where = f"{base[:10]}:perfci.yaml" if args[0] == "compare" else "perfci.yaml"
+        assert run.code == 3
+        assert last(run).startswith(
+            f"{'perfci: ' if args[0] == 'compare' else ''}{where}: devices: [{devices}]: there is no GPU that torch can use here: {PLAIN_PYTHON} has no torch"
+        )
+        assert "measure on the CPU alone with --device cpu" in last(run)
+        assert run.out == ""
+    listed = repo.perfci("list")
+    assert listed.code == 0
+    assert "adding\tcpu\t" in listed.out and "there is no GPU that torch can use here" in listed.err
+    assert repo.perfci("run", "--device", "cpu", *QUICK).code == 0
+
+
+COUNTERS = "limits:\n  - {cases: '*', metric: dram_throughput, min: 80%}\n"
+
+
+@NO_GPU
+def test_counters_of_a_case_on_the_cpu(repo: Repo) -> None:
+    """Told by name; and where it is the case's only limit, the case is not answered."""
+    project(repo, COUNTERS)
+    told = "limits[0]: dram_throughput of adding is not judged here: profilers see nothing of it on the CPU"
+    listed = repo.perfci("list")
+    assert listed.code == 0
+    assert told in listed.err and "adding\tcpu\tno limit that can be judged here" in listed.out
+    assert told in json.loads(repo.perfci("list", "--json").out)["notes"]
+    run = repo.perfci("run", *QUICK)
+    (row,) = run.report["rows"]
+    assert row["class"] == "invalid"
+    assert row["reason"].startswith(
+        "no limit on it can be judged here: limits[0] on dram_throughput: profilers see nothing of it on the CPU"
+    )
+    assert told in run.report["notes"]
+    assert "PASS" not in run.out
+    assert (run.report["verdict"], run.code) == ("undecided", 0)
+    # From the file alone it is the same.
+    again = repo.perfci("report", "--json")
+    assert json.loads(again.out)["rows"] == run.report["rows"] and again.code == run.code
+    tried = repo.perfci("report", "--policy", "perfci.yaml", "--json")
+    assert [row["class"] for row in json.loads(tried.out)["rows"]] == ["invalid"]
+    assert told in json.loads(tried.out)["notes"]
+
+
+@NO_GPU
+def test_counters_beside_a_limit_that_is_judged_are_told(repo: Repo) -> None:
+    project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s}\n")
+    run = repo.perfci("run", *QUICK)
+    assert run.code == 0
+    assert run.classes() == {"adding": "unchanged"}
+    assert "limits[0]: dram_throughput of adding is not judged here" in "".join(run.report["notes"])
+
+
+@NO_GPU
+def test_a_limit_for_another_machine(repo: Repo) -> None:
+    project(repo, "limits:\n  - {cases: 'adding', metric: time, max: 10s, devices: ['*H100*']}\n")
+    run = repo.perfci("compare", "--base", "HEAD", *QUICK)
+    (row,) = run.report["rows"]
+    assert (row["class"], row["limit_source"]) == ("invalid", "limits[0]")
+    assert "limits[0] on time: it is for *H100*, and this is " in row["reason"]
+    assert repo.perfci("compare", "--base", "HEAD", "--strict", *QUICK).code == 1
+
+
+def test_another_policy_with_a_typo_is_refused_too(repo: Repo) -> None:
+    project(repo, TIME)
+    assert repo.perfci("run", *QUICK).code == 0
+    repo.write("other.yaml", "version: 1\nlimits:\n  - {cases: 'ading', metric: time, max: 1s}\n")
+    run = repo.perfci("report", "--policy", "other.yaml")
+    assert run.code == 2
+    assert run.err == "perfci: other.yaml: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
+
+
+def test_a_command_whose_device_head_edits_is_gone(repo: Repo) -> None:
+    """As a kernel that leaves a device: base's case is missing, whatever head says of another."""
+    command = "commands:\n  - {{name: app, run: 'sleep 0.01', device: {}}}\n"
+    project(repo, command.format("cpu") + TIME)
+    changed(repo, command.format("cuda") + TIME)
+    run = repo.perfci("compare", "--base", "HEAD^", "app", *QUICK)
+    assert run.code == 1
+    (row,) = [row for row in run.report["rows"] if row["device"] == "cpu"]
+    assert (row["class"], row["effect"]) == ("missing", "fail")
+    assert "in base, not in head: head declares it with device: cuda" in row["reason"]
+    assert "FAIL" in run.out and "PASS" not in run.out
+    # The other way round it is a new case here, and base's belongs to another machine.
+    other = repo.perfci("compare", "--base", "HEAD", "app", *QUICK)
+    assert other.classes() == {"app": "skipped"}
+
+
+def test_a_suite_without_torch_names_the_interpreter(repo: Repo) -> None:
+    project(repo, TIME)
+    repo.write("kernels/adding.py", "import torch\n" + dedent(adding(n=2000)))
+    run = repo.perfci("run", *QUICK)
+    assert run.code == 2
+    assert (
+        f"kernels/adding.py: ModuleNotFoundError: No module named 'torch' (kernels/adding.py:1): {PLAIN_PYTHON} has no "
+        "torch: install it there, or name another interpreter with --python" in last(run)
+    )
+
+
+@NO_GPU
+def test_the_triton_forms_of_the_suite_do_not_time_torch_on_the_cpu(repo: Repo) -> None:
+    pytest.importorskip("torch")
+    from tests.test_examples import ROOT
+
+    shutil.copytree(ROOT / "kernels", repo.root / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {sys.executable}\n")
+    repo.commit()
+    run = repo.perfci("list")
+    assert run.code == 0, run.err
+    triton = [line.split("\t")[:3] for line in run.out.splitlines() if "_triton/" in line]
+    assert len(triton) == 7 and all(line[1:] == ["cuda", "skipped: needs cuda"] for line in triton), triton

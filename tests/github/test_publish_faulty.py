@@ -1,0 +1,96 @@
+"""Base's policy is the faulty one: the check waits for action, and a label accepts the change that mends it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perfci.model.plan import Declared
+from perfci.model.publication import ACCEPT_LABEL
+from perfci.model.results import Reason, Results
+from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
+from tests.github.server import GitHub, serve
+from tests.github.test_publish import labelled, only
+
+TYPO = POLICY.replace("'*'", "'mathmul/*'")
+FAULTS = {
+    "glob": (TYPO, "main:perfci.yaml: limits[0].cases: 'mathmul/*' matches no case: did you mean 'matmul/*'?"),
+    "unit": (POLICY + "  - {metric: sm_throughput, min: 0.85}\n", "main:perfci.yaml:5: limits[1].min: 0.85 has no unit: write 85%"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        yield made
+
+
+def told(ratio: float = 1.0) -> Results:
+    """Measurements that say what base and head declare."""
+    made = measured(ratio)
+    made.plan.declared = Declared(kernels=["matmul/n=0"])
+    return made
+
+
+def concluded(hub: GitHub) -> str:
+    return str(hub.checks[-1]["conclusion"])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_base_needs_action(hub: GitHub, fault: str) -> None:
+    """Measured within the limits of the day or not: by these nothing is answered."""
+    policy, text = FAULTS[fault]
+    _, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"] = hub.files[HEAD, "perfci.yaml"] = policy.encode()
+    hub.upload(run, packed(told()))
+    labelled(hub)
+    outcome = published(hub, run)
+    assert (outcome.exit_code, outcome.publication.exit_code) == (2, 3)
+    assert concluded(hub) == "action_required"
+    assert outcome.publication.missing[0].startswith(text)
+    assert any(note.startswith("head does not mend base's policy: aaaaaaaaaa:perfci.yaml") for note in outcome.notes)
+    assert "✅" not in only(hub)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_label_accepts_the_change_that_mends_it(hub: GitHub, fault: str) -> None:
+    policy, text = FAULTS[fault]
+    _, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"], hub.files[HEAD, "perfci.yaml"] = policy.encode(), POLICY.encode()
+    hub.upload(run, packed(told()))
+    outcome = published(hub, run)
+    assert (outcome.exit_code, concluded(hub)) == (2, "action_required")
+    assert f"this change mends base's policy: the label {ACCEPT_LABEL} accepts it" in outcome.notes
+    labelled(hub)
+    outcome = published(hub, run)
+    assert (outcome.exit_code, concluded(hub)) == (0, "success")
+    assert f"Accepted: Nothing was measured: base's policy is mended here: {text}" in only(hub).replace("\\", "")
+    assert "Accepted by `maintainer`" in only(hub) and "✅" not in only(hub)
+
+
+def test_the_measuring_side_met_the_fault_first(hub: GitHub) -> None:
+    """It measured nothing, its job failed, and its results say why."""
+    _, run = scene(hub)
+    hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    reason = "b:perfci.yaml: limits[0].cases: 'mathmul/*' matches no case"
+    fields = {"cases": [], "error": Reason(kind="policy", text=reason)}
+    hub.upload(run, packed(told().model_copy(update=fields)))
+    run.jobs["measure"] = "failure"
+    outcome = published(hub, run)
+    assert concluded(hub) == "action_required" and outcome.exit_code
+    assert "matches no case" in only(hub)
+    labelled(hub)
+    assert (published(hub, run).exit_code, concluded(hub)) == (0, "success")
+
+
+def test_a_head_that_is_no_better_is_not_accepted(hub: GitHub) -> None:
+    _, run = scene(hub)
+    hub.files[BASE, "perfci.yaml"], hub.files[HEAD, "perfci.yaml"] = TYPO.encode(), b"version: 2"
+    hub.upload(run, packed(told()))
+    labelled(hub)
+    assert published(hub, run).exit_code == 2
+    del hub.files[HEAD, "perfci.yaml"]
+    outcome = published(hub, run)
+    assert (
+        outcome.exit_code == 2
+        and "head does not mend base's policy: aaaaaaaaaa:perfci.yaml does not exist" in outcome.notes
+    )
