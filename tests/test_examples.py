@@ -150,9 +150,12 @@ def test_what_a_readme_replaces_is_there(path: Path) -> None:
 def test_triton_without_a_gpu_says_what_it_needs(repo: Repo) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("there is a GPU")  # the test is of machines without one
-    listed = copied(repo, "triton").perfci("compare", "--base", "HEAD")
+    listed = copied(repo, "triton").perfci("list")
     assert listed.code == 0
-    assert "2 cases skipped: needs cuda (softmax_bf16)" in listed.out
+    assert listed.out.count("skipped: needs cuda") == 2
+    demanded = repo.perfci("compare", "--base", "HEAD")
+    assert demanded.code == 3
+    assert ":perfci.yaml: devices: [cuda]: there is no GPU that torch can use here" in demanded.err.splitlines()[-1]
     lost = repo.perfci("compare", "--base", "HEAD", "--device", "cuda")
     assert lost.code == 3
     assert lost.err.splitlines()[-1].startswith("perfci: --device cuda: there is no GPU that torch can use here")

@@ -160,6 +160,14 @@ def test_a_limit_for_another_device_waits() -> None:
     ]
 
 
+def test_of_limits_for_several_devices_the_one_that_fits_counts() -> None:
+    """The others are not told: each machine answers by its own. A bound of another kind is no other."""
+    pair = "{cases: '*', regression: 2%, devices: [cuda]}", "{cases: '*', regression: 10%, devices: [cpu]}"
+    assert waiting(policy(*pair), [CPU], KERNELS) == waiting(policy(*pair), [CUDA], KERNELS) == []
+    most = "{cases: '*', max: 3ms, devices: [cuda]}"
+    assert [one.source for one in waiting(policy(most, *pair), [CPU], KERNELS)] == ["limits[0]"]
+
+
 def test_what_profilers_see_waits_for_a_gpu() -> None:
     both = "{cases: '*', regression: 2%, expect_kernels: flash}"
     assert waits(both, CPU) == [("softmax/n=64", "kernels", "profilers see nothing of it on the CPU")]

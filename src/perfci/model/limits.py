@@ -203,36 +203,42 @@ def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
 def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Waiting]:
     """The limits that name a case and cannot be judged of it here, sorted by case, device, limit and metric.
 
-    `kernels`: as of gates(). perfci's own default limits hold on every device. What a command does not report, a glob
-    does not ask it for. Raises UsageError for a kernel's own limit that is wrong.
+    Not those beside which another asks the same of the case on this device: of limits for several devices the one that
+    fits counts. What a command does not report, a glob does not ask it for. `kernels`: as of gates(). Raises UsageError
+    for a kernel's own limit that is wrong.
     """
     written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
+    seen = list(subjects)
+    judged: list[Judgement | Gate] = [*judgements(policy, seen), *gates(policy, seen, kernels)]
+    answered = {(one.case, one.device, one.metric, one.kind) for one in judged}
     found = []
-    for subject in subjects:
+    for subject in seen:
         for limit, source in [*written, *declared(subject, policy.metrics)]:
             if not names(limit, subject):
                 continue
             metric = resolve(limit.metric, policy.metrics)
-            observed, absolute = metric.tier in OBSERVED, limit.min is not None or limit.max is not None
-            asked = [(metric.name, observed, not absolute)] if absolute or limit.regression is not None else []
+            bounds = {"regression": limit.regression, "min": limit.min, "max": limit.max}
+            kinds = [kind for kind, bound in bounds.items() if bound is not None]
+            asked = [(metric.name, metric.tier in OBSERVED, kinds)] if kinds else []
             if limit.expect_kernels is not None:
-                asked.append(("kernels", True, False))
-            for name, profiled, relative in asked:
-                if not profiled and not asked_of(limit, metric, subject):
-                    continue
+                asked.append(("kernels", True, ["kernels"]))
+            for name, profiled, of in asked:
                 why = elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else "")
-                if why:
-                    found.append(
-                        Waiting(
-                            case=subject.id,
-                            device=subject.device,
-                            metric=name,
-                            relative=relative,
-                            why=why,
-                            severity=limit.severity,
-                            source=source,
-                        )
+                if not why or not (profiled or asked_of(limit, metric, subject)):
+                    continue
+                if all((subject.id, subject.device, name, kind) in answered for kind in of):
+                    continue
+                found.append(
+                    Waiting(
+                        case=subject.id,
+                        device=subject.device,
+                        metric=name,
+                        relative=of == ["regression"],
+                        why=why,
+                        severity=limit.severity,
+                        source=source,
                     )
+                )
     return sorted(found, key=lambda one: (one.case, one.device, one.source, one.metric))
 
 
