@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from perfci.judge.gates import gate_row
 from perfci.judge.rows import Context
 from perfci.judge.words import headline
-from perfci.model.evidence import Copy, Evidence, Fault, KernelUse, Trace
+from perfci.model.evidence import Copy, Counters, Evidence, Fault, KernelCounters, KernelUse, Trace
 from perfci.model.plan import Gate, Looks
 from perfci.model.results import Case, CaseArm
 
@@ -86,7 +86,10 @@ def test_a_relative_limit_without_base_says_why() -> None:
     relative = gate(metric="instructions", tier="counters")
     blind = case(Evidence(faults=[FORBIDDEN]), values(instructions=5))
     assert gate_row(context(), blind, relative).effect == "fail"
-    assert gate_row(context(), case(Evidence(), values(instructions=5)), relative).class_ == "added"
+    row = gate_row(context(), case(Evidence(), values(instructions=5)), relative)
+    assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: no profiler looked at it")
+    looked = Evidence(counters=Counters(kernels=[]))
+    assert gate_row(context(), case(looked, values(instructions=5)), relative).class_ == "added"
 
 
 def test_an_expected_kernel() -> None:
@@ -181,3 +184,84 @@ def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
     assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
     seen = kernels("gemm", "flash_fwd").model_copy(update={"faults": cut.faults})
     assert gate_row(context(), of_command(seen, 1), flash).class_ == "unchanged"
+
+
+# ---------------------------------------------------------------- values beside a fault
+
+LOST = Fault(
+    tool="nsys", kind="incomplete", text="nsys says: CUPTI dropped 5 records", remedy="profile fewer executions"
+)
+OWN = {"kernel_launches": "trace", "instructions": "counters", "registers": "static", "range:encode": "trace"}
+
+
+def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launches") -> Evidence:
+    """Evidence with one value, that this tool told."""
+    evidence = kernels("gemm").model_copy(update={"metrics": {metric: value}, "faults": list(faults)})
+    assert evidence.trace is not None
+    if tool == "ncu":
+        one = KernelCounters(
+            name="gemm", count=1, seconds=1e-5, grid=(1, 1, 1), block=(32, 1, 1), values={metric: value}
+        )
+        evidence.counters = Counters(kernels=[one])
+    else:
+        evidence.trace.source = tool  # type: ignore[assignment]
+    return evidence
+
+
+@pytest.mark.parametrize("origin", ["kernel", "command"])
+@pytest.mark.parametrize("on_missing", ["fail", "warn"])
+@pytest.mark.parametrize("kind", ["max", "min", "regression"])
+@pytest.mark.parametrize("value", [2.5, 5.0])
+def test_a_value_beside_a_fault_neither_keeps_nor_breaks_a_limit(origin, on_missing, kind, value) -> None:
+    whole, part = seen_by("nsys", 3), seen_by("nsys", value, LOST)
+    bound = 0.0 if kind == "regression" else 3.0
+    asked = gate(metric="kernel_launches", tier="trace", kind=kind, bound=bound, on_missing=on_missing)
+    judged = gate_row(context(), case(whole, part).model_copy(update={"origin": origin}), asked)
+    assert (judged.class_, judged.effect, judged.head) == ("invalid", on_missing, None)
+    assert "nsys: nsys says: CUPTI dropped 5 records: profile fewer executions" in judged.reason
+
+
+def test_base_beside_a_fault_compares_with_nothing_and_excuses_nothing() -> None:
+    part, head = seen_by("nsys", 9, LOST), seen_by("nsys", 5)
+    row = gate_row(context(), case(part, head), gate(metric="kernel_launches", tier="trace"))
+    assert (row.class_, row.effect) == ("invalid", "fail") and "CUPTI dropped" in row.reason
+    row = gate_row(context(), case(part, head), gate(metric="kernel_launches", tier="trace", kind="max", bound=3))
+    assert (row.class_, row.effect, row.base) == ("violation", "fail", None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "tool", "fault", "stands"),
+    [
+        ("kernel_launches", "nsys", LOST.model_copy(update={"metrics": ["copy_bytes"]}), True),
+        ("kernel_launches", "nsys", LOST.model_copy(update={"metrics": ["kernel_launches"]}), False),
+        ("kernel_launches", "nsys", LOST.model_copy(update={"aside": True}), True),
+        ("kernel_launches", "torch.profiler", LOST, True),  # nsys saw nothing, and torch's profiler told instead
+        ("kernel_launches", "nsys", FORBIDDEN, True),
+        ("instructions", "ncu", LOST, True),
+        ("instructions", "ncu", FORBIDDEN, False),
+        ("registers", "nsys", LOST, False),
+        ("registers", "nsys", FORBIDDEN, True),
+        ("registers", "ncu", LOST, True),
+        ("registers", "ncu", FORBIDDEN, False),
+        ("range:encode", "nsys", LOST.model_copy(update={"metrics": ["range:*"]}), False),
+        ("range:encode", "nsys", LOST.model_copy(update={"metrics": ["range:loss"]}), True),
+        ("peak_memory", "nsys", LOST, True),
+    ],
+)
+def test_a_fault_costs_what_it_could_have_changed_and_no_more(metric, tool, fault, stands) -> None:
+    asked = gate(metric=metric, tier=OWN.get(metric, "static"), kind="max", bound=10)
+    row = gate_row(context(), case(None, seen_by(tool, 5, fault, metric=metric)), asked)
+    assert row.class_ == ("unchanged" if stands else "invalid")
+
+
+def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
+    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    lost = kernels("gemm").model_copy(update={"faults": [LOST]})
+    row = gate_row(context(), case(None, lost), flash)
+    assert (row.class_, row.effect) == ("invalid", "fail") and "not all were: nsys" in row.reason
+    row = gate_row(context(), case(lost, kernels("gemm")), flash)
+    assert (row.class_, row.effect) == ("violation", "fail"), "base excuses by what it was seen to do"
+    sets = LOST.model_copy(update={"metrics": ["device_busy"]})
+    assert (
+        gate_row(context(), case(None, kernels("gemm").model_copy(update={"faults": [sets]})), flash).effect == "fail"
+    )

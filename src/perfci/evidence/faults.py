@@ -9,10 +9,34 @@ LONGEST = 1000
 """Characters of a fault's text and of its remedy."""
 
 
-def fault(tool: Tool, kind: FaultKind, text: str, remedy: str = "", metrics: Iterable[str] = ()) -> Fault:
+KERNELS = (
+    "kernels", "kernel_launches", "device_time", "device_busy", "launch_overhead", "registers", "shared_memory",
+    "local_memory", "occupancy_theoretical", "range:*",
+)  # fmt: skip
+"""What follows from the kernels of a trace, and so changes where one is missing."""
+SETS = ("device_busy", "launch_overhead", "range:*")
+"""The same of memory sets,"""
+COPIES = ("copy_bytes", "copy_time", "copy_bandwidth_h2d", "copy_bandwidth_d2h", *SETS)
+"""of copies,"""
+CALLS = ("alloc_time", "alloc_count", "sync_count")
+"""and of calls of the CUDA API."""
+COUNTED = ("kernel_launches", "device_time", "device_busy", "launch_overhead", "range:*")
+"""What follows from how many kernels there are: not the largest configuration, nor the names."""
+
+
+def fault(
+    tool: Tool, kind: FaultKind, text: str, remedy: str = "", metrics: Iterable[str] = (), *, aside: bool = False
+) -> Fault:
     """A fault of `tool`, its text and remedy in one line each and cut where they are too long.
 
-    `metrics`: the quantities that it is about, where what else the tool told is whole.
+    `metrics`: the quantities that it could change, where what else the tool told is whole; all for none. `aside`: it
+    changes none at all.
     """
-    remedy = one_line(remedy)[:LONGEST]
-    return Fault(tool=tool, kind=kind, text=one_line(text)[:LONGEST], remedy=remedy, metrics=list(metrics))
+    return Fault(
+        tool=tool,
+        kind=kind,
+        text=one_line(text)[:LONGEST],
+        remedy=one_line(remedy)[:LONGEST],
+        metrics=list(dict.fromkeys(metrics)),
+        aside=aside,
+    )

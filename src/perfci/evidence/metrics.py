@@ -1,12 +1,15 @@
 """From what profilers saw to the metrics of the catalogue, of one execution of a case."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
+from perfci.evidence.faults import fault
 from perfci.evidence.occupancy import occupancy
 from perfci.model.counters import combined
-from perfci.model.evidence import CopyKind, Counters, KernelUse, Trace
-from perfci.model.metrics import CATALOGUE
+from perfci.model.doubt import concerns
+from perfci.model.evidence import CopyKind, Counters, Evidence, Fault, KernelUse, Tool, Trace
+from perfci.model.metrics import CATALOGUE, UNSEEN_OF_COMMANDS
 
 UPLOAD: CopyKind = "host to device"
 DOWNLOAD: CopyKind = "device to host"
@@ -51,6 +54,61 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
         parts = (value * k.seconds for value, k in zip(allowed, kernels, strict=True) if value is not None)
         found["occupancy_theoretical"] = math.fsum(parts) / found["device_time"]
     return found | {f"range:{one.name}": one.device for one in trace.ranges}
+
+
+def take(
+    evidence: Evidence, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
+) -> None:
+    """Put what a tool saw into `evidence`, with its faults and the metrics that they leave standing.
+
+    A value that a fault could have changed is left out. A second trace takes the place of the first. Counters of fewer
+    launches than a whole trace tells are a fault; not those of a command, of which ncu counts the kernels it is asked
+    for. `gpu`: whether the case runs on one: else there are no metrics.
+    """
+    evidence.faults += faults
+    if isinstance(seen, Trace):
+        if evidence.trace is not None:
+            for stale in of_trace(evidence.trace, capability):
+                evidence.metrics.pop(stale, None)
+        evidence.trace = seen
+        found, tool = of_trace(seen, capability), seen.source
+    else:
+        evidence.counters = seen
+        if evidence.reports is None and (short := uncounted(evidence)):
+            evidence.faults.append(short)
+        found, tool = of_counters(seen), "ncu"
+    if gpu and (evidence.reports or 1) == 1:
+        evidence.metrics |= {name: value for name, value in found.items() if _stands(evidence, tool, name)}
+
+
+def _stands(evidence: Evidence, tool: Tool, name: str) -> bool:
+    if evidence.reports is not None and name in UNSEEN_OF_COMMANDS:
+        return False
+    return not any(one.tool == tool and concerns(one, name) for one in evidence.faults)
+
+
+def uncounted(evidence: Evidence) -> Fault | None:
+    """A fault where ncu counted fewer launches of a shape than an execution in the trace has, which is whole.
+
+    By grid and block, since the tools spell names differently. Where executions differ, what all have is asked.
+    """
+    trace, counters = evidence.trace, evidence.counters
+    if trace is None or counters is None:
+        return None
+    if any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults):
+        return None
+    seen: Counter[tuple[object, ...]] = Counter()
+    for use in trace.kernels:
+        seen[use.grid, use.block] += math.floor(use.count + 1e-9)
+    counted: Counter[tuple[object, ...]] = Counter()
+    for kernel in counters.kernels:
+        counted[kernel.grid, kernel.block] += kernel.count
+    missing = seen - counted
+    if not missing:
+        return None
+    lost, all_ = missing.total(), seen.total()
+    text = f"{lost} of {all_} kernel launches that {trace.source} saw are not among those that ncu counted"
+    return fault("ncu", "incomplete", text, "see ncu's log, and profile again")
 
 
 def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:

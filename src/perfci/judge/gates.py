@@ -1,4 +1,7 @@
-"""Rows that hold what a profiler saw once against a limit. No statistics: base and head are single observations."""
+"""Rows that hold what a profiler saw once against a limit. No statistics: base and head are single observations.
+
+A value beside a fault that could have changed it is none: it neither keeps a limit nor breaks one.
+"""
 
 import re
 from typing import Any
@@ -9,19 +12,13 @@ from perfci.judge.rows import Context, about
 from perfci.judge.seen import kernelless
 from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import ArmName
+from perfci.model.doubt import TRACERS, UNPROFILED, concerns, doubt
 from perfci.model.evidence import Evidence, Fault
-from perfci.model.metrics import UNSEEN_OF_COMMANDS, Tier
+from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
 from perfci.model.units import show
-
-TOOLS: dict[Tier, tuple[str, ...]] = {
-    "trace": ("nsys", "torch.profiler"),
-    "static": ("nsys", "torch.profiler", "ncu"),
-    "counters": ("ncu",),
-}
-"""Whose faults explain that a metric of a tier is not there."""
 
 
 def gate_row(context: Context, case: Case, gate: Gate) -> Row:
@@ -56,15 +53,20 @@ def _not_of_the_case(case: Case, gate: Gate) -> str:
     return ""
 
 
+def _told(evidence: Evidence, gate: Gate) -> float | None:
+    """The value of a gate's metric; None where there is none that stands."""
+    return None if doubt(evidence, gate.metric) else evidence.metrics.get(gate.metric)
+
+
 def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
-    base = _evidence(case, "base").metrics.get(gate.metric)
-    head = _evidence(case, "head").metrics.get(gate.metric)
+    base = _told(_evidence(case, "base"), gate)
+    head = _told(_evidence(case, "head"), gate)
     if head is None:
         return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'head', gate)}", base=base)
     shown = show(head, gate.unit)
     if gate.kind == "regression":
         if base is None:
-            if context.compared and any(_is_about(fault, gate) for fault in _evidence(case, "base").faults):
+            if context.compared and not _looked_for(_evidence(case, "base"), gate):
                 return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'base', gate)}", head=head)
             reason = f"head has {gate.metric}, base has not: nothing to compare with"
             return _judged("added", "pass", reason, head=head)
@@ -78,6 +80,16 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     if base is not None and sign * (base - gate.bound) > 0:
         effect, broken = already.observed(context, gate, base, head, broken)
     return _judged("violation", effect, broken, base=base, head=head)
+
+
+def _looked_for(evidence: Evidence, gate: Gate) -> bool:
+    """Whether a tool that tells a gate's metric looked, and saw whole that there is none."""
+    if doubt(evidence, gate.metric):
+        return False
+    if gate.metric in UNPROFILED:
+        return True
+    seen = {"trace": evidence.trace, "counters": evidence.counters}.get(gate.tier, evidence.trace or evidence.counters)
+    return seen is not None
 
 
 def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[str, Any]:
@@ -102,25 +114,23 @@ def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[st
 
 def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     """Whether some kernel has the name that the limit expects."""
-    names = _names(_evidence(case, "head"))
+    seen = _evidence(case, "head")
+    names = _names(seen)
     if not names:
         return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
-    if any(re.search(gate.pattern, name) for name in names):
+    if any(re.search(gate.pattern, name) for name in names):  # what was lost beside it cannot undo it
         return _judged("unchanged", "pass", f"a kernel matches {gate.pattern}")
-    if case.origin == "command" and _in_part(_evidence(case, "head")):
+    # Of a command ncu sees only the kernels that it was asked for.
+    if doubt(seen, gate.metric) or (case.origin == "command" and seen.trace is None):
         reason = f"no kernel that was seen matches {gate.pattern}, and not all were: {_why(case, 'head', gate)}"
         return _judged("invalid", gate.on_missing, reason)
     broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2)}"
     effect = context.effect("violation", gate.severity)
-    in_base = _names(_evidence(case, "base"))
+    base = _evidence(case, "base")
+    in_base = [] if doubt(base, gate.metric) else _names(base)
     if in_base and not any(re.search(gate.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
     return _judged("violation", effect, broken)
-
-
-def _in_part(evidence: Evidence) -> bool:
-    """Whether a command's timeline is missing or cut: ncu sees only the kernels that it was asked for."""
-    return evidence.trace is None or any(fault.tool in TOOLS["trace"] for fault in evidence.faults)
 
 
 def _names(evidence: Evidence) -> list[str]:
@@ -129,23 +139,24 @@ def _names(evidence: Evidence) -> list[str]:
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
-def _is_about(fault: Fault, gate: Gate) -> bool:
-    return not fault.metrics or gate.metric in fault.metrics
-
-
 def _why(case: Case, arm: ArmName, gate: Gate) -> str:
-    """Why an arm has no value of a gate's metric."""
+    """Why an arm has no value of a gate's metric that stands."""
     evidence = _evidence(case, arm)
-    tools = TOOLS.get(gate.tier, ())
-    of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric != "peak_memory")
+    of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric not in UNPROFILED)
     if of_kernels and case.device == "cuda" and kernelless(evidence):
         return f"{arm} launches no kernel, so that there is none to count: take the limit off the case"
-    for fault in evidence.faults:
-        if fault.tool in tools and _is_about(fault, gate):
-            remedy = f": {fault.remedy}" if fault.remedy else ""
-            return f"{fault.tool}: {fault.text}{remedy}"
+    fault = doubt(evidence, gate.metric) or _absence(evidence, gate)
+    if fault is not None:
+        return f"{fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
     if gate.metric.startswith("range:"):
         return f"{arm} has no NVTX range {gate.metric.removeprefix('range:')!r} with device work"
     if evidence.trace is None and evidence.counters is None:
         return "no profiler looked at it"
     return f"{arm} has no {gate.metric}"
+
+
+def _absence(evidence: Evidence, gate: Gate) -> Fault | None:
+    """The first fault of a tracer where names of kernels are asked and the timeline is missing."""
+    if gate.metric != "kernels" or evidence.trace is not None:
+        return None
+    return next((one for one in evidence.faults if one.tool in TRACERS and concerns(one, gate.metric)), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from perfci.judge.kernels import Kernel, identify
 from perfci.judge.numbers import finite
 from perfci.model.counters import combined
+from perfci.model.doubt import TRACERS, concerns
 from perfci.model.evidence import Call, CopyKind, Evidence, Fault, KernelCounters, KernelUse, Trace
 
 
@@ -75,13 +76,15 @@ def usable(evidence: Evidence) -> Trace | None:
     trace = evidence.trace
     if trace is None or trace.kernels or trace.copies:
         return trace
-    return None if any(fault.tool in ("nsys", "torch.profiler") for fault in evidence.faults) else trace
+    return None if any(fault.tool in TRACERS and not fault.aside for fault in evidence.faults) else trace
 
 
 def kernelless(evidence: Evidence) -> bool:
     """Whether a whole timeline shows that no kernel runs, as of a case that only copies: ncu has none to count."""
     trace = usable(evidence)
-    return trace is not None and not trace.kernels and not any(fault.tool == trace.source for fault in evidence.faults)
+    if trace is None or trace.kernels:
+        return False
+    return not any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults)
 
 
 def faults(evidence: Evidence) -> list[Fault]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfci.evidence.chips import SECTIONS, chip_of, expand, unavailable
-from perfci.evidence.metrics import of_counters, of_trace
+from perfci.evidence.metrics import take
 from perfci.evidence.ncu_command import find as find_ncu
 from perfci.evidence.ncu_command import may_count
 from perfci.evidence.nsys_command import find as find_nsys
@@ -23,7 +23,6 @@ from perfci.measure.rounds import Bench
 from perfci.measure.whole import look_whole
 from perfci.model.base import ArmName, DeviceKind
 from perfci.model.evidence import Counters, Evidence, Fault, Tool, Trace
-from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.results import Case
@@ -273,24 +272,7 @@ def _keep(
             continue  # the case does not work in this arm
         arm = case.arms[name]
         evidence = arm.evidence = arm.evidence or Evidence(reports=reports)
-        evidence.faults += found.faults
-        if isinstance(found.seen, Trace):
-            if evidence.trace is not None:
-                for stale in of_trace(evidence.trace, tools.capability):
-                    evidence.metrics.pop(stale, None)
-            evidence.trace = found.seen
-            if case.device == "cpu":
-                continue  # these metrics are of a GPU
-            evidence.metrics |= _holding(of_trace(found.seen, tools.capability), found, reports)
-        elif isinstance(found.seen, Counters):
-            evidence.counters = found.seen
-            evidence.metrics |= _holding(of_counters(found.seen), found, reports)
-
-
-def _holding(metrics: dict[str, float], found: Look[Trace] | Look[Counters], reports: int | None) -> dict[str, float]:
-    """The metrics that are those of the case: of a command where it reports no other and was seen to its end."""
-    if reports is None:
-        return metrics
-    if reports > 1 or any(not fault.metrics for fault in found.faults):
-        return {}
-    return {name: value for name, value in metrics.items() if name not in UNSEEN_OF_COMMANDS}
+        if found.seen is None:
+            evidence.faults += found.faults
+        else:
+            take(evidence, found.seen, found.faults, tools.capability, case.device == "cuda")

@@ -37,7 +37,9 @@ class Fault(Document):
     remedy: str = Field("", max_length=1000)
     """One line: what mends it."""
     metrics: list[str] = Field(default_factory=list)
-    """Quantities that it is about, where what else the tool told is whole."""
+    """Quantities that it is about, where what else the tool told is whole; `range:*` for all of the user's ranges."""
+    aside: bool = False
+    """Whether it changes no value: of files that are kept, or worth knowing."""
 
 
 class KernelUse(Document):
