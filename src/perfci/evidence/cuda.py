@@ -1,8 +1,12 @@
 """CUDA's own words, as CUPTI spells them for nsys and Kineto: functions of its API, kinds of copies and of memory."""
 
 import re
+from typing import Literal
 
 from perfci.model.evidence import CallKind, CopyKind, Memory
+
+Work = Literal["launch", "copy", "set"]
+"""What a call puts on the device: kernels or a graph, a copy, a memory set."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
@@ -47,11 +51,14 @@ def call_kind(name: str) -> CallKind:
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
-def works(function: str) -> bool:
-    """Whether a call of this function puts work on the device, where it succeeds."""
+def work(function: str) -> Work | None:
+    """What a call of this function puts on the device, where it succeeds; None for none."""
+    if function.startswith(("cudaMemset", "cuMemset")):
+        return "set"
     kind = call_kind(function)
-    moves = kind in ("launch", "copy") and "Prefetch" not in function
-    return moves or function.startswith(("cudaMemset", "cuMemset"))
+    if kind == "copy":
+        return None if "Prefetch" in function else "copy"
+    return "launch" if kind == "launch" else None
 
 
 def copy_kind(name: str) -> CopyKind:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from perfci.evidence.cuda import call_kind, copy_kind, memory
 from perfci.evidence.nsys_events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events
 from perfci.evidence.nsys_export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
-from perfci.evidence.nsys_missing import note_missing
+from perfci.evidence.nsys_missing import ALIKE, note_missing
 from perfci.evidence.nsys_slices import slices
+from perfci.model.doubt import ALL_RANGES, concerns
 from perfci.model.evidence import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace
 from perfci.system.files import one_line
 
@@ -26,6 +27,12 @@ LIMIT = 600.0
 
 _PATHS = 20_000  # distinct names of nested ranges that are held while reading
 _DEPTH = 1000  # ranges that are open on one thread at a time
+SCHEMA = 3
+"""The newest major version of nsys' tables that perfci was tried with: from 2022.4 to 2025.6."""
+_NAMED = (
+    "kernels", "kernel_launches", "device_time", "registers", "shared_memory", "local_memory", "occupancy_theoretical",
+)  # fmt: skip
+"""What is told by kernels with their names."""
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
     "UVM_DTOD",
@@ -45,7 +52,7 @@ class Reading(NamedTuple):
     """What concerns all of them."""
 
 
-def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT) -> Reading:
+def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, executions: int | None = None) -> Reading:
     """The traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
 
     With `ranges`, an execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and
@@ -54,6 +61,10 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT) -> R
     their number; `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the
     union of all intervals of device work, divided likewise. Ranges of the user's own on any thread within are projected
     as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+
+    `executions`: how many were made of each name, where that is known: other numbers are a fault.
+
+    An event that the trace tells twice counts once. Each fault says which metrics it could change.
 
     Raises nothing on account of the file: what is absent, truncated, foreign, damaged or takes longer to read than
     `limit` seconds is a fault.
@@ -65,7 +76,7 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT) -> R
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,
         ):
-            events = Events(db, names, whole=ranges is None)
+            events = Events(db, names, whole=ranges is None, executions=executions)
             events.collect()
             note_missing(events)
             return _told(events)
@@ -87,7 +98,7 @@ def _told(events: Events) -> Reading:
             events.note(name, "empty", "nothing of it is in the trace")
     traced = events.cuda_was_traced()
     for name, trace in traces.items():
-        if traced and not trace.busy and not events.faults[name]:
+        if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
             events.note(name, "empty", "nothing ran on the device in its executions")
     return Reading(traces, {name: _joined(found) for name, found in events.faults.items() if found}, events.general)
 
@@ -158,7 +169,7 @@ def _capture_length(events: Events) -> int:
     """Nanoseconds from the first to the last event, or what nsys says of the capture where that is longer."""
     spans = list(events.rows("SELECT min(start), max(end) FROM calls UNION ALL SELECT min(start), max(end) FROM ops"))
     if events.nvtx is not None:
-        spans += events.rows(f"SELECT min(x.start), max(x.end) FROM t.NVTX_EVENTS x WHERE {events.nvtx.good}")
+        spans += events.rows(f"SELECT min(x.start), max(x.end) FROM {events.nvtx.rows} x WHERE {events.nvtx.good}")
     known = [(first, last) for first, last in spans if first is not None]
     length = max(last for _, last in known) - min(first for first, _ in known) if known else 0
     if "ANALYSIS_DETAILS" in events.tables and "duration" in events.columns("ANALYSIS_DETAILS"):
@@ -191,14 +202,14 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
     events.db.execute(
         "CREATE TABLE kernels AS SELECT e.name AS name, count(*) AS number, sum(o.end - o.start) AS ns, "
         f"{keys}, {', '.join(f'{sql} AS r{i}' for i, sql in enumerate(taken))} "
-        f"FROM ops o CROSS JOIN t.{table.name} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
+        f"FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
         f"WHERE o.kind = {KERNEL} GROUP BY 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
     )
     for name, index, count in events.rows(
         f"SELECT {events.text('k.fn')}, k.name, sum(k.number) FROM kernels k GROUP BY k.fn, k.name"
     ):
         if not isinstance(name, str) or not name:
-            events.note(events.names[index], "incomplete", f"{count} kernels have no name")
+            events.note(events.names[index], "incomplete", f"{count} kernels have no name", metrics=_NAMED)
     place = "row_number() OVER (PARTITION BY name ORDER BY ns DESC, fn, gridX, gridY, gridZ, blockX, blockY, blockZ)"
     ranked = f"(SELECT *, {place} AS place FROM kernels)"
     for row in events.rows(
@@ -212,7 +223,7 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
         if left:
             share = ns / whole if whole else 0.0
             text = f"{left:.0f} further launch configurations, {share:.1%} of the kernels' time, are left out"
-            events.note(events.names[index], "incomplete", text, "profile fewer shapes in one case")
+            events.note(events.names[index], "incomplete", text, "profile fewer shapes in one case", _NAMED)
     return found
 
 
@@ -239,7 +250,7 @@ def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], t
     ends = ", ".join(f"x.{end}" if end in table.columns else "NULL" for end in ("srcKind", "dstKind"))
     for index, kind, source, target, *numbers in events.rows(
         f"SELECT e.name, x.copyKind, {ends}, count(*), sum(x.bytes), sum(o.end - o.start) "
-        f"FROM ops o CROSS JOIN t.{table.name} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
+        f"FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
         f"WHERE o.kind = {COPY} GROUP BY 1, 2, 3, 4 ORDER BY 7 DESC, 2, 3, 4"
     ):
         key = (
@@ -295,23 +306,24 @@ def _nested(events: Events) -> dict[int, dict[str, list[int]]]:
     has = events.nvtx.columns
     spoken = [events.text(f"x.{column}") for column in ("textId", "text") if column in has]
     one_thread = "x.endGlobalTid IS NULL" if "endGlobalTid" in has else "1"
-    inside = "" if events.whole else "WHERE y.end <= e.end AND y.event NOT IN (SELECT event FROM execs)"
+    own = "y.tid = e.tid AND y.start = e.start AND y.end = e.end"
+    inside = "" if events.whole else f"WHERE y.end <= e.end AND NOT ({own})"
     domain = "NULL"
     if "domainId" in has:
         events.db.execute("CREATE TABLE domains (pid INT, id INT, said, PRIMARY KEY (pid, id)) WITHOUT ROWID")
         events.db.execute(
             f"INSERT OR IGNORE INTO domains SELECT x.globalTid & {PROCESS}, x.domainId, coalesce({', '.join(spoken)}, "
-            f"NULL) FROM t.NVTX_EVENTS x WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL "
+            f"NULL) FROM {events.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL "
             "AND x.domainId IS NOT NULL ORDER BY x.start"
         )
         domain = f"(SELECT d.said FROM domains d WHERE d.pid = (x.globalTid & {PROCESS}) AND d.id = x.domainId)"
     ranges = (
-        f"SELECT x.rowid AS event, x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
-        f"{domain} AS domain, coalesce({', '.join(spoken)}, NULL) AS said FROM t.NVTX_EVENTS x "
+        f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
+        f"{domain} AS domain, coalesce({', '.join(spoken)}, NULL) AS said FROM {events.nvtx.rows} x "
         f"WHERE x.eventType IN {RANGES} AND {one_thread} AND {events.nvtx.good}"
     )
     events.db.execute(
-        "CREATE TABLE marks AS SELECT y.tid AS tid, y.start AS start, y.end AS end, y.domain AS domain, "
+        "CREATE TABLE marks AS SELECT DISTINCT y.tid AS tid, y.start AS start, y.end AS end, y.domain AS domain, "
         f"y.said AS said, e.name AS name FROM ({ranges}) y "
         f"CROSS JOIN execs e ON e.id = {events.execution_of('y')} {inside}"
     )
@@ -360,15 +372,19 @@ def _nested(events: Events) -> dict[int, dict[str, list[int]]]:
     close(None)
     for index in missed:
         text = f"more than {_PATHS} nested ranges of different names, or {_DEPTH} open at a time: some are left out"
-        events.note(events.names[index], "incomplete", text, "give ranges names without numbers")
+        events.note(events.names[index], "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
     return found
 
 
 def _told_ranges(events: Events, name: str, found: dict[str, list[int]], number: int) -> list[RangeUse]:
     if len(found) > MOST:
         text = f"{len(found) - MOST} nested ranges with the least host time are left out"
-        events.note(name, "incomplete", text, "give ranges names without numbers")
+        events.note(name, "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
     longest = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))[:MOST]
+    for path, (count, *_) in longest:
+        if count % number:
+            text = f"its executions differ: {count} ranges {path} in {number} of them"
+            events.note(name, "incomplete", text, ALIKE, [f"range:{path}"])
     scale = 1e-9 / number
     return [
         RangeUse(name=path, count=count / number, host=host * scale, device=device * scale)
@@ -377,12 +393,21 @@ def _told_ranges(events: Events, name: str, found: dict[str, list[int]], number:
 
 
 def _version(events: Events) -> str:
+    """Of the nsys that exported; a schema that perfci does not know is told, and read by its columns."""
+    said: dict[str, str] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if table in events.tables and {"name", "value"} <= events.columns(table):
-            said = events.rows(f"SELECT value FROM t.{table} WHERE name = 'EXPORT_PRODUCT_VERSION' LIMIT 1").fetchone()
-            if said and isinstance(said[0], str):
-                return one_line(said[0])[:100]
-    return ""
+            rows = events.rows(
+                f"SELECT name, value FROM t.{table} "
+                "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
+            )
+            said = {name: one_line(value)[:100] for name, value in rows if isinstance(value, str)} | said
+    schema = said.get("EXPORT_SCHEMA_VERSION", "")
+    major = schema.partition(".")[0]
+    if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
+        text = f"it is of schema {schema}, and perfci knows those up to {SCHEMA}: it is read by its columns"
+        events.general.append(fault("incompatible", text, "update perfci where a value looks wrong", aside=True))
+    return said.get("EXPORT_PRODUCT_VERSION", "")
 
 
 class _Mark:
@@ -403,9 +428,12 @@ def _short(name: str, most: int) -> str:
 
 
 def _joined(faults: list[Fault]) -> Fault:
-    """One fault of several: the first one's kind, all texts."""
+    """One fault of several: the first one's kind, all texts, and all that they could change."""
     if len(faults) == 1:
         return faults[0]
     worst = next((one for one in faults if one.kind == "empty"), faults[0])
     texts = [worst.text, *(one.text for one in faults if one is not worst)]
-    return worst.model_copy(update={"text": "; ".join(dict.fromkeys(texts))[:1000]})
+    metrics = [metric for one in faults for metric in one.metrics] if all(one.metrics for one in faults) else []
+    return worst.model_copy(
+        update={"text": "; ".join(dict.fromkeys(texts))[:1000], "metrics": list(dict.fromkeys(metrics))}
+    )

@@ -9,10 +9,13 @@ within a process only.
 """
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
 from perfci.evidence.cuda import plain_call
-from perfci.evidence.nsys_export import AGAIN, FAR, Export, Table, Unreadable, fault
+from perfci.evidence.faults import COPIES, KERNELS, SETS
+from perfci.evidence.nsys_export import AGAIN, FAR, Export, Table, Unreadable, fault, quoted
+from perfci.model.doubt import ALL_RANGES
 from perfci.model.evidence import Fault, FaultKind
 
 DOMAIN = "perfci"
@@ -22,7 +25,8 @@ RANGES = "(59, 60, 70, 71)"
 """Event types (ENUM_NSYS_EVENT_TYPE): of ranges all, push/pop and start/end, also those of imported text files."""
 PROCESS = "-16777216"
 """~0xFFFFFF: a global thread id & this is its process's."""
-_CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+CALLING = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+"""Tables of API calls."""
 MIGRATIONS = "(11, 12, 13)"
 """Kinds of copies by unified memory: nobody called for them, so they have no correlation."""
 _LOST_RANGES = (
@@ -38,6 +42,8 @@ DEVICE = (
 )
 """Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
+CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
+"""The metrics that follow from each of them."""
 
 
 class Events(Export):
@@ -49,22 +55,23 @@ class Events(Export):
     `lost` no sum is worth telling.
     """
 
-    def __init__(self, db: sqlite3.Connection, names: list[str], whole: bool) -> None:
+    def __init__(self, db: sqlite3.Connection, names: list[str], whole: bool, executions: int | None = None) -> None:
+        """`executions`: of each name, where it is known how many were made."""
         super().__init__(db)
-        self.names, self.whole = names, whole
+        self.names, self.whole, self.made = names, whole, executions
         self.faults: dict[str, list[Fault]] = {name: [] for name in names}
         self.general: list[Fault] = []
         self.lost: set[str] = set()
         self.functions: dict[Any, str] = {}
         self.device: dict[int, Table] = {}
 
-    def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN) -> None:
-        """Add a fault of this name."""
-        self.faults[name].append(fault(kind, text, remedy))
+    def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
+        """Add a fault of this name. `metrics`: what it could change, where not all."""
+        self.faults[name].append(fault(kind, text, remedy, metrics))
 
-    def everywhere(self, text: str, remedy: str = AGAIN) -> None:
+    def everywhere(self, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
         """Add a fault that concerns all names."""
-        self.general.append(fault("incomplete", text, remedy))
+        self.general.append(fault("incomplete", text, remedy, metrics))
 
     def collect(self) -> None:
         """Fill the tables. Raises Unreadable where this is no trace that can be read."""
@@ -76,7 +83,7 @@ class Events(Export):
             raise Unreadable(f"table StringIds has no column {min(missing)}", "use an nsys of 2022 or later")
         # Which name an execution, a call and an operation belong to is its number in `names`.
         self.db.executescript("""
-            CREATE TABLE execs (id INTEGER PRIMARY KEY, name INT, event INT, pid INT, tid INT, start INT, end INT);
+            CREATE TABLE execs (id INTEGER PRIMARY KEY, name INT, pid INT, tid INT, start INT, end INT);
             CREATE TABLE calls (id INTEGER PRIMARY KEY, exec INT, pid INT, tid INT, start INT, end INT, fn, corr INT,
                                 failed INT);
             CREATE TABLE link (pid INT, corr INT, call INT, exec INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
@@ -84,7 +91,7 @@ class Events(Export):
         """)
         self.nvtx = self.table("NVTX_EVENTS", ("eventType", "globalTid"))
         if self.whole:
-            self.db.execute(f"INSERT INTO execs VALUES (1, 0, NULL, 0, 0, {-FAR}, {FAR})")
+            self.db.execute(f"INSERT INTO execs VALUES (1, 0, 0, 0, {-FAR}, {FAR})")
         else:
             self.executions()
         self.calls()
@@ -112,7 +119,7 @@ class Events(Export):
             spoken = f"coalesce({self.text(text)}, {self.text(identity)})"
             self.db.execute(
                 f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId "
-                f"FROM t.NVTX_EVENTS x WHERE x.eventType = {DOMAIN_CREATE} AND {spoken} <> ? "
+                f"FROM {self.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND {spoken} <> ? "
                 "AND x.globalTid IS NOT NULL AND x.domainId IS NOT NULL",
                 (DOMAIN,),
             )
@@ -121,7 +128,7 @@ class Events(Export):
                 "AND f.id = x.domainId)"
             )
         source = (
-            f"FROM t.NVTX_EVENTS x JOIN wanted w ON w.key = coalesce({identity}, {text}) "
+            f"FROM {self.nvtx.rows} x JOIN wanted w ON w.key = coalesce({identity}, {text}) "
             f"WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere}"
         )
         good = f"({self.nvtx.good} AND x.end > x.start)"
@@ -134,14 +141,17 @@ class Events(Export):
             if bad:
                 self.note(self.names[index], "incomplete", f"{bad:.0f} of its executions have no usable times")
         self.db.execute(
-            "INSERT INTO execs (name, event, pid, tid, start, end) SELECT w.name, x.rowid, "
-            f"x.globalTid & {PROCESS}, x.globalTid, x.start, x.end {source} AND {good} ORDER BY 3, 5, 6 DESC"
+            "INSERT INTO execs (name, pid, tid, start, end) SELECT DISTINCT w.name, "  # nsys may tell an event twice
+            f"x.globalTid & {PROCESS}, x.globalTid, x.start, x.end {source} AND {good} ORDER BY 2, 4, 5 DESC"
         )
         self.db.execute("CREATE INDEX execs_at ON execs (pid, start)")
         self.overlaps()
-        seen = {index for (index,) in self.rows("SELECT DISTINCT name FROM execs")}
-        pushed = self.one(f"SELECT count(*) FROM t.NVTX_EVENTS WHERE eventType = {PUSH_POP}")
+        seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
+        pushed = self.one(f"SELECT count(*) FROM {self.nvtx.rows} WHERE eventType = {PUSH_POP}")
         for index, name in enumerate(self.names):
+            if self.made is not None and seen.get(index, self.made) != self.made:
+                said = f"{seen[index]} of its executions are in the trace, and {self.made} were made"
+                self.note(name, "incomplete", said)
             if index not in seen and not self.faults[name]:
                 if pushed:
                     remedy = "see in the log whether the case was executed"
@@ -149,11 +159,12 @@ class Events(Export):
                 else:
                     self.note(name, "empty", "no NVTX push/pop range is in the trace", _LOST_RANGES)
         nameless = self.one(
-            f"SELECT count(*) FROM t.NVTX_EVENTS x WHERE x.eventType = {PUSH_POP} AND {text} IS NULL "
+            f"SELECT count(*) FROM {self.nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND {text} IS NULL "
             f"AND NOT EXISTS (SELECT 1 FROM t.StringIds s WHERE s.id = {identity})"
         )
         if nameless:
-            self.general.append(fault("incomplete", f"{nameless} NVTX ranges have no name", AGAIN))
+            known = self.made is not None and all(number == self.made for number in seen.values())
+            self.everywhere(f"{nameless} NVTX ranges have no name", metrics=[ALL_RANGES] if known else ())
 
     def overlaps(self) -> None:
         """Leave out executions that overlap others of their process: whose a call is could not be told."""
@@ -180,7 +191,7 @@ class Events(Export):
 
     def calls(self) -> None:
         """Fill `calls` with the API calls within executions, and `link` with what their work is found by."""
-        for name in _CALLS:
+        for name in CALLING:
             table = self.table(name, ("globalTid",))
             if table is None:
                 continue
@@ -190,14 +201,14 @@ class Events(Export):
             inside = "" if self.whole else "WHERE y.start <= e.end AND (y.tid <> e.tid OR y.end <= e.end)"
             good = (
                 f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
-                f"x.nameId AS fn, x.correlationId AS corr, {failed} AS failed FROM t.{name} x WHERE {table.good}"
+                f"x.nameId AS fn, x.correlationId AS corr, {failed} AS failed FROM {table.rows} x WHERE {table.good}"
             )
             self.db.execute(
                 "INSERT INTO calls (exec, pid, tid, start, end, fn, corr, failed) SELECT e.id, y.pid, y.tid, y.start, "
                 f"y.end, y.fn, y.corr, y.failed FROM ({good}) y "
                 f"CROSS JOIN execs e ON e.id = {self.execution_of('y')} {inside}"
             )
-            if bad := self.one(f"SELECT count(*) FROM t.{name} x WHERE NOT {table.good}"):
+            if bad := self.one(f"SELECT count(*) FROM {table.rows} x WHERE NOT {table.good}"):
                 self.everywhere(f"{bad} API calls have no usable times")
         for fn, name in self.rows(f"SELECT c.fn, {self.text('c.fn')} FROM (SELECT DISTINCT fn FROM calls) c"):
             if not isinstance(name, str) or not name:
@@ -208,11 +219,17 @@ class Events(Export):
         known = "FROM calls WHERE typeof(corr) = 'integer'"
         self.db.execute(f"INSERT OR IGNORE INTO link SELECT pid, corr, id, exec {known} ORDER BY pid, corr, id")
         if self.one("SELECT count(*) FROM link") < self.one(f"SELECT count(*) {known}"):
+            # A thread makes no two calls at one time: what is alike in all of this is one call, told twice.
+            self.db.execute(
+                "DELETE FROM calls WHERE id IN (SELECT c.id FROM calls c JOIN link l ON l.pid = c.pid AND l.corr = "
+                "c.corr JOIN calls f ON f.id = l.call WHERE c.id <> f.id AND c.tid = f.tid AND c.start = f.start "
+                "AND c.end = f.end AND c.fn IS f.fn AND c.failed IS f.failed)"
+            )
             ambiguous = f"SELECT pid, corr {known} GROUP BY pid, corr HAVING count(DISTINCT exec) > 1"
             for index in self.touched(f"(c.pid, c.corr) IN ({ambiguous})"):
                 self.note(self.names[index], "incomplete", "several of its API calls share a correlation")
         calling = [
-            name for name in _CALLS if name in self.tables and self.one(f"SELECT EXISTS (SELECT 1 FROM t.{name})")
+            name for name in CALLING if name in self.tables and self.one(f"SELECT EXISTS (SELECT 1 FROM t.{name})")
         ]
         if not calling and self.cuda_was_traced():
             remedy = "see in the log whether CUDA was found; without a GPU trace nvtx only"
@@ -256,7 +273,7 @@ class Events(Export):
                     self.note(self.names[index or 0], "incomplete", text)
                     self.lost.add(self.names[index or 0])
                 else:
-                    self.everywhere(text)
+                    self.everywhere(text, metrics=CHANGED[kind])
             if self.whole:
                 self.db.execute(
                     f"INSERT INTO ops SELECT 1, l.call, {kind}, x.rowid, x.start, x.end {linked} WHERE {table.good}"
@@ -277,15 +294,34 @@ class Events(Export):
                     "LEFT JOIN ended d ON d.exec = e.id WHERE y.start <= max(e.end, coalesce(d.end, e.end))"
                 )
         self.db.execute("CREATE INDEX ops_of ON ops (exec, start)")
+        self.twins()
         self.db.execute("CREATE TABLE launched (call INTEGER PRIMARY KEY, start INT, end INT)")
         self.db.execute(
             "INSERT INTO launched SELECT call, min(start), max(end) FROM ops WHERE call IS NOT NULL GROUP BY call"
         )
 
+    def twins(self) -> None:
+        """Count device work that the trace tells twice, alike in every column, once.
+
+        Nothing on a GPU is so like another: a stream runs one thing after the other, and streams have numbers.
+        """
+        self.db.execute(
+            "CREATE TABLE twins AS SELECT o.rowid AS id, o.kind AS kind, o.source AS source FROM (SELECT exec, start "
+            "FROM ops GROUP BY exec, start HAVING count(*) > 1) c CROSS JOIN ops o ON o.exec = c.exec AND "
+            "o.start = c.start"
+        )
+        for kind, table in self.device.items():
+            alike = ", ".join(f"x.{quoted(column)}" for column in sorted(table.columns))
+            self.db.execute(
+                "DELETE FROM ops WHERE rowid IN (SELECT id FROM (SELECT w.id AS id, row_number() OVER (PARTITION BY "
+                f"{alike} ORDER BY w.id) AS place FROM twins w CROSS JOIN {table.rows} x ON x.rowid = w.source "
+                f"WHERE w.kind = {kind}) WHERE place > 1)"
+            )
+
     def linked(self, table: Table) -> str:
         """SQL for the rows `x` of device work, with the call `l` that launched each; NULL where none within did."""
         pid = self.process_of(table)
-        return f"FROM t.{table.name} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
+        return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 
     def process_of(self, table: Table) -> str:
         """SQL for the process that a row of device work belongs to."""

@@ -102,6 +102,8 @@ class Table(NamedTuple):
     name: str
     columns: frozenset[str]
     good: str
+    rows: str
+    """SQL for where its rows stand, each with a number of its own, `rowid`."""
 
 
 class Export:
@@ -114,7 +116,7 @@ class Export:
 
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; none where there is no such table."""
-        return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({_quoted(table)})"))
+        return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
 
     def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
         """The event table of this name; None where there is none. Raises Unreadable where it lacks a column.
@@ -128,7 +130,18 @@ class Export:
             raise Unreadable(f"table {name} has no column {missing[0]}", "use an nsys of 2022 or later")
         integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in ("start", "end", *needs))
         times = f"x.start BETWEEN {-FAR} AND {FAR} AND x.end BETWEEN x.start AND {FAR}"
-        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)")
+        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
+
+    def _numbered(self, name: str, columns: frozenset[str]) -> str:
+        """SQL for the rows of a table; of one WITHOUT ROWID a copy that has one."""
+        if "rowid" in {column.lower() for column in columns}:
+            raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
+        try:
+            self.db.execute(f"SELECT rowid FROM t.{name} LIMIT 0")
+        except sqlite3.OperationalError:
+            self.db.execute(f"CREATE TABLE IF NOT EXISTS main.numbered_{name} AS SELECT * FROM t.{name}")
+            return f"main.numbered_{name}"
+        return f"t.{name}"
 
     def text(self, reference: str) -> str:
         """SQL for a string that a column holds itself or as a number in StringIds."""
@@ -144,5 +157,6 @@ class Export:
         return self.db.execute(sql, parameters).fetchone()[0]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'

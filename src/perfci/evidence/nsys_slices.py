@@ -44,7 +44,7 @@ def slices(
             f"SELECT name, place, start, length, stream, {events.text('what') if kind == KERNEL else 'what'}, shape "
             "FROM (SELECT p.name AS name, p.place AS place, p.start - p.began AS start, p.end - p.start AS length, "
             f"{'x.streamId' if 'streamId' in table.columns else '0'} AS stream, {what} AS what, {shape} AS shape "
-            f"FROM picked p CROSS JOIN t.{table.name} x ON x.rowid = p.source WHERE p.kind = {kind})"
+            f"FROM picked p CROSS JOIN {table.rows} x ON x.rowid = p.source WHERE p.kind = {kind})"
         )
         for index, place, start, length, stream, said, launched in rows:
             at = places[index].get((said, launched)) if kind == KERNEL else None

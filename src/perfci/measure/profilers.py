@@ -121,7 +121,8 @@ class Nsys(Profiler[Trace]):
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
         self.worker.reclaim(raw.parent)
-        found = nsys.read(export, None if self.whole else names)
+        made = None if self.whole else self.executions
+        found = nsys.read(export, None if self.whole else names, executions=made)
         refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
@@ -147,9 +148,9 @@ class Nsys(Profiler[Trace]):
         refused = perfetto.write(export, self.keep.folder / f"{export.stem}.timeline.json.gz")
         shutil.copyfile(export, self.keep.folder / export.name)
         if not held:
-            return [refused] if refused else []
+            return [refused.model_copy(update={"aside": True})] if refused else []  # a picture, and no value
         text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
-        return [Fault(tool="nsys", kind="forbidden", text=text, remedy="unset them, or go without --raw")]
+        return [Fault(tool="nsys", kind="forbidden", text=text, remedy="unset them, or go without --raw", aside=True)]
 
 
 _BLIND = Fault(
