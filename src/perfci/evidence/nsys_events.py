@@ -94,6 +94,7 @@ class Events(Export):
             self.db.execute(f"INSERT INTO execs VALUES (1, 0, 0, 0, {-FAR}, {FAR})")
         else:
             self.executions()
+        self.unnamed()
         self.calls()
         self.operations()
 
@@ -165,6 +166,18 @@ class Events(Export):
         if nameless:
             known = self.made is not None and all(number == self.made for number in seen.values())
             self.everywhere(f"{nameless} NVTX ranges have no name", metrics=[ALL_RANGES] if known else ())
+
+    def unnamed(self) -> None:
+        """Name ranges and domains whose name is said to stand in StringIds and does not."""
+        if self.nvtx is None or "textId" not in self.nvtx.columns:
+            return
+        kinds = f"x.eventType IN {RANGES} OR x.eventType = {DOMAIN_CREATE}"
+        lost = self.one(
+            f"SELECT count(*) FROM {self.nvtx.rows} x WHERE ({kinds}) AND x.textId IS NOT NULL "
+            "AND typeof(x.textId) <> 'text' AND NOT EXISTS (SELECT 1 FROM t.StringIds s WHERE s.id = x.textId)"
+        )
+        if lost:
+            self.everywhere(f"the names of {lost} NVTX ranges or domains are missing", metrics=[ALL_RANGES])
 
     def overlaps(self) -> None:
         """Leave out executions that overlap others of their process: whose a call is could not be told."""
