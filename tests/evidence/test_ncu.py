@@ -274,6 +274,91 @@ def test_what_a_chip_cannot_give_is_told(tmp_path):
     assert [(f.kind, "integrated" in f.text) for f in reading.faults["sdpa-seq512"]] == [("incompatible", True)]
 
 
+@pytest.mark.parametrize("cell", ["nan", "n/a", ""])
+def test_the_launch_that_has_no_value_is_named(tmp_path, cell):
+    table = rows(CSV["base"])
+    table[6][table[0].index("smsp__inst_executed.sum")] = cell  # the third of five
+    (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["trajectory_resample-batch32"]
+    assert fault.metrics == ["instructions"]
+    assert "; the first is launch 3, void at::index_elementwise_kernel<" in fault.text
+    assert fault.text.endswith(f": smsp__inst_executed.sum is {cell or 'empty'} inst")
+    table = rows(CSV["base"])
+    table[6][table[0].index("gpu__time_duration.sum")] = cell
+    (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["trajectory_resample-batch32"]
+    assert fault.metrics == [] and "1 of 5 launches have no time" in fault.text and "launch 3, void at::" in fault.text
+
+
+def test_dram_throughput_by_the_name_that_the_section_has(tmp_path):
+    """SpeedOfLight's gpu__dram_throughput; where both stand, the one that perfci asks for."""
+    table = rows(CSV["base"])
+    named = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+    before = read(file(tmp_path, CSV["base"]), names=HELD, ranges=RANGES)
+    table[0][table[0].index(named)] = f"gpu__{named.replace('__', '_', 1)}"
+    for names in (HELD, None):
+        after = read(file(tmp_path, text(table)), names=names, ranges=RANGES)
+        assert after.faults == {} and after.general == []
+        for name in RANGES:
+            for one, other in zip(before.counters[name].kernels, after.counters[name].kernels, strict=True):
+                assert one.values["dram_throughput"] == other.values["dram_throughput"]
+    at = table[0].index(f"gpu__{named.replace('__', '_', 1)}")
+    both = [
+        [*row, ["dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "nan"][min(i, 2)]]
+        for i, row in enumerate(table)
+    ]
+    assert "nan" in both[2] and both[2][at] == "17.69"
+    told = read(file(tmp_path, text(both)), names=HELD, ranges=RANGES)
+    assert "dram_throughput (1)" in told.faults["sdpa-seq512"][0].text
+
+
+def commas(data):
+    """The page as a language with decimal commas prints it."""
+    table = rows(data)
+    for row in table[2:]:
+        for index, name in enumerate(table[0]):
+            if "__" in name:
+                row[index] = row[index].translate(str.maketrans(",.", ".,"))
+    return text(table)
+
+
+@pytest.mark.parametrize("which", ["base", "head", "base_scaled"])
+def test_a_page_with_decimal_commas_holds_the_same_numbers(tmp_path, which):
+    page = commas(CSV[which])
+    assert b'"70.176"' in page or which != "base"  # nanoseconds, and no fraction of them
+    one, other = (read(file(tmp_path, data, name), names=HELD) for data, name in ((CSV[which], "a"), (page, "b")))
+    assert one.counters == other.counters and not other.faults and not other.general
+
+
+def test_a_number_that_may_be_two_is_none(tmp_path):
+    """`3,456` in a page whose other numbers have no mark: three thousand, or three and a half."""
+    table = rows(CSV["base"])
+    for row in table[2:]:
+        for index, name in enumerate(table[0]):
+            if "__" in name:
+                row[index] = row[index].split(".")[0].replace(",", "")
+    assert not read(file(tmp_path, text(table)), ranges=RANGES).faults
+    for cell in ("3,456", "3.456"):
+        table[2][table[0].index("dram__bytes.sum")] = cell
+        (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["sdpa-seq512"]
+        assert fault.metrics == ["dram_bytes"] and f"dram__bytes.sum is {cell} byte" in fault.text
+    table[2][table[0].index("dram__bytes.sum")] = "3,456,789"
+    (flash,) = read(file(tmp_path, text(table)), ranges=RANGES).counters["sdpa-seq512"].kernels
+    assert flash.values["dram_bytes"] == 3_456_789
+
+
+def test_launches_that_stand_twice_count_once_and_left_out_ones_are_told(tmp_path):
+    table = rows(CSV["base"])
+    whole = read(file(tmp_path, CSV["base"]))
+    twice = read(file(tmp_path, text([*table, *table[2:]])))
+    assert twice.counters == whole.counters and twice.general == []
+    left = read(file(tmp_path, text([*table[:4], *table[5:]])))
+    (fault,) = left.general
+    assert fault.metrics == [] and "1 of the launches up to number 6 are missing" in fault.text
+    other = [*table[2]]
+    other[table[0].index("dram__bytes.sum")] = "1"
+    (fault,) = read(file(tmp_path, text([*table, other]))).general
+    assert "1 launches have the number of another" in fault.text
+
+
 # ---------------------------------------------------------------- files that are none
 
 

@@ -64,6 +64,8 @@ class Quantity:
     about: str
     lacking: str = ""
     """Why a chip that no source fits cannot give it."""
+    others: tuple[Source, ...] = ()
+    """Under other names, of reports that perfci did not ask for: read where no source is there, and never asked for."""
 
 
 def _one(metric: str, *families: str) -> tuple[Source, ...]:
@@ -108,6 +110,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity(
             "dram_throughput", "%", _one("dram__throughput.avg.pct_of_peak_sustained_elapsed", *_DISCRETE),
             "DRAM, of its peak", _NO_DRAM,
+            # What ncu's own section SpeedOfLight shows as DRAM throughput: the same units, seen from the GPU.
+            _one("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", *_DISCRETE),
         ),
         Quantity(
             "dram_bandwidth", "B/s", _one("dram__bytes.sum.per_second", *_DISCRETE),
@@ -250,6 +254,16 @@ def source(name: str, chip: str) -> Source | None:
         if where in one.families or (where is None and len(one.families) == len(FAMILIES)):
             return one
     return None
+
+
+def sources(name: str, chip: str) -> tuple[Source, ...]:
+    """All that a report may hold `name` under, best first; where the chip is not known, on any. KeyError as above."""
+    quantity, where = QUANTITIES[name], family(chip)
+    every = (*quantity.sources, *quantity.others)
+    if not chip:
+        return every
+    first = source(name, chip)
+    return () if first is None else (first, *(one for one in quantity.others if where in one.families))
 
 
 def metrics_for(names: str | Iterable[str], chip: str) -> list[str]:

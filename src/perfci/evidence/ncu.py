@@ -129,33 +129,40 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
     ]
     names = tuple(name for name in names if chips.source(name, chip) is not None or not chip)
     groups: dict[tuple[object, ...], list[tuple[Launch, float, dict[str, float]]]] = {}
-    untimed, unknown = 0, 0
-    missing: dict[str, int] = {}
-    for launch in launches:
+    untimed: list[int] = []
+    unknown: list[int] = []
+    missing: dict[str, list[int]] = {}
+    for number, launch in enumerate(launches, 1):
         seconds = scaled(launch, chips.TIME, "s")
         if seconds is None or seconds <= 0:
-            untimed += 1
+            untimed.append(number)
             continue
         if not launch.name or launch.grid is None or launch.block is None:
-            unknown += 1
+            unknown.append(number)
             continue
         values = {name: value for name in names if (value := _value(launch, name, chip)) is not None}
         for name in names:
             if name not in values:
-                missing[name] = missing.get(name, 0) + 1
+                missing.setdefault(name, []).append(number)
         configuration = tuple(values.get(name) for name in ("registers", "shared_memory"))
         key = (launch.name, launch.grid, launch.block, configuration)
         groups.setdefault(key, []).append((launch, seconds, values))
-    for number, what in ((untimed, "time"), (unknown, "name or launch configuration")):
-        if number:
-            text = f"{number} of {len(launches)} launches have no {what}: ncu did not measure them"
+    for which, what in ((untimed, "time"), (unknown, "name or launch configuration")):
+        if which:
+            text = f"{len(which)} of {len(launches)} launches have no {what}: ncu did not measure them; "
+            text += f"the first is {_launch(launches, which[0])}"
             faults.append(fault("incomplete", text, "see ncu's log for what failed"))
     if missing:
-        text = ", ".join(f"{name} ({number})" for name, number in sorted(missing.items()))
+        text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
+        first, name = min((which[0], name) for name, which in missing.items())
+        said = "; ".join(
+            f"{metric} is {launches[first - 1].said(metric)}" for metric in _unusable(launches[first - 1], name, chip)
+        )
         faults.append(
             fault(
                 "incomplete",
-                f"no usable value for some of {len(launches)} launches: {text}",
+                f"no usable value for some of {len(launches)} launches: {text}; the first is "
+                f"{_launch(launches, first)}: {said}",
                 "ask ncu for these metrics; a kernel that failed under ncu has none, a very small one no rates",
                 sorted(missing),
             )
@@ -175,30 +182,39 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
     return tuple(
         name
         for name in chips.QUANTITIES
-        if any(all(m in one.values for m in source.metrics) for source in _sources(name, chip) for one in launches)
+        if any(all(m in one.values for m in source.metrics) for source in chips.sources(name, chip) for one in launches)
     )
 
 
-def _sources(name: str, chip: str) -> tuple[chips.Source, ...]:
-    """The source on this chip; where the chip is not known, each, since a report names its metrics itself."""
-    if chip:
-        one = chips.source(name, chip)
-        return () if one is None else (one,)
-    return chips.QUANTITIES[name].sources
+def _source(launch: Launch, name: str, chip: str) -> chips.Source | None:
+    """Under which of its names a launch holds a quantity; the first of them where it holds none."""
+    known = chips.sources(name, chip)
+    held = (one for one in known if all(metric in launch.values for metric in one.metrics))
+    return next(held, next(iter(known), None))
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
     """A quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or a rate is
     over 100 %."""
-    for source in _sources(name, chip):
-        parts = [
-            None if (part := scaled(launch, metric, chips.QUANTITIES[name].unit)) is None else factor * part
-            for metric, factor in source.metrics.items()
-        ]
-        if None not in parts:
-            total = math.fsum(part for part in parts if part is not None)
-            return total if math.isfinite(total) and not (name in RATES and total > 100) else None
-    return None
+    source = _source(launch, name, chip)
+    total = 0.0
+    for metric, factor in source.metrics.items() if source else ():
+        part = scaled(launch, metric, chips.QUANTITIES[name].unit)
+        if part is None:
+            return None
+        total += factor * part
+    return total if source and math.isfinite(total) and not (name in RATES and total > 100) else None
+
+
+def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
+    """The metrics that keep a launch from having a quantity."""
+    source = _source(launch, name, chip)
+    metrics = list(source.metrics) if source else []
+    return [one for one in metrics if scaled(launch, one, chips.QUANTITIES[name].unit) is None] or metrics
+
+
+def _launch(launches: Sequence[Launch], number: int) -> str:
+    return f"launch {number}, {launches[number - 1].name[:80] or 'without a name'}"
 
 
 def _group(members: Sequence[tuple[Launch, float, dict[str, float]]], names: Iterable[str]) -> KernelCounters:

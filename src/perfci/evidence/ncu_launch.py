@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from perfci.evidence import chips
@@ -21,7 +21,12 @@ METRICS = tuple(
     dict.fromkeys(
         [
             chips.TIME,
-            *(metric for one in chips.QUANTITIES.values() for source in one.sources for metric in source.metrics),
+            *(
+                metric
+                for one in chips.QUANTITIES.values()
+                for source in (*one.sources, *one.others)
+                for metric in source.metrics
+            ),
             *CAPABILITY,
             PASSES,
             *GRID,
@@ -49,6 +54,16 @@ class Launch:
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     rules: tuple[Rule, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Metric → what stands where its number should."""
+
+    def said(self, metric: str) -> str:
+        """What the source has of a metric, for people."""
+        if metric not in self.values:
+            return "absent"
+        value, unit = self.values[metric]
+        told = self.unread.get(metric, "no number") if value is None else str(value)
+        return f"{told[:40]} {unit}".strip()
 
 
 @dataclass(frozen=True)
