@@ -246,9 +246,9 @@ def test_an_execution_that_is_missing_is_told(trace):
     assert evidence(trace, RESAMPLE).faults == []
 
 
-def test_a_call_that_is_missing_in_a_whole_process_costs_what_is_told_of_calls(trace, whole):
+def test_a_call_that_is_missing_in_a_whole_process_costs_it_all(trace):
+    """With it the kernel of another call may be gone, and nothing would tell."""
     (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1").fetchone()
     change(trace, f"DELETE FROM {RUNTIME} WHERE correlationId = {corr}")
     found = evidence(trace, None)
-    assert doubt(found, "sync_count") and "1 kernels have no call" in doubt(found, "sync_count").text
-    assert found.metrics["kernel_launches"] == evidence(whole, None).metrics["kernel_launches"]
+    assert found.metrics == {} and "1 kernels have no call" in doubt(found, "kernel_launches").text

@@ -88,8 +88,11 @@ def test_a_relative_limit_without_base_says_why() -> None:
     assert gate_row(context(), blind, relative).effect == "fail"
     row = gate_row(context(), case(Evidence(), values(instructions=5)), relative)
     assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: no profiler looked at it")
-    looked = Evidence(counters=Counters(kernels=[]))
-    assert gate_row(context(), case(looked, values(instructions=5)), relative).class_ == "added"
+    assert gate_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
+    row = gate_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
+    assert (row.class_, row.reason) == ("invalid", "not measured: base has no instructions")
+    added = gate(metric="range:encode", tier="trace")
+    assert gate_row(context(), case(kernels("gemm"), values(**{"range:encode": 5})), added).class_ == "added"
 
 
 def test_an_expected_kernel() -> None:

@@ -269,12 +269,12 @@ def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
 
 
 def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
-    """Number → name without prefix, as the export itself tells, else as nsys numbers them."""
+    """Number → name without prefix, as the export itself tells, and where it does not as nsys numbers them."""
+    known: dict[Any, str] = dict(enumerate(default))
     if table in events.tables and {"id", "name"} <= events.columns(table):
         rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
-        if told := {number: str(name).removeprefix(prefix) for number, name in rows}:
-            return told
-    return dict(enumerate(default))
+        known |= {number: str(name).removeprefix(prefix) for number, name in rows if isinstance(name, str)}
+    return known
 
 
 def _sets(events: Events) -> dict[int, int]:

@@ -18,7 +18,6 @@ from perfci.evidence.nsys_events import (
     SET,
     Events,
 )
-from perfci.model.doubt import ALL_RANGES
 
 ALIKE = "execute the same work each time, or capture again"
 
@@ -104,7 +103,8 @@ def _bystanders(events: Events) -> None:
 def _orphans(events: Events) -> None:
     """Name device work without the call that launched it, anywhere in the trace: the call is lost.
 
-    Of a whole capture the work is counted all the same; it is the calls that are not all there, and the ranges around.
+    Where calls are, the work of others may be lost with them: executions of a case that are alike show whether it is. Of
+    a whole capture there is one.
     """
     text = "have no call that launched them"
     if events.whole:
@@ -115,7 +115,7 @@ def _orphans(events: Events) -> None:
                 f"WHERE o.kind = {kind} AND o.call IS NULL AND NOT ({migrated})"
             )
             if count:
-                events.note("", "incomplete", f"{count} {DEVICE[kind][1]} {text}", metrics=(*CALLS, ALL_RANGES))
+                events.note("", "incomplete", f"{count} {DEVICE[kind][1]} {text}")
         return
     after = {}
     for kind, table in events.device.items():

@@ -18,6 +18,7 @@ from perfci.judge.standing import longest, standing
 from perfci.judge.thresholds import MINOR
 from perfci.judge.words import one_line, printable
 from perfci.model.base import ArmName, Document
+from perfci.model.doubt import doubt
 from perfci.model.evidence import Evidence, Fault
 from perfci.model.units import significant
 
@@ -124,6 +125,8 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
     if base.groups is not None and head.groups is not None:
         if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
             return [f"nothing moved: neither arm ran a kernel or a copy{', but the time did' if suspect else ''}"]
+        if any(doubt(one.evidence, "kernels") for one in (base, head)):
+            return [f"nothing moved in what was seen of both arms, and not all was{end}"]
         counted = base.counted and head.counted and base.trace and head.trace
         return [
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"

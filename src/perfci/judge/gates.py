@@ -66,7 +66,7 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     shown = show(head, gate.unit)
     if gate.kind == "regression":
         if base is None:
-            if context.compared and not _looked_for(_evidence(case, "base"), gate):
+            if context.compared and not _has_none(_evidence(case, "base"), gate):
                 return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'base', gate)}", head=head)
             reason = f"head has {gate.metric}, base has not: nothing to compare with"
             return _judged("added", "pass", reason, head=head)
@@ -82,14 +82,15 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     return _judged("violation", effect, broken, base=base, head=head)
 
 
-def _looked_for(evidence: Evidence, gate: Gate) -> bool:
-    """Whether a tool that tells a gate's metric looked, and saw whole that there is none."""
+def _has_none(evidence: Evidence, gate: Gate) -> bool:
+    """Whether it was seen whole that there is nothing to tell of a gate's metric, as of a range that is new in head."""
     if doubt(evidence, gate.metric):
         return False
     if gate.metric in UNPROFILED:
         return True
-    seen = {"trace": evidence.trace, "counters": evidence.counters}.get(gate.tier, evidence.trace or evidence.counters)
-    return seen is not None
+    if gate.metric.startswith(("range:", "copy_bandwidth")):
+        return evidence.trace is not None
+    return kernelless(evidence)
 
 
 def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[str, Any]:
