@@ -308,3 +308,33 @@ print(profile(fn, 10, {str(tmp_path / "t.json.gz")!r}, "cuda"))
     assert {"launch", "copy"} <= {one.kind for one in found.calls}
     (layer,) = found.ranges
     assert layer.name == "layer" and 0 < layer.device < found.span
+
+
+def test_a_lone_surrogate_in_a_name_neither_ends_reading_nor_takes_the_kernel(tmp_path):
+    def half(event):
+        if str(event.get("name")).startswith("triton"):
+            event["name"] += "\ud800"
+        return event
+
+    found = trace(changed(tmp_path, half))
+    json.loads(found.model_dump_json())
+    assert [one.count for one in found.kernels] == [1, 4, 1] and found.kernels[2].name == "triton_poi_fused_add_0?"
+
+
+@pytest.mark.parametrize(("category", "words"), [("gpu_memcpy", "copies"), ("gpu_memset", "memory sets")])
+def test_copies_and_sets_that_are_lost_are_told(tmp_path, category, words):
+    """In the last execution, or all of the trace."""
+    last = max(one["ts"] for one in CUDA["traceEvents"] if one.get("cat") == category)
+    for since, number in ((last, 1), (0, 2)):
+        path = changed(tmp_path, lambda one, t=since: None if one.get("cat") == category and one["ts"] >= t else one)
+        assert fault(path).text.endswith(f"{number} of 2 {words} have no work: events were dropped")
+
+
+def test_a_set_of_zero_bytes_in_each_execution_is_no_loss(tmp_path):
+    document = json.loads(json.dumps(CUDA))
+    calls = [one for one in document["traceEvents"] if one.get("name") == "cudaMemsetAsync"][-2:]
+    for number, call in enumerate(calls):
+        document["traceEvents"].append({**call, "args": {**call["args"], "correlation": 990_000 + number}})
+    found = trace(written(tmp_path, document))
+    assert found.sets == 1 and found.kernels == trace().kernels
+    assert {one.name: one.count for one in found.calls}["cudaMemsetAsync"] == 2

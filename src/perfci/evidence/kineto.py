@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.evidence.cuda import call_kind
+from perfci.evidence.cuda import work as work_of
 from perfci.evidence.faults import fault
 from perfci.evidence.kineto_events import Seen, Span, Work, collect
 from perfci.evidence.kineto_json import FOREIGN, Bad, members
@@ -67,7 +68,7 @@ def _captured(calls: list[Span]) -> set[int]:
     return taken
 
 
-def _links(seen: Seen, place: Callable[[int], int | None]) -> list[tuple[int, Span | None, Work]]:
+def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> list[tuple[int, Span | None, Work]]:
     """Device work of the executions: index of the execution, the call that launched it, the work."""
     calls: dict[int, Span] = {}
     for call in seen.calls:
@@ -76,24 +77,31 @@ def _links(seen: Seen, place: Callable[[int], int | None]) -> list[tuple[int, Sp
     first = min(span.start for span in seen.named)
     linked: list[tuple[int, Span | None, Work]] = []
     lost = 0
-    for work in seen.work:
-        launch = calls.get(work.correlation)
+    for one in seen.work:
+        launch = calls.get(one.correlation)
         # Kineto records no call of some functions of the driver; the operator around it is told all the same.
-        begin = launch.start if launch else seen.outer.get(work.external)
+        begin = launch.start if launch else seen.outer.get(one.external)
         index = place(begin) if begin is not None else None
         if index is not None:
-            linked.append((index, launch, work))
-        elif begin is None and work.start >= first:
+            linked.append((index, launch, one))
+        elif begin is None and one.start >= first:
             lost += 1
     if lost:
         raise Bad("incomplete", f"{lost} of {len(seen.work)} kernels and copies have no call that launched them")
-    ran = {work.correlation for work in seen.work}
+    ran = {one.correlation for one in seen.work}
     ours = [call for call in seen.calls if place(call.start) is not None]
     launches = [call for call in ours if _KERNEL_LAUNCH.match(call.name)]
     captured = _captured(ours)
     silent = sum(call.ident not in ran and call.ident not in captured for call in launches)
     if silent:
         raise Bad("incomplete", f"{silent} of {len(launches)} launches have no kernel: events were dropped")
+    for kind, category, words in (("copy", "gpu_memcpy", "copies"), ("set", "gpu_memset", "memory sets")):
+        asked = [call for call in ours if work_of(call.name) == kind and call.ident not in captured]
+        without = Counter(place(call.start) for call in asked if call.ident not in ran)
+        # Of zero bytes there is none; but then of none of the executions, and of others there is some.
+        alike = len(without) == executions and len(set(without.values())) == 1
+        if without and not (alike and any(one.category == category for one in seen.work)):
+            raise Bad("incomplete", f"{without.total()} of {len(asked)} {words} have no work: events were dropped")
     return linked
 
 
@@ -156,7 +164,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
         index = bisect_right(starts, time) - 1
         return index if index >= 0 and time < executions[index].end else None
 
-    linked = _links(seen, place)
+    linked = _links(seen, place, n)
     if device == "cuda" and not linked:
         text = "no kernel and no copy in any execution"
         raise Bad("empty", text, "let CUPTI trace: end other profilers, and see `perfci doctor`")

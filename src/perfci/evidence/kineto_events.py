@@ -133,6 +133,7 @@ def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
         title = event.get("name")
         if not isinstance(title, str):
             raise Bad("incomplete", "an event has no name")
+        title = title.encode(errors="replace").decode()  # JSON can hold half a character, and no document of perfci's
         start = _nanoseconds(event.get("ts"), f"begin of {title[:80]}")
         end = start + _nanoseconds(event.get("dur"), f"duration of {title[:80]}")
         args = event.get("args")

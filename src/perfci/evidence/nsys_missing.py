@@ -103,8 +103,8 @@ def _bystanders(events: Events) -> None:
 def _orphans(events: Events) -> None:
     """Name device work without the call that launched it, anywhere in the trace: the call is lost.
 
-    Where calls are, the work of others may be lost with them: executions of a case that are alike show whether it is. Of
-    a whole capture there is one.
+    The work of other calls may be lost with them: executions of a case that are alike show whether it is. Of a whole
+    capture there is one.
     """
     text = "have no call that launched them"
     if events.whole:
