@@ -30,7 +30,7 @@ from perfci.model.base import ARMS
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseArm, Clock, Pair
 from perfci.stats.answer import answer
-from perfci.stats.decide import Status, final
+from perfci.stats.decide import Status
 
 P_VALUE = 0.002
 """asv's."""
@@ -146,8 +146,8 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
         arms={arm: CaseArm() for arm in ARMS},
         pairs=[pair.model_copy(update={"index": index}) for index, pair in enumerate(pairs)],
     )
-    decision = final(answer(case, judgement(r), looks, m).decision)
-    return decision.status, decision.n
+    decision = answer(case, judgement(r), looks, m, ended=len(pairs) >= looks.pairs[-1]).decision
+    return "inconclusive" if decision.status == "continue" else decision.status, decision.n
 
 
 def judgement(r: float) -> Judgement:

@@ -20,7 +20,7 @@ from perfci.model.limits import Subject, judgements
 from perfci.model.plan import Looks
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
-from perfci.stats.decide import decide, final, margin
+from perfci.stats.decide import decide, margin
 from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, judgement, recorded, results, spent
 
 
@@ -89,7 +89,7 @@ def test_the_red_rate_is_that_of_the_decision():
 
     def is_red() -> bool:
         at = rng.integers(0, 32, 64)
-        return any(final(decide(x[at], margin(0.01, "lower"), Looks(), 3)).status == "regression" for x in series)
+        return any(decide(x[at], margin(0.01, "lower"), Looks(), 3, ended=True).status == "regression" for x in series)
 
     rate = np.mean([is_red() for _ in range(600)])
     assert abs(rate - found.red.red / found.red.runs) < 0.08

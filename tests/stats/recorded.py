@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from perfci.model.results import Clock, Pair
-from perfci.stats.decide import decide_beside, final, margin
+from perfci.stats.decide import decide_beside, margin
 from perfci.stats.equal_clock import slope
 
 FOLDER = Path(__file__).parents[1] / "data" / "h200"
@@ -55,7 +55,7 @@ def replay(key, runs, r, shift, looks, m, seed=0):
         b = slope([pairs[i] for i in drawn[: looks.pairs[0]]])
         measured = signs * time[drawn] + shift
         x = measured + b * signs * clock[drawn]
-        found.append(final(decide_beside(x, measured, margin(r, "lower"), looks, m)))
+        found.append(decide_beside(x, measured, margin(r, "lower"), looks, m, ended=True))
     return found
 
 

@@ -24,17 +24,17 @@ from perfci.stats.calibration import (
     replay,
     step_for,
 )
-from perfci.stats.decide import decide, final, margin
+from perfci.stats.decide import decide, margin
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 KERNELS = sorted({key.split("|")[0] for key in RATIOS})
 LOOKS = Looks()
-QUICK = Looks(pairs=[8, 12, 16], convict=[0.0, 0.0, 1.0], acquit=[0.5, 0.25, 0.25])
+QUICK = Looks(pairs=[8, 12, 16], convict=[0.0, 0.0, 0.9], acquit=[0.5, 0.25, 0.25])
 M = 100
 
 
 def decided(draws, r, m=M, looks=LOOKS):
-    return [final(decide(x, r, looks, m)) for x in draws]
+    return [decide(x, r, looks, m, ended=True) for x in draws]
 
 
 def share(draws, status, r, m=M):

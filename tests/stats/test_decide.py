@@ -1,6 +1,7 @@
 """The decision at each look: what it must never do, whatever the data."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import Decision, decide, decide_bound, final, margin
+from perfci.stats.decide import SEEN, Decision, decide, decide_bound, margin
 from perfci.stats.walsh import p_greater, p_less
 
 LOOKS = Looks()
@@ -64,19 +65,22 @@ def test_a_speed_up_that_no_later_look_can_name_ends_at_once():
     x = noise(8, mean=-0.02)
     looks = Looks(pairs=[8, 12], convict=[0.0, 1.0], acquit=[0.5, 0.5])
     assert decide(x, R, looks, m=1).status == "continue"
-    assert decide(x, R, looks, m=100).status == "unchanged", "2^-12 is above 1 % / 100"
+    assert decide(x, R, looks, m=100).status == "improvement", "2^-12 is above 1 % / 100, and it was seen all the same"
+    assert decide(noise(8, mean=-0.0002), R, looks, m=100).status == "unchanged"
 
 
-def test_what_is_acquitted_but_never_named_faster_ends_unchanged():
-    at_cap = decide(noise(12, mean=-0.02), R, LOOKS, m=100)
-    assert at_cap.status == "continue"
-    assert final(at_cap).status == "unchanged"
+@pytest.mark.parametrize("n", [8, 9, 11, 12, 15])
+def test_what_is_acquitted_and_faster_beyond_the_limit_is_never_called_unchanged(n):
+    x = noise(n, mean=-0.02)
+    assert decide(x, R, LOOKS, m=100).status == "continue"
+    ended = decide(x, R, LOOKS, m=100, ended=True)
+    assert (ended.status, ended.look, ended.last, ended.n, ended.acquitted) == ("improvement", None, True, n, True)
 
 
 def test_undecided_at_the_cap_is_inconclusive_never_unchanged():
     d = decide(noise(64, sd=0.05, mean=0.01), R, LOOKS, m=100)
     assert (d.status, d.look, d.n, d.p) == ("continue", 6, 64, None)
-    assert final(d).status == "inconclusive"
+    assert decide(noise(64, sd=0.05, mean=0.01), R, LOOKS, m=100, ended=True) == replace(d, status="inconclusive")
 
 
 def test_too_few_pairs_ask_for_more():
@@ -106,6 +110,8 @@ def test_a_conviction_and_an_acquittal_hold_what_they_promise(x, m):
     if d.status == "regression":
         assert p_greater(used, 0) <= LOOKS.alpha / m * LOOKS.convict[d.look]
         assert p_greater(used, R / 2) <= LOOKS.confirm
+    elif d.status == "improvement" and d.acquitted and d.p > LOOKS.alpha / m * LOOKS.convict[d.look]:
+        assert p_less(used, -R) <= SEEN
     elif d.status == "improvement":
         assert p_less(used, 0) <= LOOKS.alpha / m * LOOKS.convict[d.look]
         assert p_less(used, -R / 2) <= LOOKS.confirm
@@ -128,7 +134,7 @@ def test_worse_numbers_never_better_the_outcome_at_a_fixed_look(x, data):
     worse = list(x)
     for where in data.draw(st.lists(st.integers(0, n - 1), max_size=n)):
         worse[where] += data.draw(st.floats(0, 0.1))
-    before, after = (RANK[final(decide(v, R, only, m=1)).status] for v in (x, worse))
+    before, after = (RANK[decide(v, R, only, m=1, ended=True).status] for v in (x, worse))
     assert after >= before
 
 
@@ -180,7 +186,7 @@ def test_a_value_that_is_no_number_is_invalid_wherever_it_stands(bad, where):
 def test_a_limit_that_is_no_change_is_invalid(r):
     d = decide(noise(64), r, LOOKS, 1)
     assert (d.status, d.reason_code) == ("invalid", "margin")
-    assert final(d).status == "invalid"
+    assert decide(noise(64), r, LOOKS, 1, ended=True) == d
 
 
 @pytest.mark.parametrize(
@@ -233,7 +239,8 @@ class TestBounds:
         d = decide_bound([1.5, 0.51] * 32, 1.0, "max", LOOKS, 100)
         assert (d.status, d.look, d.n, d.p) == ("continue", 6, 64, None)
         assert d.estimate == pytest.approx(1.005)
-        assert final(d).status == "inconclusive"
+        ended = decide_bound([1.5, 0.51] * 32, 1.0, "max", LOOKS, 100, ended=True)
+        assert ended == replace(d, status="inconclusive")
 
     def test_too_few_values_are_not_within(self):
         assert decide_bound([0.5] * 7, 1.0, "max", LOOKS, 1).status == "continue"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseArm, Clock, Pair, Work
 from perfci.stats.answer import answer
-from perfci.stats.decide import decide, decide_beside, final, margin
+from perfci.stats.decide import decide, decide_beside, margin
 from perfci.stats.equal_clock import log_ratios, slope
 from perfci.stats.walsh import interval
 
@@ -104,7 +104,7 @@ def case_of(pairs, work=None):
 
 def statuses(world, runs, seed=0, looks=LOOKS, bound=0.01, m=M):
     rng = np.random.default_rng(seed)
-    found = [final(answer(world.case(rng), limit(bound=bound), looks, m).decision).status for _ in range(runs)]
+    found = [answer(world.case(rng), limit(bound=bound), looks, m, ended=True).decision.status for _ in range(runs)]
     return {status: found.count(status) / runs for status in set(found)}
 
 
@@ -270,7 +270,7 @@ def test_at_the_power_limit_more_is_found_than_in_time_as_measured():
     rng = np.random.default_rng(12)
     world = replace(POWER_LIMITED, shift=R)
     cases = [world.case(rng) for _ in range(60)]
-    alone = [final(decide(log_ratios(case, "time", 8).measured, R, LOOKS, M)).status for case in cases]
+    alone = [decide(log_ratios(case, "time", 8).measured, R, LOOKS, M, ended=True).status for case in cases]
     assert alone.count("regression") < 40
     assert sum(answer(case, limit(), LOOKS, M).decision.status == "regression" for case in cases) >= 58
 
@@ -363,7 +363,7 @@ def test_worse_times_never_better_the_outcome_at_a_fixed_look(x, by_clock, data)
     only = LOOKS.model_copy(update={"convict": share, "acquit": share})
     x = 0.1 * np.array(x)
     more = np.array(data.draw(st.lists(st.floats(0, 0.05), min_size=16, max_size=16)))
-    before, after = (final(decide_beside(v, v + by_clock, R, only, 1)).status for v in (x, x + more))
+    before, after = (decide_beside(v, v + by_clock, R, only, 1, ended=True).status for v in (x, x + more))
     assert rank[after] >= rank[before]
 
 
@@ -380,7 +380,7 @@ def test_as_long_as_a_case_looks_slower_in_time_it_goes_on():
     assert decide_beside(x[:8], x[:8], R, LOOKS, M).status == "unchanged"
     early = decide_beside(x[:8], x[:8] + 0.03, R, LOOKS, M)
     assert (early.status, early.acquitted) == ("continue", True)
-    assert final(early).status == "unchanged"
+    assert decide_beside(x[:8], x[:8] + 0.03, R, LOOKS, M, ended=True).status == "unchanged"
     assert decide_beside(x[:16], x[:16] + 0.03, R, LOOKS, M).status == "clock"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfci.model.plan import Looks
 from perfci.model.results import Case
-from perfci.stats.decide import decide, final, margin
+from perfci.stats.decide import decide, margin
 from perfci.stats.equal_clock import log_ratios, slope
 
 from . import recorded
@@ -28,7 +28,7 @@ def replay(key, runs, r, shift, seed=0):
     ratios = np.array(RATIOS[key])
     rng = np.random.default_rng(seed)
     draws = rng.choice(ratios, (runs, 64)) * rng.choice([-1, 1], (runs, 64)) + shift
-    return [final(decide(x, margin(r, "lower"), LOOKS, M)) for x in draws]
+    return [decide(x, margin(r, "lower"), LOOKS, M, ended=True) for x in draws]
 
 
 def test_the_recording_is_whole():

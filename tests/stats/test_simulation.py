@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import decide, decide_bound, final, margin
+from perfci.stats.decide import decide, decide_bound, margin
 from perfci.stats.walsh import interval
 
 LOOKS = Looks()
@@ -16,7 +16,7 @@ M = 100
 
 def outcomes(draw, runs, seed=0, m=M, r=R, looks=LOOKS):
     rng = np.random.default_rng(seed)
-    statuses = [final(decide(draw(rng), r, looks, m)).status for _ in range(runs)]
+    statuses = [decide(draw(rng), r, looks, m, ended=True).status for _ in range(runs)]
     return {status: statuses.count(status) / runs for status in set(statuses)}
 
 

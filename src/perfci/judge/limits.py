@@ -13,7 +13,7 @@ from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 from perfci.stats.answer import Answer, answer
-from perfci.stats.decide import Decision, final, pairs_needed
+from perfci.stats.decide import Decision, pairs_needed
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.series import DERIVED, arm_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
@@ -40,8 +40,8 @@ def unknown(judgement: Judgement) -> Row:
 
 def limit_row(context: Context, case: Case, judgement: Judgement) -> Row:
     """The row of one judgement of a case that runs in head, and for a relative limit in base too."""
-    found = answer(case, judgement, context.looks, context.m)
-    decision = final(found.decision)
+    found = answer(case, judgement, context.looks, context.m, ended=True)
+    decision = found.decision
     if decision.status == "invalid":
         fields = _invalid(context, case, judgement, found)
     elif judgement.kind == "regression":
@@ -165,6 +165,7 @@ def _relative(context: Context, case: Case, judgement: Judgement, found: Answer,
         "interval": bounds if bounds.level > 0 else None,  # of a single pair there is none
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
+        "last_look": decision.last,
         "p": decision.p,
     }
 
@@ -223,6 +224,7 @@ def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer,
         "interval": Interval(**interval(found.head, LEVEL)._asdict()),
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
+        "last_look": decision.last,
         "p": decision.p,
     }
 

@@ -87,7 +87,7 @@ def changed(case: Case, plan: Plan) -> bool:
     """Whether a case's timing asks for evidence: any answer but `unchanged`, or a large change within its limit."""
     asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
     for judgement in asked:
-        found = answer(case, judgement, plan.looks, plan.m)
+        found = answer(case, judgement, plan.looks, plan.m, ended=True)
         if found.decision.status != "unchanged":
             return True
         if judgement.metric == "time" and found.ratios is not None:

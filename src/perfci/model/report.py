@@ -81,7 +81,9 @@ class Row(Document):
     limit_source: str = ""
     pairs: int = 0
     look: int | None = None
-    """Index of the look that decided."""
+    """Index of the look that decided; None where none did, or the last one."""
+    last_look: bool = False
+    """Whether a last look decided: over all `pairs`, when no more would come, at what was left of the error rates."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
     cause: str = ""

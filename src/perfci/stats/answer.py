@@ -30,19 +30,19 @@ class Answer(NamedTuple):
     """Whether a change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
-def answer(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
+def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool = False) -> Answer:
     """What the pairs of `case` say about `judgement`, looks replayed from the first.
 
-    The decision is the same for the conductor, which has the pairs so far, and for the judge, which has
-    them all. Its status is `invalid` where values are missing, not finite, or not positive though they must
-    be.
+    `ended`: no more pairs will come. The decision is the same for the conductor, which has the pairs so far and
+    asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
+    status is `invalid` where values are missing, not finite, or not positive though they must be.
     """
     if judgement.kind == "regression":
-        return _relative(case, judgement, looks, m)
-    return _absolute(case, judgement, looks, m)
+        return _relative(case, judgement, looks, m, ended=ended)
+    return _absolute(case, judgement, looks, m, ended=ended)
 
 
-def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
+def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
     base, head = (arm_values(case, arm, judgement.metric) for arm in ("base", "head"))
     if not head.size:
         decision = invalid("unmeasured" if case.pairs else "empty")
@@ -53,7 +53,7 @@ def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
         if case.origin == "imported":
             decision = _observed(head, judgement.bound, side)
         else:
-            decision = decide_bound(head, judgement.bound, side, looks, m)
+            decision = decide_bound(head, judgement.bound, side, looks, m, ended=ended)
     return Answer(decision, judgement.bound, base, head[: decision.n])
 
 
@@ -66,7 +66,7 @@ def _observed(head: Array, bound: float, side: Literal["min", "max"]) -> Decisio
     return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, acquitted=holds)
 
 
-def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
+def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
     metric, limit = judgement.metric, judgement.bound
     ratios = log_ratios(case, metric, looks.pairs[0])
     base, head = ratios.base, ratios.head
@@ -85,11 +85,14 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int) -> Answer:
     r_log = margin(limit, judgement.better)
     sign = 1.0 if judgement.better == "lower" else -1.0
     if ratios.slope is None:
-        decision, hidden = decide(sign * ratios.x, r_log, looks, m), False
+        decision, hidden = decide(sign * ratios.x, r_log, looks, m, ended=ended), False
     else:
-        decision = decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m)
+        decision = decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m, ended=ended)
         measured = sign * ratios.measured[: decision.n]
-        hidden = decision.status in ("regression", "clock") and decide(measured, r_log, looks, m).status != "regression"
+        hidden = (
+            decision.status in ("regression", "clock")
+            and decide(measured, r_log, looks, m, ended=decision.last).status != "regression"
+        )
     n = decision.n
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
 

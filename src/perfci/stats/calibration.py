@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfci.model.plan import Looks
+from perfci.stats.decide import SEEN
 from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
 
 Counts = NDArray[np.float32]
@@ -131,7 +132,7 @@ def _bounds(looks: str, m: int) -> _Bounds:
         i, j = np.triu_indices(n)
         averages = 0.5 * (x[:, i] + x[:, j])
         size = averages.shape[1]
-        convict, confirm, acquit = _criticals(plan, m, look)
+        convict, confirm, acquit, _ = _criticals(plan, m, look)
         ranks = [(bounds.convict, size - convict), (bounds.confirm, size - confirm), (bounds.acquit, acquit - 1)]
         reached = [(bound, rank) for bound, rank in ranks if 0 <= rank < size]
         if reached:
@@ -162,8 +163,9 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
     return float(np.array(looks.pairs, dtype=np.float64)[look].mean())
 
 
-def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
-    """Smallest statistics that convict, confirm and acquit at a look; beyond the largest one where none does."""
+def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int, int]:
+    """Smallest statistics that convict, confirm, acquit and show the acquitted to be faster at a look; beyond the
+    largest one where none does."""
     n = looks.pairs[look]
     tail = null_tail(n)[::-1]
 
@@ -175,6 +177,7 @@ def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
         least(alpha) if alpha > 0 else tail.size,
         least(looks.confirm),
         least(looks.beta * looks.acquit[look]),
+        least(SEEN),
     )
 
 
@@ -228,7 +231,8 @@ class Replay(NamedTuple):
 
 
 def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws: Draws) -> Replay:
-    """`final(decide(…))` of every drawn run of one case, and the pairs it took.
+    """`decide(…, ended=True)` of every drawn run of one case, and the pairs it took: all ends at the last of the
+    planned looks, beside which a last look says nothing new.
 
     `x`: ln(head/base) per pair, shape (draws.pairs,), positive is worse. `r_log`: the limit as a log ratio. Raises
     ValueError where x is not finite or has another length, or r_log is not positive and finite.
@@ -249,7 +253,7 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
         if not open_runs.size:
             break
         counts = draws.counts[look][open_runs]
-        convict, confirm, acquit = _criticals(looks, m, look)
+        convict, confirm, acquit, seen = _criticals(looks, m, look)
         total = n * (n + 1) // 2
 
         def above(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
@@ -268,13 +272,13 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
             named = ~slower & faster & (below(0.0) >= convict)
         now = was | (below(r_log) >= acquit if acquit <= total else none)
         goes_on = faster & _may_name_after(look, looks, m)
-        unchanged = ~slower & ~named & now & ~goes_on
+        passed = ~slower & ~named & now & ~goes_on
+        beyond = passed & (below(-r_log) >= seen) if seen <= total else none
         acquitted[open_runs] = now
-        for name, hit in (("regression", slower), ("improvement", named), ("unchanged", unchanged)):
+        for name, hit in (("regression", slower), ("improvement", named | beyond), ("unchanged", passed & ~beyond)):
             status[open_runs[hit]] = name
             pairs[open_runs[hit]] = n
-        open_runs = open_runs[~(slower | named | unchanged)]
-    status[open_runs[acquitted[open_runs]]] = "unchanged"
+        open_runs = open_runs[~(slower | named | passed)]
     return Replay(status, pairs)
 
 
