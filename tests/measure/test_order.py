@@ -1,15 +1,16 @@
 """When the budget will not do for all, it goes to those that it can still decide."""
 
 import numpy as np
+import pytest
 
 from perfci.measure.order import next_batch
 from perfci.model.plan import Judgement, Plan
 from perfci.model.results import Case, CaseArm, Pair
 
 
-def case(name: str, pairs: int, scatter: float, seconds: float = 1.0) -> Case:
+def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: float = 0.0) -> Case:
     rng = np.random.default_rng(sum(map(ord, name)))
-    ratios = np.exp(scatter * rng.standard_normal(pairs))
+    ratios = np.exp(centre + scatter * rng.standard_normal(pairs))
     made = [
         Pair(index=i, values={"base": {"time": 1.0}, "head": {"time": float(x)}}, seconds={"block": seconds})
         for i, x in enumerate(ratios)
@@ -45,6 +46,12 @@ def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hop
     assert ids(next_batch(cases, asked, left=10)) == ["calm"]
     assert ids(next_batch(cases, asked, left=1000)) == ["calm", "louder"]
     assert ids(next_batch(cases[:1], asked, left=10)) == ["hopeless"], "when nothing else is open it may try"
+
+
+@pytest.mark.parametrize("centre", [1.5, -1.5])
+def test_a_large_change_is_not_hopeless_however_its_pairs_scatter(centre: float) -> None:
+    cases = [case("hopeless", 8, 0.2), case("plain", 8, 0.2, centre=centre)]
+    assert ids(next_batch(cases, plan("hopeless", "plain"), left=10)) == ["plain"]
 
 
 def test_calibration_takes_pairs_of_all() -> None:

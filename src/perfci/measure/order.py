@@ -45,15 +45,21 @@ def _spent(case: Case) -> float:
 
 
 def _seconds_needed(case: Case, plan: Plan) -> float:
-    """Until the look at which pairs that scatter like these are decided; infinite where there is none."""
+    """Until the look at which pairs that scatter like these are decided; infinite where there is none.
+
+    A change that is larger than the limit shows in pairs that scatter more than the limit allows. What is asked is how
+    large, never which way: no outcome is favoured. A last look may decide earlier; it is not counted on.
+    """
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
     # Robust, as the decision is: one pair far off costs it a few pairs and not the answer.
-    spread = MAD * float(np.median(np.abs(ratios - np.median(ratios)))) if len(ratios) > 1 else math.nan
+    centre = float(np.median(ratios)) if len(ratios) > 1 else math.nan
+    spread = MAD * float(np.median(np.abs(ratios - centre))) if len(ratios) > 1 else math.nan
     asked = tightest_margin(case, plan.judgements)
     each = _spent(case) / len(case.pairs)
     if asked is None or not math.isfinite(spread):
         return each  # an absolute limit, or a metric of its own: one pair at a time
+    shown = max(asked, abs(centre) - asked / 2)  # a conviction must exceed half the limit
     for pairs, factor in sorted(factors(plan.looks, plan.m).items()):
-        if pairs > len(case.pairs) and factor * spread <= asked:
+        if pairs > len(case.pairs) and factor * spread <= shown:
             return (pairs - len(case.pairs)) * each
     return math.inf
