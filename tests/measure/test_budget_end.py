@@ -1,0 +1,212 @@
+"""Budgets that end anywhere: recorded pairs and recorded costs under the real scheduler, rounds and last looks.
+
+What is real: `Measurement._rounds` with its rounds, `next_batch`, `settled`, the deadline within a round, and the judge's
+answers after it. What is replayed: pairs of identical code and what a pair takes, recorded on one NVIDIA H200; the clock
+stands still but for these.
+"""
+
+import json
+import lzma
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfci.judge import judge
+from perfci.measure import conductor
+from perfci.measure.conductor import Measurement
+from perfci.measure.options import Options
+from perfci.measure.rounds import Outcome
+from perfci.model.plan import Looks, Plan
+from perfci.model.results import Case
+from perfci.stats.answer import answer
+from tests.judge.build import case as empty_case
+from tests.judge.build import limit, results
+from tests.stats.recorded import FOLDER, KERNELS, recorded_pairs
+
+KEYS = [f"{kernel}|{contract}" for kernel in KERNELS for contract in ("rot", "cold")]
+PAIRS = {key: recorded_pairs(key) for key in KEYS}
+COSTS = [
+    [sum(pair["seconds"].values()) for pair in case["pairs"]]
+    for case in json.loads(lzma.decompress((FOLDER / "planted.json.xz").read_bytes()))["cases"]
+]
+"""Seconds of each pair of ten cases of one run."""
+R = 0.02
+M = len(KEYS)
+PAIR = sum(sum(costs) / len(costs) for costs in COSTS) / len(COSTS)
+"""Seconds of a pair of one case, mean."""
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+
+def exchanged(pair):
+    """The pair with its arms exchanged, as likely as the pair itself where the code is the same."""
+    return pair.model_copy(
+        update={
+            "values": {"base": pair.values["head"], "head": pair.values["base"]},
+            "clock": {"base": pair.clock["head"], "head": pair.clock["base"]},
+        }
+    )
+
+
+class Replayed:
+    """One run whose pairs and costs are drawn from what was recorded. `factors`: number of a case → head's true factor."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, seed: int, factors: dict[int, float] | None = None, *, cases: int = M
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.clock = Clock()
+        self.factors = factors or {}
+        self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
+        self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
+        monkeypatch.setattr(conductor, "time", self.clock)
+        monkeypatch.setattr(conductor, "run_round", self.round)
+
+    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
+        """As `rounds.run_round`: cases shuffled, none begun after the deadline."""
+        todo = list(cases)
+        random.Random(f"{bench.seed}/round/{index}").shuffle(todo)
+        for case in todo:
+            if self.clock.now >= deadline:
+                break
+            pair = self.rng.choice(self.sources[case.id])
+            if self.rng.random() < 0.5:
+                pair = exchanged(pair)
+            factor = self.factors.get(int(case.id.split("=")[1]), 1.0)
+            cost = self.rng.choice(self.costs[case.id])
+            self.clock.now += cost
+            head = {"time": pair.values["head"]["time"] * factor}
+            fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
+            done(Outcome(case, pair.model_copy(update=fields)))
+
+    def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
+        """The cases as they stand when the budget has ended, or all are decided."""
+        cases = [empty_case(name, ratio=None) for name in self.sources]
+        made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
+        plan = made.plan.model_copy(update={"budget": budget})
+        measurement = Measurement(Options("compare", FOLDER, FOLDER), SILENT)
+        measurement.results = made.model_copy(update={"plan": plan})
+        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
+        measurement._rounds(measurement.results.cases, plan, {"cuda": bench}, None, JOURNAL)
+        self.made = measurement.results
+        return measurement.results.cases, plan
+
+
+SILENT = SimpleNamespace(stage=lambda text: None, note=print, pair=lambda *numbers: None)
+JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None)
+
+
+def answers(cases: list[Case], plan: Plan):
+    return [
+        answer(case, judgement, plan.looks, plan.m, ended=True).decision
+        for case, judgement in zip(cases, plan.judgements, strict=True)
+    ]
+
+
+def some_budget(rng: np.random.Generator) -> float:
+    """From too little for the first look of all to enough for most."""
+    return float(rng.uniform(5, 30)) * PAIR * M
+
+
+def replays(monkeypatch: pytest.MonkeyPatch, runs: int, seed: int, factors: dict[int, float] | None = None, **run: Any):
+    """The decisions of `runs` runs and the pairs at which undecided cases were left."""
+    rng = np.random.default_rng(seed)
+    found, ends = [], []
+    for number in range(runs):
+        replay = Replayed(monkeypatch, seed * 100_000 + number, factors)
+        cases, plan = replay.run(some_budget(rng), **run)
+        found.append(answers(cases, plan))
+        ends += [len(case.pairs) for case in cases if case.stopped == "budget"]
+    return found, ends
+
+
+def share(found: list[list[Any]], *statuses: str) -> float:
+    flat = [decision.status for run in found for decision in run]
+    return sum(status in statuses for status in flat) / len(flat)
+
+
+def red(found: list[list[Any]]) -> int:
+    return sum(any(decision.status == "regression" for decision in run) for run in found)
+
+
+def test_budgets_end_between_looks_and_unchanged_code_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ends = replays(monkeypatch, 8, seed=1)
+    assert set(ends) - set(Looks().pairs), "budgets are to end between looks"
+    assert red(found) == 0
+    assert share(found, "continue", "invalid") == 0
+    assert share(found, "unchanged") >= 0.6
+
+
+@pytest.mark.parametrize(("factor", "class_"), [(4.6, "regression"), (0.4, "improvement")])
+def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch, factor: float, class_: str) -> None:
+    """A case far from its limit when the budget ends: the row says so, and the trail at how many pairs."""
+    replay = Replayed(monkeypatch, 7, {0: factor}, cases=1)
+    cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]))
+    assert (cases[0].stopped, plan.m) == ("budget", 1)
+    n = len(cases[0].pairs)
+    assert 10 <= n < 16 and n != 12
+    report = judge(replay.made)
+    (row,), (trail,) = report.rows, report.trails
+    assert (row.class_, row.look, row.last_look, row.pairs) == (class_, None, True, n)
+    assert (report.exit_code == 1) == (class_ == "regression")
+    assert row.p == 2.0**-n <= 0.01 / 10
+    assert trail.looks[-1].pairs == n and trail.looks[-1].interval == row.interval
+
+
+def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that take 4.6 times as long: those with the pairs that a last look needs are convicted, none is acquitted."""
+    found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
+    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M / 10)
+    assert enough == 14
+    for decision in (decision for run in found for decision in run):
+        assert decision.status == ("regression" if decision.n >= enough else "inconclusive")
+    assert share(found, "regression") >= 0.3
+
+
+def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ends = replays(monkeypatch, 8, seed=4, factors=dict.fromkeys(range(M), 0.5))
+    assert ends
+    for decision in (decision for run in found for decision in run):
+        assert decision.status == ("improvement" if decision.n >= 8 else "inconclusive")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("r", [0.005, 0.01, 0.02])
+def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r: float) -> None:
+    """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred red, every false alarm counted."""
+    found, ends = replays(monkeypatch, 150, seed=5, r=r)
+    assert len(set(ends) - set(Looks().pairs)) >= 15
+    assert red(found) <= 0.01 * len(found)
+    assert share(found, "improvement") <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cases slower by the limit: found or undecided, hardly ever acquitted."""
+    found, _ = replays(monkeypatch, 100, seed=6, factors=dict.fromkeys(range(M), 1 + R))
+    assert share(found, "unchanged", "improvement") <= 0.01
+    assert share(found, "regression") >= 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With α at 30 %, no demand on size and no acquittal, every look and the last one spend what they may."""
+    looks = Looks(alpha=0.3, confirm=1.0, acquit=[0.0] * 7)
+    found, ends = replays(monkeypatch, 100, seed=8, looks=looks, r=1e-9)
+    assert len(set(ends) - set(Looks().pairs)) >= 15
+    assert 0.05 <= red(found) / 100 <= 0.3 + 3 * (0.3 * 0.7 / 100) ** 0.5

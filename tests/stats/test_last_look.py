@@ -1,0 +1,307 @@
+"""The last look, where pairs end between two looks: what it may spend, whatever decides when they end.
+
+That a budget ends may depend on the data, by way of the time that pairs take, of what the scheduler chooses, of people
+who watch and who continue a run. So what counts is the supremum: the chance that at *any* number of pairs from the
+first look on, planned or last, unchanged code would have been convicted.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from perfci.measure.conductor import QUICK_SHARE
+from perfci.model.plan import Looks
+from perfci.stats.decide import LAST, SEEN, decide, decide_beside, decide_bound, margin
+from perfci.stats.walsh import interval, null_tail, p_greater, p_less
+
+LOOKS = Looks()
+QUICK = Looks(pairs=[8, 12, 16], convict=[0.0, 0.0, QUICK_SHARE], acquit=[0.5, 0.25, 0.25])
+R = margin(0.01, "lower")
+
+ratios = st.lists(st.floats(-0.05, 0.05).map(lambda v: round(v, 4)), min_size=8, max_size=40)
+shifted = st.tuples(
+    ratios, st.sampled_from([-0.03, -0.01, 0.0, 0.005, 0.01, 0.03]), st.sampled_from([1.0, 0.1, 0.01])
+).map(lambda t: [t[1] + t[2] * v for v in t[0]])
+
+
+def noise(n, sd=0.002, mean=0.0, seed=0):
+    return np.random.default_rng(seed).normal(mean, sd, n)
+
+
+# The supremum over all ends
+
+DRIFTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.7, 2.3)
+"""Means, in standard deviations, that simulated pairs are drawn with, so that convictions of 1e-5 are not rare."""
+
+
+class Simulated(NamedTuple):
+    """Pairs of unchanged code by importance sampling."""
+
+    p: np.ndarray
+    """p-value of "greater than 0" after 1 … cap pairs, shape (runs, cap)."""
+    weight: np.ndarray
+    """Likelihood ratio of unchanged code to what was drawn, after as many pairs: E[weight at a stopping time; event]
+    is the event's probability (Siegmund, Ann. Stat. 4, 1976)."""
+
+
+def simulate(runs, cap, seed, scale=None):
+    """`scale`: noise of each pair, shape (runs, cap) or (cap,); None for pairs that are all alike, whose signed ranks
+    do not depend on the distribution."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((runs, cap)) + rng.choice(DRIFTS, runs)[:, None]
+    total, n = np.cumsum(x, axis=1), np.arange(1, cap + 1)
+    likelihood = sum(np.exp(drift * total - 0.5 * drift**2 * n) for drift in DRIFTS) / len(DRIFTS)
+    if scale is not None:
+        x = x * scale
+    p = np.empty((runs, cap))
+    statistic = np.zeros(runs, dtype=np.int64)
+    for k in range(cap):
+        statistic += np.count_nonzero(x[:, : k + 1] > -x[:, k : k + 1], axis=1)
+        p[:, k] = null_tail(k + 1)[statistic]
+    return Simulated(p, 1 / likelihood)
+
+
+def levels(looks, shares, rate, last):
+    """The level at which each number of pairs decides: planned looks' own, elsewhere the last look's."""
+    found = np.zeros(looks.pairs[-1])
+    for n in range(looks.pairs[0], looks.pairs[-1] + 1):
+        left = 1 - math.fsum(share for pairs, share in zip(looks.pairs, shares, strict=True) if pairs <= n)
+        planned = shares[looks.pairs.index(n)] if n in looks.pairs else 0.0
+        found[n - 1] = rate * max(planned, left / last if left > 1e-9 else 0.0)
+    return found
+
+
+def spent(simulated, looks, shares, rate, last=LAST):
+    """What any stopping rule spends at most, as a multiple of `rate`, and the standard error of that."""
+    level = levels(looks, shares, rate, last)
+    hit = simulated.p[:, : len(level)] <= level
+    first = hit.argmax(axis=1)
+    weight = np.where(hit.any(axis=1), simulated.weight[np.arange(len(hit)), first], 0.0)
+    return weight.mean() / rate, weight.std() / math.sqrt(len(weight)) / rate
+
+
+@pytest.mark.parametrize("m", [1, 7, 10, 39])
+def test_no_stopping_rule_spends_more_than_alpha(m):
+    simulated = simulate(20_000, 64, seed=1)
+    for looks in (LOOKS, QUICK):
+        share, error = spent(simulated, looks, looks.convict, 0.01 / m)
+        assert 0.6 < share <= 1 + 3 * error
+    share, error = spent(simulated, LOOKS, LOOKS.acquit, 0.01)
+    assert 0.5 < share <= 1 + 3 * error
+
+
+@pytest.mark.parametrize("looks", [LOOKS, QUICK])
+def test_what_is_simulated_is_what_is_decided(looks):
+    """The levels above, against `decide` itself with no demand on size: the first end at which each run is convicted."""
+    own = looks.model_copy(update={"confirm": 1.0, "acquit": [0.0] * len(looks.pairs)})
+    rng = np.random.default_rng(2)
+    seen = 0
+    for m in (1, 7):
+        level = levels(looks, looks.convict, 0.01 / m, LAST)
+        for _ in range(25):
+            x = rng.standard_normal(len(level)) + rng.uniform(0, 1.5)
+            p = [p_greater(x[:n], 0) for n in range(1, len(level) + 1)]
+            first = next((n for n in range(1, len(level) + 1) if p[n - 1] <= level[n - 1]), None)
+            ends = (
+                n for n in range(1, len(level) + 1) if decide(x[:n], 1e-9, own, m, ended=True).status == "regression"
+            )
+            assert next(ends, None) == first
+            seen += first is not None
+    assert seen >= 20
+
+
+SCALES = {
+    "alike": lambda rng, runs: None,
+    "of any width": lambda rng, runs: np.exp(2 * rng.standard_normal((runs, 64))),
+    "calming down": lambda rng, runs: 4.0 ** -(np.arange(64) / 64),
+    "growing fourfold": lambda rng, runs: 4.0 ** (np.arange(64) / 64),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCALES)
+def test_no_stopping_rule_spends_more_than_alpha_at_length(name):
+    """400 000 runs for each of twenty sizes: the figures that `LAST` tells."""
+    rng = np.random.default_rng(3)
+    parts = [simulate(50_000, 64, seed=[4, k], scale=SCALES[name](rng, 50_000)) for k in range(8)]
+    found = {}
+    for m in (1, 2, 3, 4, 5, 7, 9, 10, 12, 14, 20, 25, 36, 39, 50, 64, 100, 150, 195, 300):
+        for looks in (LOOKS, QUICK):
+            several = [spent(part, looks, looks.convict, 0.01 / m) for part in parts]
+            share, error = np.mean([s for s, _ in several]), np.hypot.reduce([e for _, e in several]) / len(several)
+            found[m, len(looks.pairs)] = share
+            assert share <= 1 + 3 * error, (m, looks.pairs)
+    assert max(found.values()) > 0.8, "or the factor is larger than it need be"
+    assert max(spent(part, LOOKS, LOOKS.acquit, 0.01)[0] for part in parts) <= 1
+    if name == "alike":
+        assert np.mean([spent(part, LOOKS, LOOKS.convict, 0.001, last=6.0)[0] for part in parts]) > 1.02
+
+
+# What is decided
+
+
+@pytest.mark.parametrize(("m", "fewest"), [(1, 10), (2, 11), (4, 12), (7, 13), (100, 17)])
+def test_the_fewest_pairs_that_convict(m, fewest):
+    """All slower: p = 2^-n, within a tenth of α/m; at the planned looks of 16 pairs within three tenths."""
+    x = np.full(64, 0.5) + noise(64)
+    for n in range(64):
+        found = decide(x[:n], R, LOOKS, m, ended=True)
+        by_plan = n >= 16 and 0.01 / m * 0.3 >= 2.0**-16
+        if by_plan:
+            assert (found.status, found.look, found.n, found.last) == ("regression", 2, 16, False)
+        elif n >= fewest:
+            assert (found.status, found.look, found.n, found.last) == ("regression", None, n, True)
+            assert found.p == 2.0**-n
+        else:
+            assert (found.status, found.last) == ("inconclusive", False)
+
+
+def test_with_fewer_pairs_than_the_first_look_nothing_is_said():
+    for mean in (-0.5, 0.0, 0.5):
+        assert decide(noise(7, mean=mean), R, LOOKS, 1, ended=True).status == "inconclusive"
+    assert decide_bound([9.0] * 7, 1.0, "max", LOOKS, 1, ended=True).status == "inconclusive"
+    assert decide_bound([0.5] * 7, 1.0, "max", LOOKS, 1, ended=True).status == "inconclusive"
+
+
+@given(shifted, st.sampled_from([1, 10, 1000]), st.sampled_from([LOOKS, QUICK]))
+@settings(max_examples=300)
+def test_a_last_look_only_adds_answers(x, m, looks):
+    """What planned looks say stands; what they leave open is convicted only where all of α/m would convict, too, and
+    acquitted only where all of β would."""
+    early, late = decide(x, R, looks, m), decide(x, R, looks, m, ended=True)
+    assert late.status != "continue"
+    if early.status != "continue":
+        assert late == early
+        return
+    at_once = Looks(pairs=[len(x)], convict=[1.0], acquit=[0.0])
+    if late.status == "regression":
+        assert not early.acquitted
+        assert decide(x, R, at_once, m).status == "regression"
+        assert late.p <= looks.alpha / m / LAST
+    elif late.status in ("unchanged", "improvement") and not early.acquitted and late.acquitted:
+        assert p_less(x, R) <= looks.beta / LAST
+    elif early.acquitted:
+        assert late.status in ("unchanged", "improvement")
+
+
+@given(shifted, st.sampled_from([1, 10]))
+@settings(max_examples=300)
+def test_an_acquitted_case_is_faster_where_its_interval_says_so(x, m):
+    found = decide(x, R, LOOKS, m, ended=True)
+    assume(found.acquitted)
+    beyond = interval(x[: found.n], 1 - 2 * SEEN).high < -R
+    assert found.status == "improvement" or not beyond
+    if found.status == "improvement" and found.p > 0.01 / m * 0.3:
+        assert beyond
+
+
+@given(shifted, st.data(), st.sampled_from([1, 100]))
+@settings(max_examples=300)
+def test_worse_numbers_never_undo_a_regression_where_pairs_end(x, data, m):
+    if decide(x, R, LOOKS, m, ended=True).status != "regression":
+        x = [abs(v) + 0.02 for v in x]
+    worse = list(x)
+    for where in data.draw(st.lists(st.integers(0, len(x) - 1), max_size=len(x))):
+        worse[where] += data.draw(st.floats(0, 0.1))
+    if decide(x, R, LOOKS, m, ended=True).status == "regression":
+        assert decide(worse, R, LOOKS, m, ended=True).status == "regression"
+
+
+@given(shifted, st.sampled_from([1, 10]))
+def test_faster_and_slower_are_mirror_images_where_pairs_end(x, m):
+    looks = LOOKS.model_copy(update={"acquit": [0.0] * 7, "beta": 0.0})
+    mirror = {"regression": "improvement", "improvement": "regression", "inconclusive": "inconclusive"}
+    ended = [decide(values, R, looks, m, ended=True).status for values in (x, [-v for v in x])]
+    assert ended[1] == mirror[ended[0]]
+
+
+@given(st.lists(st.floats(-0.05, 0.05), min_size=65, max_size=80), st.floats(0, 0.05))
+def test_past_the_last_planned_look_nothing_is_left(x, shift):
+    x = [v + shift for v in x]
+    at_cap, beyond = decide(x[:64], R, LOOKS, 1, ended=True), decide(x, R, LOOKS, 1, ended=True)
+    assert beyond.status == at_cap.status
+    assert not beyond.last
+
+
+def test_a_small_change_is_no_regression_at_the_last_look_either():
+    looks = LOOKS.model_copy(update={"acquit": [0.0] * 7, "beta": 0.0})
+    assert decide(noise(20, sd=1e-5, mean=0.4 * R), R, looks, 1, ended=True).status == "inconclusive"
+    assert decide(noise(14, sd=1e-5, mean=0.6 * R), R, looks, 1, ended=True).status == "regression"
+
+
+def test_a_last_look_acquits():
+    """The first eight leave it open by one stray pair, and nine do; fourteen do not."""
+    x = noise(15, sd=0.0005)
+    x[3] = R + 0.002
+    looks = LOOKS.model_copy(update={"pairs": [8, 16, 24, 32, 40, 48, 64]})
+    assert decide(x[:11], R, looks, 1).status == "continue"
+    assert decide(x[:9], R, looks, 1, ended=True).status == "inconclusive"
+    found = decide(x[:14], R, looks, 1, ended=True)
+    assert (found.status, found.look, found.last, found.n) == ("unchanged", None, True, 14)
+    assert found.p <= 0.01 * 0.6 / LAST
+
+
+class TestBounds:
+    def test_a_clear_break_is_a_violation(self):
+        for sign, side in ((1, "max"), (-1, "min")):
+            d = decide_bound(sign * (5 + noise(11, sd=0.1)), sign * 4.0, side, LOOKS, 1, ended=True)
+            assert (d.status, d.look, d.last, d.n, d.p) == ("violation", None, True, 11, 2.0**-11)
+
+    def test_on_the_right_side_in_the_end_is_within(self):
+        """On the wrong side at eight launches, on the right one with all."""
+        values = [1.1] * 5 + [0.9] * 3 + [0.1] * 3
+        assert decide_bound(values, 0.98, "max", LOOKS, 1).status == "continue"
+        d = decide_bound(values, 0.98, "max", LOOKS, 1, ended=True)
+        assert (d.status, d.last, d.n) == ("unchanged", True, 11)
+
+    @given(st.lists(st.floats(0, 10), min_size=8, max_size=15), st.floats(-5, 5), st.data())
+    def test_worse_numbers_never_undo_a_violation(self, x, bound, data):
+        worse = [v + data.draw(st.floats(0, 10)) for v in x]
+        if decide_bound(x, bound, "max", LOOKS, 1, ended=True).status == "violation":
+            assert decide_bound(worse, bound, "max", LOOKS, 1, ended=True).status == "violation"
+
+
+class TestClock:
+    def test_slower_as_measured_alone_is_the_clock_at_the_last_look(self):
+        x = noise(13, sd=0.001)
+        assert decide_beside(x, x + 0.03, R, LOOKS, 1).status == "continue"
+        d = decide_beside(x, x + 0.03, R, LOOKS, 1, ended=True)
+        assert (d.status, d.look, d.last, d.n, d.p) == ("clock", None, True, 13, 2.0**-13)
+
+    def test_slower_at_equal_clock_alone_is_the_clock_at_the_last_look(self):
+        x = noise(13, sd=0.001)
+        d = decide_beside(x + 0.03, x, R, LOOKS, 1, ended=True)
+        assert (d.status, d.look, d.last, d.n) == ("clock", None, True, 13)
+        assert decide_beside(x + 0.03, x + 0.03, R, LOOKS, 1, ended=True).status == "regression"
+
+    def test_an_improvement_stays_one_though_the_clock_is_left_open(self):
+        x = noise(9, sd=0.001, mean=-0.05)
+        measured = x + 0.05 + np.array([0.02] * 8 + [-0.01])
+        assert decide_beside(x, measured, R, LOOKS, 1).status == "continue"
+        assert decide_beside(x, measured, R, LOOKS, 1, ended=True).status == "improvement"
+
+
+# Improvements that are none
+
+
+def called_faster(runs, sd, seed):
+    """Share of unchanged cases of noise `sd`, in limits, that are called improvements where pairs end at random."""
+    rng = np.random.default_rng(seed)
+    found = [decide(rng.normal(0, sd * R, rng.integers(8, 65)), R, LOOKS, 100, ended=True).status for _ in range(runs)]
+    return found.count("improvement") / runs
+
+
+@pytest.mark.parametrize("sd", [0.5, 1.0, 3.0, 10.0, 30.0])
+def test_unchanged_code_is_hardly_ever_called_faster(sd):
+    assert called_faster(300, sd, seed=5) <= 0.01 + 3 * math.sqrt(0.01 / 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sd", [0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0])
+def test_unchanged_code_is_hardly_ever_called_faster_at_length(sd):
+    share = called_faster(10_000, sd, seed=6)
+    assert share <= (0.001 if sd <= 1 else 0.01)
