@@ -16,6 +16,8 @@ DERIVED: dict[str, tuple[Callable[[Work], float], str]] = {
 }
 """Metric → amount of work per execution in the metric's unit × seconds, and the name of that work."""
 
+_ABSENT = CaseArm()
+
 
 def in_order(case: Case) -> list[Pair]:
     """The pairs in the order measured."""
@@ -41,9 +43,9 @@ def value(case: Case, pair: Pair, arm: ArmName, metric: str) -> float | None:
 
 def _declared(case: Case, arm: ArmName, amount: Callable[[Work], float]) -> float:
     """The work of both arms as base declares it, where it does: what head declares otherwise changes no value."""
-    base = case.arms.get("base", CaseArm())
+    base = case.arms.get("base", _ABSENT)
     theirs = amount(base.work) if base.status == "ok" else 0.0
-    return theirs if theirs > 0 else amount(case.arms.get(arm, CaseArm()).work)
+    return theirs if theirs > 0 else amount(case.arms.get(arm, _ABSENT).work)
 
 
 def arm_values(case: Case, arm: ArmName, metric: str) -> Array:
