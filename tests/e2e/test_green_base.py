@@ -12,11 +12,13 @@ import pytest
 
 from .conftest import Repo, adding
 
+LIMIT = "limits: [{cases: '*', metric: time, regression: 50%}]\n"
+
 
 @pytest.fixture
 def behind(repo: Repo) -> Repo:
     """The first commit is checked out; `main` and the tag `next` are one commit ahead."""
-    repo.policy()
+    repo.policy(LIMIT)
     repo.write("kernels/adding.py", adding())
     repo.write(".gitignore", "*.log\n")
     repo.commit("first")
@@ -99,8 +101,8 @@ def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
 
 def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: Path) -> None:
     """`--base HEAD` of a clean tree becomes its hash, which stays HEAD's own."""
-    run = behind.perfci("compare", "--base", "HEAD", "--quick", "--budget", "2s")
-    assert run.code in (0, 1), run.out + run.err  # whatever a noisy machine says of itself
+    run = behind.perfci("compare", "--base", "HEAD", "--quick")
+    assert run.code == 0, run.out + run.err
     command = run.report["command"]
     assert command[command.index("--base") + 1] == behind.git("rev-parse", "HEAD")
     again = behind.perfci(*command[1:], "--prepare", str(tmp_path / "arms"))
@@ -115,8 +117,8 @@ def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None
     kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')
     behind.write("kernels/adding.py", kernel)
     behind.commit("loosened")
-    run = behind.perfci("compare", "--base", "main", "--quick", "--budget", "2s")
-    assert run.code in (0, 1), run.out + run.err
+    run = behind.perfci("compare", "--base", "main", "--quick")
+    assert run.code == 0, run.out + run.err
     notes = [note.removeprefix(NOTE) for note in run.report["notes"] if note.startswith(NOTE)]
     assert notes == ["perfci.yaml differs in mode, limits", "the limits that `adding` declares itself differ"]
     assert f"note: {NOTE}perfci.yaml differs in mode, limits" in run.out
@@ -124,10 +126,10 @@ def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None
 
 
 def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> None:
-    behind.policy("# more words\nbuild: 'true'\n")
+    behind.policy(f"# more words\nbuild: 'true'\n{LIMIT.replace('50%', '50.0%')}")
     behind.commit("the same")
-    run = behind.perfci("compare", "--base", "main", "--quick", "--budget", "2s")
-    assert run.code in (0, 1), run.out + run.err
+    run = behind.perfci("compare", "--base", "main", "--quick")
+    assert run.code == 0, run.out + run.err
     assert NOTE not in run.out
 
 
