@@ -47,6 +47,7 @@ def test_the_same_in_other_words_and_what_each_arm_has_for_itself_are_no_differe
         (", metric: bandwidth, min: 2TB/s", ", metric: bandwidth, min: 2TB/s, severity: warn", ["limits"]),
         ("version: 1", "version: 1\nmode: observe\nbudget: 1m", ["budget", "mode"]),
         ("version: 1", "version: 1\ndevices: [cpu]", ["devices"]),
+        ("version: 1", "version: 1\non_undecided: fail", ["on_undecided"]),
         ("version: 1", "version: 1\nmetrics: {p99: {unit: s, better: lower}}", ["metrics"]),
         ("version: 1", "version: 1\nthreads: 2", ["threads"]),
     ],
