@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from .conftest import Repo
+from .conftest import Repo, adding
 
 POLICY = "budget: 8s\nlimits: [{cases: '*', metric: time, regression: 50%}]\n"
 CASE = """
@@ -117,7 +117,8 @@ def test_new_files_that_nobody_imports_are_no_matter(repo: Repo) -> None:
 def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
     repo.policy("budget: 2s\n")
     suite(repo, "honest")
-    suite(repo, "opaque", "pass")
+    repo.write("kernels/adding.py", adding())
+    suite(repo, "opaque")
     path = repo.root / "kernels" / "opaque.py"
     path.write_text(
         path.read_text().replace("return lambda: work(data)", "it = iter(data)\n    return lambda: (it, work(data))[1]")
@@ -126,4 +127,4 @@ def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
     assert run.code == 0, run.out + run.err
     notes = [note for note in run.report["notes"] if "redrawn in place" in note]
     assert len(notes) == 1 and "opaque: it keeps a list_iterator, which cannot be looked into" in notes[0]
-    assert "honest" not in notes[0]
+    assert "honest" not in notes[0] and "adding" not in notes[0], "which draws nothing"

@@ -14,6 +14,8 @@ from perfci.model.evidence import Evidence
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
+NOTHING_DRAWN = "its inputs are the same in every draw"
+"""As `worker/check.py` says it."""
 Probes = dict[str, dict[ArmName, Probe]]
 
 
@@ -118,8 +120,10 @@ def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:
-    """A note on cases that could not be checked with their inputs redrawn in place."""
-    why = {case.id: text for case in cases for arm in case.arms.values() if (text := arm.check.unredrawn)}
+    """A note on cases that could not be checked with their inputs redrawn in place; where none follow from the draw
+    there is nothing to redraw."""
+    found = {case.id: arm.check.unredrawn for case in cases for arm in case.arms.values() if arm.check.unredrawn}
+    why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
     if not why:
         return []
     named = "; ".join(f"{case}: {text}" for case, text in list(why.items())[:3])
