@@ -363,6 +363,13 @@ def sparse(bench):
 
 
 @honest
+def sparse_result(bench):
+    dense = bench.randn(6, 6)
+    bench.reference(lambda: {"sum": dense.double() * 2, "of": [dense.clone()]})
+    return lambda: {"sum": (dense * 2).to_sparse(), "of": (dense.to_sparse_csr(),)}
+
+
+@honest
 def kinds_of_tensors(bench):
     x = bench.randn(8)
     kinds = [x.bfloat16(), x > 0, (x * 100).to(torch.int8), torch.complex(x, -x).conj(), x.sum(), x.long()]

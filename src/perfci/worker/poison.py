@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .compare import leaves
-from .plain import is_array, is_tensor
+from .plain import MAPPINGS, NUMBERS, is_array, is_sequence, is_tensor, strided
 
 BLOCKS, BLOCK_BYTES = 8, 2**28
 """Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
@@ -24,20 +23,27 @@ FILL_WITH_ONES = 0x100
 
 
 def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) -> list[int]:
-    """Bytes of the memory behind each array, tensor and buffer in a result, each size once, ascending.
+    """Bytes of the memory behind each array, tensor and buffer in a plain result, each size once, ascending.
 
     Left out are tensors of which `drawn` says that they lie in memory that was there before the kernel ran.
     """
     sizes = set()
-    for _, leaf in leaves(out, ()):
-        if is_tensor(leaf) and drawn(leaf):
-            continue
-        if is_tensor(leaf):
-            sizes.add(leaf.untyped_storage().nbytes())
-        elif is_array(leaf):
-            sizes.add(leaf.nbytes)
-        elif type(leaf) in (bytes, bytearray):
-            sizes.add(len(leaf))
+    todo = [out]
+    while todo:
+        value = todo.pop()
+        if type(value) in MAPPINGS:
+            todo.extend(value.values())
+        elif is_sequence(value):
+            if not NUMBERS.issuperset(map(type, value)):  # a long list of numbers has no other memory
+                todo.extend(value)
+        elif is_tensor(value):
+            tensor = strided(value)
+            if not drawn(tensor):
+                sizes.add(tensor.untyped_storage().nbytes())
+        elif is_array(value):
+            sizes.add(value.nbytes)
+        elif type(value) in (bytes, bytearray):
+            sizes.add(len(value))
     return sorted(sizes - {0})
 
 
