@@ -1,0 +1,308 @@
+"""Reads files that code under test or a stranger wrote in a process of its own, with bounds on time, memory and size.
+
+`call` starts it, `serve` is what runs in it: it imports the reader, takes its bounds, becomes the user that the file is
+of, and only then reads. Its answer comes as JSON through a pipe and is held to the reader's return type, for damage can
+have taken the process over. What passes a bound is Unread, one line; never a value.
+"""
+
+import codecs
+import contextlib
+import ctypes
+import importlib
+import json
+import math
+import os
+import resource
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import psutil
+from pydantic import TypeAdapter, ValidationError, validate_call
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from perfci.system.users import SAME, Worker
+
+T = TypeVar("T")
+
+MIB = 2**20
+SPARSE = 16
+"""A large file of whose bytes fewer than one in this many are on the disk has been made, not written."""
+_LARGE = 16 * MIB
+_NO_MEMORY = 77
+"""Exit status of a reader that asked for more memory than it may have."""
+_SAID = 4000
+"""Characters of what it says on stderr that are kept."""
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from perfci.system.bounded import serve; sys.exit(serve())"
+"""What it starts with. perfci's own place comes last on the path, for -I leaves out PYTHONPATH, which may hold it."""
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
+
+
+class Unread(Exception):
+    """Why a file was not read: a clause for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a reader may take."""
+
+    seconds: float = 10.0
+    """Of processor time; by the clock six times that and a minute more, since the machine may be busy."""
+    memory: int = 384 * MIB
+    """Bytes beside what the interpreter and its modules take."""
+    answer: int = 32 * MIB
+    """Bytes of JSON."""
+    written: int = 256 * MIB
+    """Bytes of the largest file that it writes."""
+    program: int = 0
+    """Bytes of memory that a program which it starts may be given, where that is more than its own."""
+
+    @property
+    def wall(self) -> float:
+        """Seconds by the clock."""
+        return 6 * self.seconds + 60
+
+
+def regular(path: Path, largest: int) -> int:
+    """Bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or mostly holes."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise Unread("is no ordinary file")
+        check_size(status, largest)
+        if hollow(path, status):
+            raise Unread(f"has {status.st_size >> 20} MiB, of which {status.st_blocks * 512 >> 20} are on the disk")
+    except FileNotFoundError:
+        raise Unread("there is no such file") from None
+    except OSError as error:
+        raise Unread(f"cannot be read ({error.strerror})") from None
+    return status.st_size
+
+
+def hollow(path: Path, status: os.stat_result) -> bool:
+    """Whether a large file has hardly a byte on the disk. Raises OSError."""
+    few = status.st_size >= _LARGE and status.st_blocks * 512 * SPARSE < status.st_size
+    return few and _has_hole(path)
+
+
+def check_size(status: os.stat_result, largest: int) -> None:
+    """Raise Unread where a file has more bytes than are read of one."""
+    if status.st_size > largest:
+        raise Unread(f"has {status.st_size >> 20} MiB, more than the {largest >> 20} MiB that are read")
+
+
+def _has_hole(path: Path) -> bool:
+    """Whether a part of the file was never written; true where the system does not tell. Counts of blocks alone lie on
+    file systems that compress, or write late."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_HOLE) < os.fstat(descriptor).st_size
+    except (OSError, AttributeError):
+        return True
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def desk(worker: Worker = SAME) -> Iterator[Path]:
+    """A folder for a reader to work in, which it may write to; gone in the end."""
+    with tempfile.TemporaryDirectory(prefix="perfci-read-") as folder:
+        path = Path(folder).resolve()
+        worker.give(path)
+        yield path
+
+
+def take(made: Path, target: Path, largest: int) -> None:
+    """Copy a file that a reader made on its desk to `target`, all or nothing.
+
+    Raises Unread where it is no ordinary file or too large, OSError where `target` cannot be written.
+    """
+    regular(made, largest)
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        shutil.copyfile(made, partial, follow_symlinks=False)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def call(function: Callable[..., T], bounds: Bounds, folder: Path, worker: Worker = SAME, /, **arguments: Any) -> T:
+    """What `function` of a module of perfci's returns, called with these `arguments` in a process of its own.
+
+    Arguments and answer go as JSON, by the function's annotations. It runs in `folder`, a desk of `worker`, as that
+    user, with none of this process's environment but where programs and libraries are. Raises Unread.
+    """
+    adapter: TypeAdapter[T] = TypeAdapter(get_type_hints(function, include_extras=True)["return"])
+    try:
+        request = json.dumps(
+            {
+                "module": function.__module__,
+                "function": function.__qualname__,
+                "arguments": to_jsonable_python(arguments),
+                "seconds": bounds.seconds,
+                "memory": bounds.memory,
+                "written": bounds.written,
+                "program": bounds.program,
+                "user": worker.ids,
+            }
+        ).encode()
+    except (PydanticSerializationError, UnicodeError):
+        raise Unread("has a name that is no text") from None
+    answer = _ask(request, bounds, folder)
+    try:
+        return adapter.validate_json(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise Unread(f"its reader answered nonsense ({first['type']})") from None
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+    own = dict.fromkeys(("HOME", "TMPDIR", "SQLITE_TMPDIR"), str(folder))
+    # Libraries for numbers reserve memory for each core, and glibc for each thread.
+    return {**kept, **own, "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+
+
+def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
+    place = str(Path(__file__).parents[2])
+    with tempfile.TemporaryFile() as asked:
+        asked.write(request)
+        asked.seek(0)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _BOOT, place], cwd=folder, env=_environment(folder), stdin=asked,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise Unread(f"its reader cannot be started ({error.strerror})") from None
+    try:
+        answer, said = _listen(process, bounds)
+    finally:
+        _end(process)
+    if process.returncode == 0:
+        return answer
+    if process.returncode == _NO_MEMORY:
+        raise Unread(f"reading it takes more than {bounds.memory >> 20} MiB of memory")
+    if process.returncode == -signal.SIGXCPU:
+        raise Unread(f"not read within {bounds.seconds:g} s of processor time")
+    if process.returncode < 0:
+        raise Unread(f"its reader died ({signal.Signals(-process.returncode).name})")
+    raise Unread(f"its reader failed ({(said.strip().splitlines() or ['it said nothing'])[-1][:200]})")
+
+
+def _listen(process: "subprocess.Popen[bytes]", bounds: Bounds) -> tuple[bytes, str]:
+    """The answer, and the end of what was said beside it, once the process has ended. Raises Unread."""
+    assert process.stdout is not None and process.stderr is not None
+    deadline = time.monotonic() + bounds.wall
+    answer, said = bytearray(), b""
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdout, process.stderr):
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            remaining = deadline - time.monotonic()
+            ready = selector.select(remaining) if remaining > 0 else []
+            if not ready:
+                raise Unread(f"not read within {bounds.wall:g} s")
+            for key, _ in ready:
+                block = os.read(key.fd, 2**18)
+                if not block:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    said = (said + block)[-_SAID:]
+                elif len(answer) + len(block) > bounds.answer:
+                    raise Unread(f"what it says takes more than {bounds.answer >> 20} MiB")
+                else:
+                    answer += block
+    try:
+        process.wait(max(1.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise Unread(f"not read within {bounds.wall:g} s") from None
+    return bytes(answer), said.decode(errors="replace")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill what is left of a reader, and the programs that it started."""
+    if process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+# ---------------------------------------------------------------- in the process of its own
+
+
+def serve() -> int:
+    """Answer the request on stdin; what is printed meanwhile goes to stderr."""
+    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    function: Any = importlib.import_module(request["module"])
+    for name in request["function"].split("."):
+        function = getattr(function, name)
+    adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(function, include_extras=True)["return"])
+    checked = validate_call(function)
+    for codec in ("ascii", "latin-1", "utf-8-sig"):  # the user need not be able to read what is imported later
+        codecs.lookup(codec)
+    _bind(request)
+    try:
+        answers.write(adapter.dump_json(checked(**request["arguments"])))
+        answers.close()
+    except MemoryError:
+        return _NO_MEMORY
+    except Exception as error:  # noqa: BLE001 - told in one line to who asked, as a failure
+        sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+def unbind(memory: int | None = None) -> None:
+    """Let a program that a reader starts have `Bounds.program` of memory, or less; to be run in its place before it."""
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        hard = resource.getrlimit(kind)[1]
+        if memory is not None:
+            hard = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+        resource.setrlimit(kind, (hard, hard))
+
+
+def _bind(request: dict[str, Any]) -> None:
+    """Take the bounds of a request upon this process, and become its user."""
+    library = ctypes.CDLL(None)
+    reached = math.ceil(time.process_time() + request["seconds"])
+    limits = {
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_CPU: (reached, reached + 5),
+        resource.RLIMIT_FSIZE: (request["written"], request["written"]),
+        resource.RLIMIT_NOFILE: (64, 64),
+    }
+    with contextlib.suppress(OSError):  # without /proc there is no telling what is taken already
+        taken = [int(one) * resource.getpagesize() for one in Path("/proc/self/statm").read_text().split()]
+        for kind, used in ((resource.RLIMIT_AS, taken[0]), (resource.RLIMIT_DATA, taken[5])):
+            own = used + request["memory"]
+            limits[kind] = (own, max(own, request["program"]))
+    for kind, (soft, hard) in limits.items():
+        most = resource.getrlimit(kind)[1]
+        most = sys.maxsize if most == resource.RLIM_INFINITY else most
+        resource.setrlimit(kind, (min(soft, most), min(hard, most)))
+    if request["user"] is not None:
+        user, group = request["user"]
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+    if sys.platform.startswith("linux"):
+        library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after the change of user, which takes it away
