@@ -1,5 +1,6 @@
 """Code under test as another user than the conductor, and arms that are built before they are measured."""
 
+import gzip
 import json
 import lzma
 import os
@@ -12,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfci.evidence import ncu_file, ncu_launch, ncu_module, sass
+from perfci.evidence import kineto, nsys, readers
 from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
 from perfci.measure.observe import counting
-from perfci.measure.profilers import Keep, Kineto, Ncu, Nsys
+from perfci.measure.profilers import NAME, Keep, Kineto, Ncu, Nsys
 from perfci.system.process import Died, Exit, Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
 
@@ -192,6 +193,7 @@ def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, to
 @as_root
 def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
     worker, folder = find_worker(two_users.env), two_users.root / "cache"
+    two_users.root.chmod(0o755)
     (folder / "triton").mkdir(parents=True)
     worker.give(folder)
     subprocess.run(
@@ -199,29 +201,37 @@ def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
         cwd=folder, check=True,
     )  # fmt: skip
     worker.reclaim(folder)
-    files, left = sass.code_files([folder])
+    files, left = readers.code_files([folder], worker)
     assert ([str(path.relative_to(folder)) for path in files], left) == (["triton/a.cubin"], [])
     tool = two_users.root / "cuobjdump"
-    tool.write_text('#!/bin/sh\nid -u; cat "$3"\n')
+    tool.write_text('#!/bin/sh\necho read by $(id -u): $(cat "$3") $A_CANARY; exit 1\n')
     tool.chmod(0o755)
-    assert list(sass.runner(tool, user=worker.prefix())(files[0])) == [str(UID), "0123ELF"]
+    code = readers.code(files, tool, (9, 0), [], worker)
+    assert code.left == [f"a.cubin: cuobjdump exited with status 1: read by {UID}: 0123ELF"]
 
 
 @as_root
 def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     """By ncu's module and by ncu itself, which are native code over a file that the user wrote; nonsense is a fault."""
-    prefix, folder = find_worker(two_users.env).prefix(), two_users.root / "extras"
-    folder.mkdir()
-    two_users.root.chmod(0o755)
+    worker, home = find_worker(two_users.env), two_users.root / "opt/nvidia/nsight-compute/2099.3.1"
+    (home / "extras/python").mkdir(parents=True)
+    for path in (two_users.root, *two_users.root.glob("opt/**/")):
+        path.chmod(0o755)
     report = two_users.root / "r.ncu-rep"
-    report.write_bytes(lzma.decompress((DATA / "ncu" / "ncu_base.ncu-rep.xz").read_bytes()))
-    module = ncu_module.Module(folder, "2025.3.1")
+    # Of a version that no other module here can be of.
+    report.write_bytes(
+        lzma.decompress((DATA / "ncu" / "ncu_base.ncu-rep.xz").read_bytes()).replace(b"2025.3", b"2099.3")
+    )
 
-    def read() -> ncu_launch.Content | None:
-        return ncu_module.read(report, report.stat().st_size, "2025.3.1", module, 20.0, prefix)
+    def read(python: str = str(SYSTEM_PYTHON), ncu: Path | None = None) -> str:
+        reading = readers.ncu_counters(
+            report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, worker=worker,
+            root=two_users.root, python=python,
+        )  # fmt: skip
+        assert not reading.counters
+        return "; ".join(fault.text for fault in reading.general)
 
-    monkeypatch.setattr("sys.executable", str(SYSTEM_PYTHON))
-    assert read() is None, "there is no such module"
+    assert "there is no ncu_report that works here" in read() or "is older" in read(), "there is no such module"
     for text, found in (
         ("def load_report(path): raise OSError(f'{path} is read by {os.getuid()}')", f"r.ncu-rep is read by {UID}"),
         *(
@@ -234,18 +244,40 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
             )
         ),
     ):
-        (folder / "ncu_report.py").write_text(f"import os\n{text}\n")
-        content = read()
-        assert content is not None and found in content.faults[0].text, content
-    monkeypatch.setattr("sys.executable", f"{two_users.root}/none")
-    assert read() is None, "the user cannot run perfci's interpreter"
+        (home / "extras/python/ncu_report.py").write_text(f"import os\n{text}\n")
+        assert found in read()
+    (two_users.root / "python").touch(mode=0o700)
+    assert "r.ncu-rep: written by ncu 2099.3.1: there is no" in read(f"{two_users.root}/python") or "is older" in read(
+        f"{two_users.root}/python"
+    ), "the user cannot run that interpreter"
     monkeypatch.setenv("A_CANARY", CANARY)
     own = two_users.root / "ncu"
     own.write_text('#!/bin/sh\ntouch "$HOME/section" && echo ==ERROR== read by $(id -u) $A_CANARY\nexit 1\n')
     own.chmod(0o755)
-    monkeypatch.setattr(ncu_module, "modules", lambda root: [])
-    (fault,) = ncu_file.content(report, own, Path("/"), 20.0, prefix).faults
-    assert fault.text.endswith(f"(read by {UID})"), "it has a home to write to, and no secret of perfci's"
+    shutil.rmtree(home)
+    assert read(ncu=own).endswith(f"(read by {UID})"), "it has a home to write to, and no secret of perfci's"
+
+
+@as_root
+def test_what_the_user_wrote_is_read_as_the_user(two_users: Repo, tmp_path: Path) -> None:
+    """Timelines and traces: read and rewritten as that user, kept as this one's."""
+    worker, folder = find_worker(two_users.env), two_users.root / "written"
+    two_users.root.chmod(0o755)
+    folder.mkdir()
+    export, trace = folder / "x.sqlite", folder / "x.json.gz"
+    export.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
+    trace.write_bytes(gzip.compress((DATA / "kineto" / "cuda.json").read_bytes()))
+    worker.give(folder)
+    worker.reclaim(folder)
+    assert readers.nsys_traces(export, None, worker) == nsys.read(export, None)
+    assert readers.keep_nsys(export, tmp_path, worker) == []
+    found = readers.kineto_traces({"a": trace}, NAME, "cuda", worker, tmp_path)
+    assert found == {"a": (kineto.read(trace, NAME), [])}
+    kept = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
+    assert kept == dict.fromkeys(("x.sqlite", "x.timeline.json.gz"), 0)
+    trace.chmod(0o600)
+    ((seen, faults),) = readers.kineto_traces({"a": trace}, NAME, "cuda", worker).values()
+    assert seen is None and faults[0].text == "x.json.gz: cannot be read: Permission denied", "root's own is not read"
 
 
 @pytest.mark.slow

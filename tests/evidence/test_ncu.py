@@ -415,7 +415,7 @@ def test_a_truncated_report_is_unreadable(report, tmp_path):
 
 def results():
     """The blocks of the report that hold launches, each up to its end."""
-    return [block for block in ncu_layout.blocks(REPORT) if block.header.get(2)]  # type: ignore[arg-type]
+    return [block for block in ncu_layout.blocks(io.BytesIO(REPORT), len(REPORT)) if block.header.get(2)]
 
 
 def test_a_report_that_lost_its_last_blocks_gives_what_is_left(report, tmp_path):
@@ -436,7 +436,7 @@ def test_a_launch_that_is_announced_and_cannot_be_read_is_told(report, tmp_path)
 
 
 def test_a_module_that_is_older_than_the_report_is_not_used(report, monkeypatch, tmp_path):
-    monkeypatch.setattr(ncu_module, "modules", lambda root: [ncu_module.Module(tmp_path, "2024.1.1")])
+    monkeypatch.setattr(ncu_module, "modules", lambda: [ncu_module.Module(tmp_path, "2024.1.1")])
     reading = read(report, ranges=RANGES)
     assert not reading.counters
     (fault,) = reading.general
@@ -448,7 +448,7 @@ def test_a_module_that_cannot_be_imported_is_passed_over(report, monkeypatch, tm
     works = ncu_module.modules()
     (tmp_path / "ncu_report.py").write_text("raise ImportError('libstdc++ is too old')\n")
     broken = ncu_module.Module(tmp_path, "")
-    monkeypatch.setattr(ncu_module, "modules", lambda root: [broken, *works])
+    monkeypatch.setattr(ncu_module, "modules", lambda: [broken, *works])
     assert set(read(report, ranges=RANGES).counters) == set(RANGES)
 
 
@@ -474,7 +474,7 @@ def test_copies_beside_ncu_are_found_newest_first(tmp_path):
 def test_a_module_that_dies_takes_nothing_with_it(report, monkeypatch, tmp_path, body, told):
     name = "ncu_report"
     (tmp_path / f"{name}.py").write_text(body)
-    monkeypatch.setattr(ncu_module, "modules", lambda root: [ncu_module.Module(tmp_path, "2099.1")])
+    monkeypatch.setattr(ncu_module, "modules", lambda: [ncu_module.Module(tmp_path, "2099.1")])
     reading = read(report, ranges=RANGES, timeout=1 if "sleep" in body else 60)
     assert not reading.counters and kinds(reading.general) == ["unreadable"]
     assert told in reading.general[0].text
@@ -490,7 +490,7 @@ def test_where_no_module_fits_ncu_itself_prints_the_page(tmp_path, monkeypatch):
         f"assert sys.argv[1:4] == ['--config-file', 'off', '--import']\nshutil.copyfileobj(open({str(page)!r}), sys.stdout)\n"
     )
     tool.chmod(0o755)
-    monkeypatch.setattr(ncu_module, "modules", lambda root: [])
+    monkeypatch.setattr(ncu_module, "modules", lambda: [])
     reading = read(file(tmp_path, REPORT, "base.ncu-rep"), ranges=RANGES, ncu=tool)
     assert set(reading.counters) == set(RANGES) and reading.source == "csv" and not reading.general
     tool.write_text("#!/bin/sh\necho \"==ERROR== Failed to load report file 'x'.\"\nexit 1\n")

@@ -300,12 +300,12 @@ def test_a_scrubbed_export_tells_the_same_and_nothing_else(tmp_path):
     export.db.close()
     values = {str(i): f"hidden-value-{i}" for i in range(1, 10)}
     assert contains(export.path, values) == list(values)
-    export.path.chmod(0o640)
-    scrub(export.path)
-    assert contains(export.path, values) == []
-    assert read(export.path, ["a"]) == before and before.general[0].text.startswith("nsys says: CUPTI dropped 3")
-    assert export.path.stat().st_mode & 0o777 == 0o640 and [p.name for p in tmp_path.iterdir()] == ["x.sqlite"]
-    db = sqlite3.connect(export.path)
+    copy = tmp_path / "copy.sqlite"
+    scrub(export.path, copy)
+    assert contains(copy, values) == [] and contains(export.path, values) == list(values)
+    assert read(copy, ["a"]) == before and before.general[0].text.startswith("nsys says: CUPTI dropped 3")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.sqlite", "x.sqlite"]
+    db = sqlite3.connect(copy)
     assert db.execute("SELECT name FROM META_DATA_CAPTURE").fetchall() == [
         ("PROCESS_0:COLLECT_CUDA_TRACE",),
         ("RATE_HZ",),
@@ -316,19 +316,36 @@ def test_a_scrubbed_export_tells_the_same_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("arm", ["base", "head"])
 def test_scrubbing_keeps_every_event_of_a_real_export(tmp_path, arm):
     path = unpack(tmp_path, arm)
-    before = read(path, CASES), read(path, None)
-    scrub(path)
-    assert (read(path, CASES), read(path, None)) == before
+    before, copy = (read(path, CASES), read(path, None)), tmp_path / "copy.sqlite"
+    scrub(path, copy)
+    assert (read(copy, CASES), read(copy, None)) == before
 
 
 def test_what_cannot_be_scrubbed_is_said(tmp_path):
     path = tmp_path / "x.sqlite"
     path.write_bytes(b"SQLite format 3\0" + bytes(5000))
     with pytest.raises(MachineError, match=r"cannot be scrubbed .*: do not publish it"):
-        scrub(path)
+        scrub(path, tmp_path / "copy.sqlite")
     assert path.read_bytes()[:15] == b"SQLite format 3" and [p.name for p in tmp_path.iterdir()] == ["x.sqlite"]
     with pytest.raises(MachineError, match="cannot be scrubbed: No such file"):
-        scrub(tmp_path / "none.sqlite")
+        scrub(tmp_path / "none.sqlite", tmp_path / "copy.sqlite")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER again AFTER DELETE ON StringIds BEGIN INSERT INTO PROCESSES VALUES (1, 1, old.value); END",
+        "CREATE VIEW NVTX_RANGES AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    ],
+)
+def test_a_program_in_an_export_is_not_run(tmp_path, made):
+    export = leaky(tmp_path / "x.sqlite")
+    export.db.execute(made)
+    export.db.commit()
+    export.db.close()
+    with pytest.raises(MachineError, match="which is no table"):
+        scrub(export.path, tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
 
 
 # ---------------------------------------------------------------- what went wrong

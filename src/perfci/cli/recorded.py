@@ -8,30 +8,33 @@ from perfci.measure.journal import SAMPLES
 from perfci.model.base import ARMS, ArmName, MachineError
 from perfci.model.results import Pair, Results
 from perfci.render.html.recorded import Recorded
-from perfci.system.files import one_line, read_lines
+from perfci.system.bounded import Unread, regular
+from perfci.system.files import each_line, one_line
 
-LARGEST = 256 * 2**20
-"""Bytes of samples that are still read."""
+LONGEST = 8 * 2**20
+"""Bytes of one pair's samples that are still read: half a million numbers."""
+LARGEST = 64 * 2**20
+"""Bytes of samples that are still read: an artifact holds what somebody else wrote."""
 
 
 def read_recorded(results: Results, folder: Path) -> Recorded:
     """`results` with the samples that `folder` holds of them; without where these cannot be read."""
     path = folder / SAMPLES
-    if not path.is_file():
+    if not path.exists():
         return Recorded(results)
-    if path.stat().st_size > LARGEST:
-        return Recorded(results, missing=f"{SAMPLES} has more than {LARGEST >> 20} MiB: samples are not drawn")
-    try:
-        lines = read_lines(path)
-    except MachineError as error:
-        return Recorded(results, missing=f"samples are not drawn: {one_line(error)}")
     pairs = {(case.key, pair.index): pair for case in results.cases for pair in case.pairs}
     found: dict[str, dict[int, dict[ArmName, list[list[float]]]]] = {}
-    for line in lines:
-        key, index = line.get("key"), line.get("pair")
-        pair = pairs.get((key, index)) if isinstance(key, str) and isinstance(index, int) else None
-        if pair is not None and (placements := _samples(pair, line.get("samples"))):
-            found.setdefault(str(key), {})[pair.index] = placements
+    try:
+        regular(path, LARGEST)
+        for line in each_line(path, LONGEST):
+            key, index = line.get("key"), line.get("pair")
+            pair = pairs.get((key, index)) if isinstance(key, str) and isinstance(index, int) else None
+            if pair is not None and (placements := _samples(pair, line.get("samples"))):
+                found.setdefault(str(key), {})[pair.index] = placements
+    except Unread as why:
+        return Recorded(results, missing=f"{SAMPLES} {why}: samples are not drawn")
+    except MachineError as error:
+        return Recorded(results, missing=f"samples are not drawn: {one_line(error)}")
     return Recorded(results, found)
 
 

@@ -2,6 +2,7 @@
 
 import glob
 import re
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,14 +119,22 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+LARGEST = 64 * 2**20
+"""Bytes of a results document at most: an artifact holds what somebody else wrote."""
+
+
 def read_results(path: Path) -> Results:
     """Read a results document. Raises UsageError for anything else."""
     try:
-        text = path.read_bytes()
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:  # a pipe would block
+            text = f"is no ordinary file of at most {LARGEST >> 20} MiB"
+            raise UsageError(f"{path}: {text}: name a results.json, or measure first")
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}): name a results.json, or measure first") from None
     try:
-        return Results.model_validate_json(text)
+        return Results.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))

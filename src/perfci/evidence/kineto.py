@@ -20,9 +20,21 @@ from perfci.evidence.cuda import call_kind
 from perfci.evidence.cuda import work as work_of
 from perfci.evidence.faults import fault
 from perfci.evidence.kineto_events import Seen, Span, Work, collect
-from perfci.evidence.kineto_json import FOREIGN, Bad, members
+from perfci.evidence.kineto_json import FOREIGN, REMEDY, Bad, members
 from perfci.model.base import DeviceKind
-from perfci.model.evidence import MOST_SLICES, Call, Copy, Fault, KernelUse, RangeUse, Slice, Trace
+from perfci.model.evidence import (
+    LONGEST_CALL,
+    MOST_SLICES,
+    MOST_USES,
+    Call,
+    Copy,
+    Fault,
+    KernelUse,
+    RangeUse,
+    Slice,
+    Trace,
+)
+from perfci.system.files import one_line
 
 _KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
@@ -108,12 +120,13 @@ def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> l
 def _paths(spans: list[Span]) -> Iterator[tuple[str, Span]]:
     """Each range with its path through the ranges around it, on its thread."""
     for _, group in itertools.groupby(sorted(spans, key=lambda s: (s.where, s.start, -s.end)), key=lambda s: s.where):
-        stack: list[Span] = []
+        stack: list[tuple[int, str]] = []
         for span in group:
-            while stack and stack[-1].end <= span.start:
+            while stack and stack[-1][0] <= span.start:
                 stack.pop()
-            stack.append(span)
-            yield "/".join(one.name for one in stack)[:500], span
+            path = f"{stack[-1][1]}/{span.name}" if stack else span.name
+            stack.append((span.end, path[:500]))
+            yield path[:500], span
 
 
 def _ranges(spans: list[Span], linked: list[tuple[int, Span | None, Work]], n: int) -> list[RangeUse]:
@@ -190,11 +203,15 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
         if place(call.start) is not None:
             calls[call.name][0] += 1
             calls[call.name][1] += call.end - call.start
+    ranges = _ranges([span for span in seen.ranges if place(span.start) is not None], linked, n)
+    for what, found in (("kernels", kernels), ("calls", calls), ("ranges", ranges)):
+        if len(found) > MOST_USES:
+            raise Bad("incomplete", f"more than {MOST_USES} different {what}", "profile fewer shapes in one case")
     said = seen.header.get("perfci")
     longest = sorted(kernels.items(), key=lambda one: (-one[1][1], str(one[0])))
     return Trace(
         source="torch.profiler",
-        version=str(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
+        version=one_line(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
         executions=n,
         wall=(reach - starts[0]) * 1e-9 / n,
         busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
@@ -212,10 +229,10 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
         ],
         sets=sets / n,
         calls=[
-            Call(name=title, kind=call_kind(title), count=count / n, seconds=time * 1e-9 / n)
+            Call(name=title[:LONGEST_CALL], kind=call_kind(title), count=count / n, seconds=time * 1e-9 / n)
             for title, (count, time) in sorted(calls.items(), key=lambda one: (-one[1][1], one[0]))
         ],
-        ranges=_ranges([span for span in seen.ranges if place(span.start) is not None], linked, n),
+        ranges=ranges,
         slices=_slices(linked, [key for key, _ in longest]),
     )  # fmt: skip
 
@@ -231,6 +248,8 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
         return _trace(collect(members(path), name), name, device)
     except Bad as bad:
         return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+    except RecursionError:
+        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
 
 
 def _plain(value: Any) -> float:
@@ -270,6 +289,8 @@ def publish(path: Path, out: Path) -> Fault | None:
         partial.replace(out)
     except Bad as bad:
         return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+    except RecursionError:
+        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None

@@ -9,8 +9,9 @@ from typing import Any
 from perfci.evidence.cuda import copy_kind, memory, plain_call
 from perfci.evidence.kineto_json import Bad
 
-MOST_EVENTS = 2_000_000
+MOST_EVENTS = 500_000
 """Events that are kept, at most: some hundred bytes each."""
+LONGEST_NAME = 2000
 LONGEST = 10**16
 """Microseconds that a timestamp or a duration may have, about three hundred years: an epoch is below."""
 
@@ -64,6 +65,11 @@ class Seen:
     """Start of the operator or range by its external id."""
     calls: list[Span] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+
+
+def _text(name: str) -> str:
+    """A name that is not too long. JSON can hold half a character, and no document of perfci's."""
+    return name[:LONGEST_NAME].encode(errors="replace").decode()
 
 
 def _nanoseconds(value: Any, what: str) -> int:
@@ -133,7 +139,7 @@ def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
         title = event.get("name")
         if not isinstance(title, str):
             raise Bad("incomplete", "an event has no name")
-        title = title.encode(errors="replace").decode()  # JSON can hold half a character, and no document of perfci's
+        title = _text(title)
         start = _nanoseconds(event.get("ts"), f"begin of {title[:80]}")
         end = start + _nanoseconds(event.get("dur"), f"duration of {title[:80]}")
         args = event.get("args")
@@ -141,7 +147,7 @@ def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
         if category in WORK:
             seen.work.append(_work(category, title, start, end, args))
             continue
-        where = (str(event.get("pid")), str(event.get("tid")))
+        where = (str(event.get("pid"))[:80], str(event.get("tid"))[:80])
         if category in CALLS:
             ident = _whole(args.get("correlation", 0), f"correlation of {title[:80]}")
             seen.calls.append(Span(plain_call(title), where, start, end, ident))

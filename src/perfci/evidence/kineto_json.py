@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from decimal import Decimal
@@ -13,8 +14,11 @@ from perfci.model.evidence import FaultKind
 
 CHUNK = 2**20
 """Characters read at a time."""
-LONGEST_VALUE = 16 * 2**20
+LONGEST_VALUE = 4 * 2**20
 """Characters of one value of the JSON at most, an event or an entry of the header: Kineto's have some hundred."""
+MOST_RATIO, LEAST_UNPACKED = 100, 64 * 2**20
+"""Characters that a packed trace may have for each of its bytes, and that any may have: Kineto's shrink to a tenth."""
+_SPACE = re.compile(r"[ \t\n\r]*")
 FOREIGN = "no trace of torch.profiler: it has no traceEvents"
 REMEDY = "profile the case again; where it stays so, install nsys"
 
@@ -30,8 +34,9 @@ class Bad(Exception):
 class _Json:
     """The members of one JSON object too large to be held, in order."""
 
-    def __init__(self, text: TextIOWrapper) -> None:
-        self._text = text
+    def __init__(self, text: TextIOWrapper, most: int) -> None:
+        """`most`: characters that are read of `text`."""
+        self._text, self._most, self._read = text, most, 0
         self._buffer, self._at, self._ended = "", 0, False
         self._decode = json.JSONDecoder(parse_float=Decimal, parse_constant=float).raw_decode
 
@@ -39,6 +44,9 @@ class _Json:
         if self._ended:
             return False
         more = self._text.read(CHUNK)
+        self._read += len(more)
+        if self._read > self._most:
+            raise Bad("unreadable", f"unpacks to more than {self._most >> 20} MiB")
         self._ended = not more
         self._buffer = self._buffer[self._at :] + more
         self._at = 0
@@ -47,10 +55,10 @@ class _Json:
     def peek(self) -> str:
         """The next character that is no white space, "" at the end."""
         while True:
-            while self._at < len(self._buffer):
-                if not self._buffer[self._at].isspace():
-                    return self._buffer[self._at]
-                self._at += 1
+            space = _SPACE.match(self._buffer, self._at)
+            self._at = self._at if space is None else space.end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
             if not self._fill():
                 return ""
 
@@ -121,7 +129,7 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
     """
     try:
         with _open(path) as text:
-            yield from _Json(text).members()
+            yield from _Json(text, max(LEAST_UNPACKED, MOST_RATIO * path.stat().st_size)).members()
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or "it is truncated or damaged"
         raise Bad("unreadable", f"cannot be read: {why}") from None

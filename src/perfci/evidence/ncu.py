@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfci.evidence import chips, ncu_file
 from perfci.evidence.ncu_launch import EMPTY_REMEDY, PASSES, Launch, fault, scaled
+from perfci.evidence.ncu_module import Module
 from perfci.model.counters import combined
 from perfci.model.evidence import Counters, Fault, KernelCounters, Rule
 
@@ -42,14 +43,14 @@ class Reading:
 def read(
     path: Path,
     *,
-    ranges: Collection[str] | None = None,
+    ranges: Sequence[str] | None = None,
     whole: bool = False,
     names: str | Iterable[str] | None = None,
     most: int | None = None,
     ncu: Path | None = None,
-    root: Path = Path("/"),
+    modules: Sequence[Module] | None = None,
     timeout: float = TIMEOUT,
-    user: Sequence[str] = (),
+    python: str = "",
 ) -> Reading:
     """What the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
 
@@ -58,14 +59,13 @@ def read(
     ranges are open.
     `names`: quantities of `chips.QUANTITIES` or the name of a set that every launch must have; None takes what the
     file has. `most`: ncu's `--launch-count`: where that many launches are found, more may be missing.
-    `ncu`: reads the report where no `ncu_report` does; `root`: where to look for a copy of that module beside ncu.
-    `timeout`: seconds for a native reader. `user`: what starts it as whoever the report is of, where that is not this
-    process's user; the file is one that this user may read.
+    `ncu`: reads the report where no `ncu_report` does; `modules`: those that may be tried, all that are found for None.
+    `timeout`: seconds for a native reader, `python`: the interpreter for it, this one where none is given.
 
     Raises ValueError for a name that is no quantity.
     """
     wanted = None if names is None else chips.expand(names)
-    content = ncu_file.content(path, ncu, root, timeout, user)
+    content = ncu_file.content(path, ncu, modules, timeout, python)
     reading = Reading(source=content.source, version=content.version, general=list(content.faults))
     found: dict[str, list[Launch]] = {}
     outside = 0

@@ -1,37 +1,44 @@
 """What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
-import mmap
-import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perfci.evidence import ncu_command, ncu_csv, ncu_layout, ncu_module, nsys_privacy
+from perfci.evidence import ncu_command, ncu_csv, ncu_layout, ncu_module
 from perfci.evidence.ncu_launch import Content, fault
+from perfci.evidence.ncu_module import Module
+from perfci.system.bounded import Unread, regular, unbind
+
+LARGEST = 2 * 2**30
+"""Bytes of a file at most."""
+MEMORY = 8 * 2**30
+"""Bytes that ncu itself may take, beside twelve times the file."""
 
 
-def content(path: Path, ncu: Path | None, root: Path, timeout: float, user: Sequence[str] = ()) -> Content:
+def content(
+    path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float, python: str = ""
+) -> Content:
     """The launches in the file at `path`, and what it lacks. Never raises for what a file holds.
 
-    `ncu`, `root`, `timeout`, `user`: as in `perfci.evidence.ncu.read`.
+    `ncu`, `modules`, `timeout`, `python`: as in `perfci.evidence.ncu.read`.
     """
     again = "profile again"
     try:
-        size = path.stat().st_size
+        size = regular(path, LARGEST)
         with path.open("rb") as file:
             head = file.read(64)
             if head.startswith(ncu_layout.MAGIC):
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-                    blocks, version = ncu_layout.blocks(whole), ncu_layout.written_by(whole)
+                blocks, version = ncu_layout.blocks(file, size), ncu_layout.written_by(file)
                 if blocks is None:
                     text = f"{path.name}: is cut or damaged"
                     return Content(version=version, faults=[fault("unreadable", text, again)])
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
-                return _report(path, size, results, version, ncu, root, timeout, user)
+                return _report(path, size, results, version, ncu, modules, timeout, python)
+    except Unread as why:
+        return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
     except OSError as error:
         return Content(faults=[fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", again)])
     if not size:
@@ -42,36 +49,24 @@ def content(path: Path, ncu: Path | None, root: Path, timeout: float, user: Sequ
 
 
 def _report(
-    path: Path, size: int, results: int, version: str, ncu: Path | None, root: Path, timeout: float, user: Sequence[str]
-) -> Content:
+    path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
+    timeout: float, python: str,
+) -> Content:  # fmt: skip
     """A report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
-    with _environment(user) as env:
-        for module in ncu_module.modules(root):
-            if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
-                older.append(module.version)
-                continue
-            content = ncu_module.read(path, size, version, module, timeout, user, env)
-            if content is not None:
-                return _counted(path, content, results)
-        if ncu is not None:
-            return _counted(path, _import(path, version, ncu, timeout, user, env), results)
+    for module in ncu_module.modules() if modules is None else modules:
+        if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
+            older.append(module.version)
+            continue
+        content = ncu_module.read(path, size, version, module, timeout, python)
+        if content is not None:
+            return _counted(path, content, results)
+    if ncu is not None:
+        return _counted(path, _import(path, version, ncu, timeout), results)
     why = f"the ncu_report here ({', '.join(older)}) is older" if older else "there is no ncu_report that works here"
     text = f"{path.name}: written by ncu {version or 'of unknown version'}: {why}"
     remedy = f"pip install 'ncu-report>={version or '2026.2'}'"
     return Content(version=version, faults=[fault("incompatible", text, remedy)])
-
-
-@contextmanager
-def _environment(user: Sequence[str]) -> Iterator[dict[str, str] | None]:
-    """What a reader that runs as `user` gets: none of this process's secrets, and a home for what ncu lays down there.
-    None where it runs as this process's user."""
-    if not user:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="perfci-ncu-") as home:
-        Path(home).chmod(0o777)
-        yield {**nsys_privacy.environment(os.environ), "HOME": home}
 
 
 def _counted(path: Path, content: Content, results: int) -> Content:
@@ -89,18 +84,16 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def _import(
-    path: Path, version: str, ncu: Path, timeout: float, user: Sequence[str], env: Mapping[str, str] | None
-) -> Content:
+def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
     """A report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(
-                [*user, *ncu_command.raw_page(ncu, path.absolute())],
+                ncu_command.raw_page(ncu, path.absolute()),
                 stdin=subprocess.DEVNULL,
                 stdout=page,
                 stderr=subprocess.PIPE,
-                env=env,
+                preexec_fn=unbind,
                 cwd="/",
                 timeout=timeout,
                 check=False,
@@ -109,7 +102,8 @@ def _import(
             text = f"{path.name}: {ncu} cannot read it ({error})"
             return Content(version=version, faults=[fault("unreadable", text, "pip install ncu-report")])
         if done.returncode:
-            told = (Path(page.name).read_bytes()[:4000] + b"\n" + done.stderr).decode(errors="replace")
+            with Path(page.name).open("rb") as said:
+                told = (said.read(4000) + b"\n" + done.stderr).decode(errors="replace")
             why = next(
                 (line for line in told.splitlines() if line.startswith("==ERROR==")), f"status {done.returncode}"
             )

@@ -3,16 +3,24 @@
 See extras/FileFormat/ProfilerReport.proto of Nsight Compute.
 """
 
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
+
+from perfci.system.bounded import Unread
 
 MAGIC = b"NVR\0"
 LAYOUT = 7
 """Version of the file format, as of ncu 2025.3."""
 RESULTS, PAYLOAD = (2, 7, 8, 9), 5
 """Fields of BlockHeader: results of kernels, ranges, command lists and graphs; bytes of payload."""
+MOST_BLOCKS = 200_000
+"""A launch has one, and there are some dozen more."""
+LONGEST_HEADER = 2**16
+"""Bytes; they have some hundred."""
+SEARCHED = 8 * 2**20
+"""Bytes in which the version is looked for: it stands behind the first launches."""
 _WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")
 
 
@@ -26,31 +34,38 @@ class Block:
     """Field → number."""
 
 
-def blocks(content: mmap.mmap) -> list[Block] | None:
-    """The file header and the blocks of a report, in order; None where it does not end with one, as one that was cut.
+def blocks(file: BinaryIO, size: int) -> list[Block] | None:
+    """The file header and the blocks of a report of `size` bytes, in order; None where it does not end with one, as one
+    that was cut.
 
     After the magic come a FileHeader and blocks: the size of the header in 4 bytes, the header, a block's payload.
-    Behind a file header of a layout that perfci does not know there is nothing.
+    Behind a file header of a layout that perfci does not know there is nothing. Payloads are passed over.
+    Raises Unread for a report of too many blocks.
     """
     found: list[Block] = []
     at = len(MAGIC)
-    while at < len(content):
-        end = at + 4 + int.from_bytes(content[at : at + 4], "little")
-        header = _fields(content[at + 4 : end]) if at + 4 < end <= len(content) else None
+    while at < size:
+        file.seek(at)
+        length = int.from_bytes(file.read(4), "little")
+        end = at + 4 + length
+        header = _fields(file.read(length)) if 0 < length <= LONGEST_HEADER and end <= size else None
         if header is None:
             return None
         if found:
             end += header.get(PAYLOAD, 0)
+        if len(found) == MOST_BLOCKS:
+            raise Unread(f"has more than {MOST_BLOCKS} blocks")
         found.append(Block(at, end, header))
         if found[0].header.get(1) != LAYOUT:
             return found
         at = end
-    return found if found and at == len(content) else None
+    return found if found and at == size else None
 
 
-def written_by(content: mmap.mmap) -> str:
-    """Version of the ncu that wrote the report, such as `2025.3.1`; empty where it does not tell."""
-    match = _WRITTEN_BY.search(content)
+def written_by(file: BinaryIO) -> str:
+    """Version of the ncu that wrote the report, such as `2025.3.1`; empty where its first part does not tell."""
+    file.seek(0)
+    match = _WRITTEN_BY.search(file.read(SEARCHED))
     return "" if match is None else ".".join(match[1].decode().split(".")[:3])
 
 

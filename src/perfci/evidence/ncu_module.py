@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,17 @@ from perfci.evidence.ncu_launch import (
     triple_of,
 )
 from perfci.model.evidence import Rule
+from perfci.system.bounded import unbind
 from perfci.system.files import one_line
 
-_MEMORY = 8 * 2**30
+_MEMORY = 384 * 2**20
 """Address space of the process that reads a report, beside twelve times the file."""
-_ANSWER = 2**30
-"""Bytes that it may answer with: MOST_LAUNCHES launches take a tenth of them."""
+_ANSWER = 128 * 2**20
+"""Bytes that it may answer with: MOST_LAUNCHES launches take them nearly."""
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What an answer raises that is none."""
-_NOT_STARTED = (126, 127)
-"""Exit statuses of setpriv(1) where the program cannot be executed by the user."""
+_PROGRAM = inspect.getsource(ncu_native)
+"""The user that the report is of may execute an interpreter, and read nothing else of perfci's."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,10 @@ def copies(root: Path = Path("/")) -> list[Module]:
     return found
 
 
-def read(
-    path: Path, size: int, version: str, module: Module, timeout: float, user: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-) -> Content | None:  # fmt: skip
+def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
     """A report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
-    `user`: what starts a command as whoever the report is of, where that is not this process's user. `env`: what it
-    gets; None for this process's environment.
+    `python`: the interpreter for it; this one where none is given.
     """
     request = {
         "folder": str(module.folder.absolute()),
@@ -99,17 +96,17 @@ def read(
         text = f"{path.name}: {source} {why}"
         return Content(source=source, version=version, faults=[fault("unreadable", text, remedy)])
 
-    # The user may execute the interpreter, and read nothing else of perfci's: it is given the program itself.
-    program = inspect.getsource(ncu_native)
     with tempfile.TemporaryFile() as answered:
         try:
             done = subprocess.run(
-                [*user, sys.executable, "-I", "-S", "-c", program], input=json.dumps(request).encode(),
-                stdout=answered, stderr=subprocess.PIPE, env=env, cwd="/", timeout=timeout, check=False,
+                [python or sys.executable, "-I", "-S", "-c", _PROGRAM], input=json.dumps(request).encode(),
+                stdout=answered, stderr=subprocess.PIPE, preexec_fn=unbind, cwd="/", timeout=timeout, check=False,
             )  # fmt: skip
+        except PermissionError:
+            return None
         except subprocess.TimeoutExpired:
             return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
-        if done.returncode == ncu_native.NO_MODULE or (user and done.returncode in _NOT_STARTED):
+        if done.returncode == ncu_native.NO_MODULE:
             return None
         if done.returncode:
             told = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]

@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from perfci.evidence.faults import fault as any_fault
+from perfci.system.bounded import Unread, regular
 
 FAR = 2**56
 """ns, 2.3 years: no time of a trace is beyond."""
+LARGEST = 8 * 2**30
+"""Bytes of an export at most: eight times the report that is still exported."""
+LONGEST = 2**26
+"""Bytes of a value at most. The output of a traced program is one, in whole."""
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 AGAIN = "capture and export again"
@@ -47,10 +52,11 @@ def damage(error: sqlite3.Error, limit: float) -> str:
 
 
 def look(path: Path) -> None:
-    """Raise Unreadable where the first bytes say that this is no whole SQLite file."""
-    if not path.is_file():
-        raise Unreadable("there is no such file")
-    size = path.stat().st_size
+    """Raise Unreadable where this is no ordinary file, or its first bytes say that it is no whole SQLite file."""
+    try:
+        size = regular(path, LARGEST)
+    except Unread as why:
+        raise Unreadable(str(why)) from None
     with path.open("rb") as handle:
         head = handle.read(100)
     if not head:
@@ -66,16 +72,38 @@ def look(path: Path) -> None:
         raise Unreadable(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
 
 
+def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
+    """Have nothing that a file holds run functions, or make a value of more than `longest` bytes."""
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+    db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**20)  # an attached schema's as well
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
+    """The tables that hold rows: a view or a virtual table in a table's place is a program of a stranger's."""
+    found = db.execute(
+        f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
+    )
+    names = {str(name) for (name,) in found}
+    if sqlite3.sqlite_version_info >= (
+        3,
+        37,
+    ):  # sqlite_master is data of the file, and can lie; this is what was parsed
+        names &= {str(row[1]) for row in db.execute(f"PRAGMA {schema}.table_list") if row[2] == "table"}
+    return names
+
+
 @contextmanager
 def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Connection]:
     """A connection to a database in `scratch`, with the trace attached, for reading only, as `t`."""
     db = sqlite3.connect(f"file:{quote(str(scratch / 'join.db'))}", uri=True, isolation_level=None)
     try:
         db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)
+        harden(db)
         for pragma in (
             "temp_store = FILE", "journal_mode = OFF", "synchronous = OFF", "cache_size = -65536",
-            "cell_size_check = ON", "trusted_schema = OFF", "automatic_index = OFF",
+            "automatic_index = OFF",
         ):  # fmt: skip
             db.execute(f"PRAGMA {pragma}").fetchall()
         try:
@@ -111,11 +139,12 @@ class Export:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
-        tables = db.execute("SELECT name FROM t.sqlite_master WHERE type = 'table' AND rootpage > 0")
-        self.tables = {str(name) for (name,) in tables}
+        self.tables = real_tables(db, "t")
 
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; none where there is no such table."""
+        if table not in self.tables:
+            return frozenset()
         return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
 
     def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:

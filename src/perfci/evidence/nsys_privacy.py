@@ -10,18 +10,17 @@ import bz2
 import functools
 import gzip
 import lzma
-import os
 import re
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from perfci.arms.environment import is_secret, passes
+from perfci.evidence.nsys_export import harden, real_tables
 from perfci.evidence.nsys_missing import LOSSES
 from perfci.model.base import MachineError
 from perfci.system.files import disk_error, one_line
@@ -120,24 +119,19 @@ def _alone(prefix: Sequence[str]) -> bool:
 # ---------------------------------------------------------------- what may be kept
 
 
-def scrub(sqlite: Path) -> None:
-    """Remove from an export what it tells of the machine beyond the trace: all or nothing, in place.
+def scrub(sqlite: Path, copy: Path) -> None:
+    """Write a copy of an export without what it tells of the machine beyond the trace.
 
     Environment, arguments, user, host and paths; the program's output; strings that no event refers to; names of
-    processes and threads that were not traced. Raises MachineError where that fails: then the file is as it was, and
-    must not be published.
+    processes and threads that were not traced. Raises MachineError where that fails, and there is no copy then.
     """
     try:
-        fd, name = tempfile.mkstemp(dir=sqlite.parent, prefix=".scrub-", suffix=".sqlite")
-        os.close(fd)
-        copy = Path(name)
         try:
             shutil.copyfile(sqlite, copy)
             _scrub(copy)
-            copy.chmod(sqlite.stat().st_mode & 0o777)
-            copy.replace(sqlite)
-        finally:
+        except BaseException:
             copy.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise disk_error("scrubbed", sqlite, error) from None
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -156,9 +150,15 @@ def _scrub(path: Path) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     try:
         db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "trusted_schema = OFF"):
+        harden(db)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "foreign_keys = OFF"):
             db.execute(f"PRAGMA {pragma}").fetchall()
-        tables: dict[str, str] = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        real = real_tables(db)
+        made: dict[str, str] = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type <> 'index'"))
+        # Nsys makes none of them. A trigger would write while this deletes, and nobody knows what a view shows.
+        if strange := sorted(made.keys() - real - {"sqlite_sequence"}):
+            raise sqlite3.DatabaseError(f"it has {strange[0][:80]}, which is no table")
+        tables = {name: made[name] for name in real}
         columns = {table: {row[1] for row in db.execute(f'PRAGMA table_info("{table}")')} for table in tables}
         for table, words in (
             ("META_DATA_CAPTURE", _CAPTURE), ("META_DATA_EXPORT", _EXPORT), ("EXPORT_META_DATA", _EXPORT),

@@ -18,11 +18,16 @@ from typing import Any
 from urllib.parse import quote
 
 from perfci.evidence.faults import fault
+from perfci.evidence.nsys_export import harden, real_tables
 from perfci.model.evidence import Fault
 
 MOST_EVENTS = 500_000
 """What a browser still shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
+LONGEST_VALUE = 2**20
+"""Bytes of a name in the export at most."""
+MOST_LANES = 100
+"""Of one thread or stream, for slices that overlap; what needs further ones is left out."""
 GPU_PROCESS = 2**30
 """Processes of the timeline that stand for GPUs begin here; nsys keeps 24 bits of a process's own number."""
 REMEDY = "capture the case again"
@@ -67,20 +72,22 @@ _SOURCES = (
         ("globalPid", "deviceId", "streamId", "correlationId", "graphId"),
     ),
 )  # fmt: skip
+_STRING_IDS = "StringIds"
 _STRINGS = {
     "NVTX_EVENTS": "textId", "CUPTI_ACTIVITY_KIND_RUNTIME": "nameId", "CUPTI_ACTIVITY_KIND_KERNEL": "demangledName",
 }  # fmt: skip
 
-_Row = tuple[int, int, _Source, Any, dict[str, Any]]
+_Row = tuple[int, int, _Source, str | None, dict[str, Any]]
 """Start, minus end (of two that begin together the longer is around the other), source, name, columns."""
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """Columns of the tables that are there; of StringIds too."""
+    names = real_tables(database)
     return {
-        source.table: {row[1] for row in database.execute(f"PRAGMA table_info({source.table})")}
-        for source in _SOURCES
-        if source.table in names
+        table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+        for table in (*(source.table for source in _SOURCES), _STRING_IDS)
+        if table in names
     }
 
 
@@ -89,14 +96,17 @@ def _rows(database: sqlite3.Connection, source: _Source, there: set[str], most: 
     picked = "".join(f', e."{name}"' for name in columns)
     name, join = source.name, ""
     if source.table in _STRINGS:
-        join = f"LEFT JOIN StringIds s ON s.id = e.{_STRINGS[source.table]}"
+        join = f"LEFT JOIN {_STRING_IDS} s ON s.id = e.{_STRINGS[source.table]}"
         if _STRINGS[source.table] not in there:
             name, join = ("e.text" if source.table == "NVTX_EVENTS" else "NULL"), ""
+    # What is sorted is held, so it is cut here; as bytes, since SQLite's own texts end at a NUL.
+    name = f"CASE typeof({name}) WHEN 'text' THEN substr(CAST({name} AS BLOB), 1, {4 * LONGEST_NAME}) END"
     where = f"WHERE {source.where}" if source.where else ""
     query = f'SELECT e.start, e."end", {name}{picked} FROM {source.table} e {join} {where} ORDER BY 1, 2 DESC LIMIT ?'
     for start, end, title, *rest in database.execute(query, (most,)):
         if isinstance(start, int) and isinstance(end, int) and end >= start:
-            yield start, -end, source, title, dict(zip(columns, rest, strict=True))
+            told = title.decode(errors="replace")[:LONGEST_NAME] if isinstance(title, bytes) else None
+            yield start, -end, source, told, dict(zip(columns, rest, strict=True))
 
 
 @dataclass(slots=True)
@@ -108,8 +118,10 @@ class _Tracks:
     processes: set[int] = field(default_factory=set)
     started: int = 0
 
-    def place(self, process: int, label: str, title: str, start: int, end: int) -> tuple[int, list[dict[str, Any]]]:
-        """The lane for a slice, and the metadata events that it needs first."""
+    def place(
+        self, process: int, label: str, title: str, start: int, end: int
+    ) -> tuple[int | None, list[dict[str, Any]]]:
+        """The lane for a slice, None where each of MOST_LANES is taken, and the metadata events that it needs first."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)
@@ -121,6 +133,8 @@ class _Tracks:
             if not ends or end <= ends[-1]:
                 ends.append(end)
                 return number, told
+        if len(lanes) == MOST_LANES:
+            return None, told
         self.started += 1
         lanes.append((self.started, [end]))
         name = title if len(lanes) == 1 else f"{title} ({len(lanes)})"
@@ -137,7 +151,7 @@ def _number(value: Any) -> int:
 def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, dict[str, Any]]:
     """Process, its label, track, name and details of an event."""
     _, _, source, title, columns = row
-    name = title[:LONGEST_NAME] if isinstance(title, str) else source.category
+    name = source.category if title is None else title
     details: dict[str, Any] = {key: value for key, value in columns.items() if isinstance(value, int)}
     for key in ("globalTid", "globalPid", "textId", "nameId", "demangledName", "deviceId", "streamId"):
         details.pop(key, None)
@@ -170,6 +184,8 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
         process, label, title, name, details = _slice(row, ranges)
         lane, told = tracks.place(process, label, title, start, end)
         yield from told
+        if lane is None:
+            continue
         yield {
             "ph": "X", "cat": row[2].category, "name": name, "pid": process, "tid": lane,
             "ts": (start - base) / 1000, "dur": (end - start) / 1000, "args": details,
@@ -179,6 +195,7 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
     database.text_factory = lambda text: text.decode(errors="replace")
+    harden(database, LONGEST_VALUE)
     return database
 
 
@@ -211,6 +228,11 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             if not first:
                 text = "no event of CUDA or NVTX" if tables else "no export of nsys: it has none of its tables"
                 return fault("nsys", "empty" if tables else "unreadable", f"{export.name}: {text}", REMEDY)
+            if not {"id", "value"} <= tables.get(_STRING_IDS, set()) and any(
+                column in tables.get(table, ()) for table, column in _STRINGS.items()
+            ):
+                text = f"{export.name}: no export of nsys: its table {_STRING_IDS} is missing"
+                return fault("nsys", "unreadable", text, REMEDY)
             streams = [_rows(database, one, tables[one.table], most) for one in _SOURCES if one.table in tables]
             merged = heapq.merge(*streams, key=lambda row: (row[0], row[1]))
             with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as target:

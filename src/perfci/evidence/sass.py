@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import functools
 import json
-import mmap
 import os
 import re
 import selectors
@@ -19,11 +18,12 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.model.evidence import KernelCode, KernelUse
+from perfci.system.bounded import hollow, unbind
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
 """The first starts the second."""
@@ -38,6 +38,12 @@ SEARCH = "import json, sys; print(json.dumps(sys.path))"
 LARGEST = 2**30
 """Bytes of a file at most: torch's own libraries are larger, and take tens of minutes."""
 MOST_FILES = 2000
+MEMORY, LEAST_MEMORY, MEMORY_OF = 8 * 2**30, 512 * 2**20, 32
+"""Bytes that the tool may take at most, that it may always, and beside these for each byte of the file."""
+LONGEST_LINE = 2**20
+"""Bytes."""
+SEARCH_TIME, INSPECTION_TIME = 60.0, 300.0
+"""Seconds for finding files, and for reading them."""
 
 TENSOR = re.compile(r"UTC[A-Z0-9]*MMA|[A-Z]G?MMA")
 """HMMA, IMMA, DMMA, BMMA, QMMA, OMMA; of a warp group (9.0) HGMMA, IGMMA, QGMMA, BGMMA; of tensor memory (10.x, 11.0)
@@ -104,8 +110,8 @@ def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
                     status = path.lstat()
                     if not stat.S_ISREG(status.st_mode) or not _may_hold(name, status.st_mode):
                         continue  # what a link leads to is listed where it is, or is not the arm's own
-                    if status.st_size > LARGEST:
-                        left.append(f"{name}: not read, over {LARGEST >> 20} MiB")
+                    if why := _unfit(path, status):
+                        left.append(f"{name}: not read, {why}")
                     elif name.endswith(CUBIN) or _holds(path):
                         found[path] = (status.st_mtime, status.st_size)
     newest = sorted(found, key=lambda path: (-found[path][0], str(path)))
@@ -114,8 +120,14 @@ def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
     return newest[:MOST_FILES], left
 
 
+def _unfit(path: Path, status: os.stat_result) -> str:
+    if status.st_size > LARGEST:
+        return f"over {LARGEST >> 20} MiB"
+    return "mostly holes" if hollow(path, status) else ""
+
+
 CUBIN = ".cubin"
-_ELF = b"\x7fELF"
+_ELF, _SECTION = b"\x7fELF", b".nv_fatbin"
 
 
 def _may_hold(name: str, mode: int) -> bool:
@@ -127,15 +139,16 @@ def _holds(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(4) != _ELF:
             return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(b".nv_fatbin") >= 0
+        rest = b""
+        while block := file.read(2**20):
+            if _SECTION in rest + block:
+                return True
+            rest = block[1 - len(_SECTION) :]
+        return False
 
 
-def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30, user: Sequence[str] = ()) -> Runner:
-    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints.
-
-    `user`: what starts a command as whoever made the files, where that is not this process's user.
-    """
+def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
+    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints."""
 
     def run(path: Path) -> Iterator[str]:
         try:
@@ -147,12 +160,14 @@ def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30, user: Se
     def dump(path: Path) -> Iterator[str]:
         # It starts nvdisasm, which wheels keep beside it.
         env = {"PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C"}
-        argv = [*user, str(tool), "-sass", "-res-usage", str(path)]
+        argv = [str(tool), "-sass", "-res-usage", str(path)]
+        memory = min(MEMORY, LEAST_MEMORY + MEMORY_OF * path.stat().st_size)
         deadline = time.monotonic() + seconds
         try:
             process = subprocess.Popen(
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=functools.partial(unbind, memory),  # noqa: PLW1509 - a reader has one thread
             )  # fmt: skip
         except OSError as error:
             raise Unread(f"{tool}: cannot be started ({error.strerror})") from None
@@ -212,6 +227,8 @@ def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) ->
             if read > largest:
                 raise Unread(f"its code is over {largest >> 20} MiB of text: the rest is not read")
             *lines, rest = (rest + block).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise Unread("it prints a line that has no end")
             for line in lines:
                 yield line.decode(errors="replace")
     if rest:
@@ -282,7 +299,9 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Kernel
     return {kernel: code for kernel, (_, code) in best.items()}
 
 
-def inspect(files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = 300.0) -> Inspected:
+def inspect(
+    files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = INSPECTION_TIME
+) -> Inspected:
     """The kernels in `files` that a chip of this compute capability would run, in `seconds` at most.
 
     What was read of a file before it had to be left counts.

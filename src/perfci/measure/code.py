@@ -4,11 +4,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfci.evidence import sass
+from perfci.evidence import readers, sass
+from perfci.evidence.faults import fault
 from perfci.measure.prepare import ArmWork
 from perfci.model.base import ArmName
 from perfci.model.evidence import Evidence, Fault
 from perfci.model.results import Case
+from perfci.system.bounded import Unread
 from perfci.system.users import SAME, Worker
 
 SEARCH_TIME = 20.0
@@ -59,7 +61,11 @@ def _read(
         worker.seal(folder)
     worker.reclaim(arm.cache)
     caches = [one for one in sorted(arm.cache.iterdir()) if one.name not in DOWNLOADS]
-    files, left = sass.code_files([arm.tree, arm.site, *caches])
+    try:
+        files, left = readers.code_files([arm.tree, arm.site, *caches], worker)
+    except Unread as why:
+        _fail(seen, f"files of {arm.name}: {why}")
+        return
     if not files and not left:
         return  # the arm has built nothing: its kernels are of libraries
     tool = sass.find(_wheels(arm, worker))
@@ -69,16 +75,24 @@ def _read(
             evidence.faults.append(absent)
         return
     note(f"machine code: {arm.name} · {len(files)} files")
-    found = sass.inspect(files, sass.runner(tool, user=worker.prefix()), capability)
+    kernels = [evidence.trace.kernels if evidence.trace else [] for evidence in seen]
+    try:
+        found = readers.code(files, tool, capability, kernels, worker)
+    except Unread as why:
+        _fail(seen, f"files of {arm.name}: {why}")
+        return
     left += found.left
-    for evidence in seen:
-        kernels = evidence.trace.kernels if evidence.trace else []
-        codes = sass.match(kernels, found)
+    for evidence, codes in zip(seen, found.codes, strict=True):
         evidence.code = list({(one.name, one.registers): one for one in codes if one is not None}.values())
         if left and None in codes:  # one of them may hold what is missing
             more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
             text = "; ".join(left[:MOST_LEFT]) + more
             evidence.faults.append(Fault(tool="cuobjdump", kind="incomplete", text=text[:1000]))
+
+
+def _fail(seen: Sequence[Evidence], text: str) -> None:
+    for evidence in seen:
+        evidence.faults.append(fault("cuobjdump", "unreadable", text))
 
 
 def _wheels(arm: ArmWork, worker: Worker) -> list[Path]:

@@ -20,6 +20,7 @@ from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Arm, Reason
+from perfci.system.files import end_of
 from perfci.system.process import Arena, Died, Parent
 
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
@@ -298,8 +299,13 @@ def build(arm: ArmWork, parent: Parent, out: Path) -> None:
     arm.info.build_seconds = time.monotonic() - start
 
 
+LOG_END = 20_000
+"""Bytes of a build's log in which its last line is looked for."""
+
+
 def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    told = end_of(log, LOG_END).decode(errors="replace") if log.exists() else ""
+    lines = [line for line in told.splitlines() if line.strip()]
     return f"its last line: {lines[-1].strip()[:200]}" if lines else "it printed nothing"
 
 

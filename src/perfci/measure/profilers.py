@@ -2,18 +2,22 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.evidence import chips, kineto, ncu, ncu_command, nsys, nsys_command, nsys_privacy, perfetto
+from perfci.evidence import chips, ncu_command, nsys_command, nsys_export, nsys_privacy, readers
 from perfci.evidence.ncu_command import Ncu as InstalledNcu
 from perfci.evidence.nsys_command import Nsys as InstalledNsys
+from perfci.evidence.nsys_export import fault as nsys_fault
 from perfci.measure.looking import Profiler, Read
 from perfci.model.base import DeviceKind
 from perfci.model.evidence import Counters, Fault, Tool, Trace
 from perfci.model.results import Reason
+from perfci.system.bounded import Unread
+from perfci.system.files import end_of
 from perfci.system.process import Exit, Under
 from perfci.system.users import SAME, Worker
 
@@ -41,10 +45,7 @@ class Keep:
 
 
 def _end_of(log: Path) -> str:
-    with log.open("rb") as handle:
-        handle.seek(0, os.SEEK_END)
-        handle.seek(max(0, handle.tell() - LOG_END))
-        return handle.read().decode(errors="replace")
+    return end_of(log, LOG_END).decode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -110,19 +111,13 @@ class Nsys(Profiler[Trace]):
             raw.unlink()
             text = _too_large("nsys wrote a report of", size)
             return Read(general=[Fault(tool="nsys", kind="crash", text=text, remedy=SMALLER)])
-        try:
-            with log.open("ab") as handle:
-                subprocess.run(
-                    [*self.worker.prefix(), *nsys_command.export_command(self.installed, raw, export)],
-                    env=nsys_privacy.environment(os.environ), cwd=raw.parent, stdin=subprocess.DEVNULL, stdout=handle,
-                    stderr=subprocess.STDOUT, timeout=EXPORT_TIMEOUT, check=False,
-                )  # fmt: skip
-        except subprocess.TimeoutExpired:
+        argv = [*self.worker.prefix(), *nsys_command.export_command(self.installed, raw, export)]
+        if not _exported(argv, raw.parent, log):
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
         self.worker.reclaim(raw.parent)
         made = None if self.whole else self.executions
-        found = nsys.read(export, None if self.whole else names, executions=made)
+        found = readers.nsys_traces(export, None if self.whole else names, self.worker, made)
         refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
@@ -141,16 +136,45 @@ class Nsys(Profiler[Trace]):
         """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
         scan of its export finds no secret."""
         assert self.keep is not None
-        held = nsys_privacy.contains(export, nsys_privacy.secrets(dict(os.environ))) if self.keep.raw else []
-        if self.keep.raw and not held and raw.is_file():
+        refused = readers.keep_nsys(export, self.keep.folder, self.worker)
+        if not self.keep.raw:
+            return refused
+        try:
+            held = readers.held_secrets(export, nsys_privacy.secrets(dict(os.environ)))
+        except Unread as why:
+            text = f"{export.name}: {why}: whether it holds secrets is not known, and {raw.name} was not kept"
+            return [*refused, nsys_fault("forbidden", text, "go without --raw", aside=True)]
+        if held:
+            text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
+            return [*refused, nsys_fault("forbidden", text, "unset them, or go without --raw", aside=True)]
+        if raw.is_file():
             shutil.copyfile(raw, self.keep.folder / raw.name)
-        nsys_privacy.scrub(export)
-        refused = perfetto.write(export, self.keep.folder / f"{export.stem}.timeline.json.gz")
-        shutil.copyfile(export, self.keep.folder / export.name)
-        if not held:
-            return [refused.model_copy(update={"aside": True})] if refused else []  # a picture, and no value
-        text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
-        return [Fault(tool="nsys", kind="forbidden", text=text, remedy="unset them, or go without --raw", aside=True)]
+        return refused
+
+
+def _exported(argv: Sequence[str], folder: Path, log: Path) -> bool:
+    """Run nsys' own reader of a report, which writes no larger file than is read. Whether it came to its end."""
+    bounded = [
+        "/bin/sh",
+        "-c",
+        'ulimit -c 0; ulimit -f "$0" 2>/dev/null; exec "$@"',
+        str(nsys_export.LARGEST // 512),
+        *argv,
+    ]
+    with log.open("ab") as handle:
+        process = subprocess.Popen(
+            bounded, env=nsys_privacy.environment(os.environ), cwd=folder, stdin=subprocess.DEVNULL, stdout=handle,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        process.wait(EXPORT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return True
 
 
 _BLIND = Fault(
@@ -248,15 +272,15 @@ class Ncu(Profiler[Counters]):
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
             with log.open("ab") as handle:
-                handle.write(own.read_bytes())
+                handle.write(end_of(own, LOG_END))
         fault = ncu_command.classify(ended.code if ended else None, _end_of(log), ended is None)
         if not raw.is_file():
             nothing = Fault(tool="ncu", kind="empty", text="ncu wrote no report", remedy=f"see logs/{log.name}")
             return Read(general=[fault or nothing])
         ranges = None if self.whole else names
-        found = ncu.read(
-            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, ncu=self.installed.path,
-            user=self.worker.prefix(),
+        found = readers.ncu_counters(
+            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
+            worker=self.worker,
         )  # fmt: skip
         if self.keep is not None and self.keep.raw:
             shutil.copyfile(raw, self.keep.folder / raw.name)
@@ -292,17 +316,14 @@ class Kineto(Profiler[Trace]):
         """Read the trace of each case."""
         self.worker.reclaim(report.parent)
         read: Read[Trace] = Read()
-        for name in names:
-            path = Path(f"{report}-{name}.json.gz")
-            found = kineto.read(path, NAME, self.device)
-            if isinstance(found, Trace):
-                read.seen[name] = found
-            else:
-                read.faults[name] = [found]
-            if self.keep is not None and path.is_file():
-                refused = kineto.publish(path, self.keep.folder / f"{path.stem.removesuffix('.json')}.timeline.json.gz")
-                read.faults.setdefault(name, []).extend([refused] if refused else [])
-            path.unlink(missing_ok=True)
+        paths = {name: Path(f"{report}-{name}.json.gz") for name in names}
+        keep = self.keep.folder if self.keep is not None else None
+        for name, (trace, faults) in readers.kineto_traces(paths, NAME, self.device, self.worker, keep).items():
+            if trace is not None:
+                read.seen[name] = trace
+            if faults:
+                read.faults[name] = faults
+            paths[name].unlink(missing_ok=True)
         return read
 
 

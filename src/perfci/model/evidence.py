@@ -24,6 +24,10 @@ CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
 Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LONGEST_CALL = 500
+"""Characters of the name of a function."""
+MOST_USES = 20_000
+"""Kernels, calls or ranges of one case that are told: a file that a stranger wrote can name as many as it likes."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -80,7 +84,7 @@ class Copy(Document):
 class Call(Document):
     """A function of the CUDA API, in one execution: time of the host."""
 
-    name: str
+    name: str = Field(max_length=LONGEST_CALL)
     """Without a version suffix such as `_v2`."""
     kind: CallKind
     count: Count
@@ -128,15 +132,15 @@ class Trace(Document):
     """Time in which at least one kernel, copy or set ran."""
     span: Seconds
     """From the first start to the last end of device work."""
-    kernels: list[KernelUse] = Field(default_factory=list)
+    kernels: list[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
-    copies: list[Copy] = Field(default_factory=list)
+    copies: list[Copy] = Field(default_factory=list, max_length=MOST_USES)
     sets: Count = 0.0
     """Memory sets."""
-    calls: list[Call] = Field(default_factory=list)
+    calls: list[Call] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
-    ranges: list[RangeUse] = Field(default_factory=list)
-    slices: list[Slice] = Field(default_factory=list)
+    ranges: list[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
+    slices: list[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
     """What the device did in the last execution, in the order of its begin: the first MOST_SLICES operations."""
 
 
@@ -173,7 +177,7 @@ class Counters(Document):
     """Such as `gh100`."""
     passes: int | None = None
     """Replays of each kernel."""
-    kernels: list[KernelCounters] = Field(default_factory=list)
+    kernels: list[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
 
 

@@ -44,6 +44,14 @@ def disk_error(action: str, path: Path, error: OSError) -> MachineError:
     return MachineError(f"{one_line(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 
+def end_of(path: Path, most: int) -> bytes:
+    """The last `most` bytes of a file. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - most))
+        return file.read(most)
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file: after a crash or a full disk there is the old file or the new one, never a part.
 
@@ -154,20 +162,29 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises MachineError with file and line number for any other line that is no JSON object, or holds NaN or
     infinity.
     """
+    return list(each_line(path))
+
+
+def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
+    """The same, one after the other. A line of more than `longest` bytes is refused as well."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        with path.open("rb") as file:
+            number = 0
+            while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
+                number += 1
+                if len(line) > longest:
+                    raise MachineError(
+                        f"{one_line(path)}:{number}: has more than {longest >> 20} MiB: remove that line"
+                    )
+                try:
+                    record = json.loads(line, parse_constant=_refuse_constant)
+                except (ValueError, RecursionError):
+                    record = None
+                if not isinstance(record, dict):
+                    raise MachineError(f"{one_line(path)}:{number}: is no JSON object: remove that line, or the file")
+                yield record
     except OSError as error:
         raise disk_error("read", path, error) from None
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
-            raise MachineError(f"{one_line(path)}:{number}: is no JSON object: remove that line, or the file")
-        records.append(record)
-    return records
 
 
 def _refuse_constant(name: str) -> None:

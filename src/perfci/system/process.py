@@ -23,7 +23,7 @@ import psutil
 
 from perfci.model.base import MachineError
 from perfci.model.results import Reason
-from perfci.system.files import disk_error
+from perfci.system.files import disk_error, end_of
 from perfci.system.users import SAME, Worker
 from perfci.worker.channel import Channel, Garbage, reachable
 
@@ -193,7 +193,7 @@ class Parent:
             if isinstance(name, int) and name in self._exits:
                 raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
             if name == "parent" and self._process.poll() is not None:
-                tail = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+                tail = end_of(log, 4000).decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
                 who = f", which user {self.worker.ids[0]} may run" if self.worker.ids else ""
                 raise MachineError(
                     f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer{who}"
