@@ -612,7 +612,7 @@ def test_a_sparse_file_of_a_terabyte_is_refused_at_once(read, tmp_path):
             os.truncate(file.fileno(), 2**40)
         except OSError:
             pytest.skip("this file system holds no sparse file of 1 TiB")  # nor is there then one to refuse
-    with pytest.raises(ValueError, match="larger than 256 MiB"):
+    with pytest.raises(ValueError, match="larger than 64 MiB"):
         read(path, "c")
 
 

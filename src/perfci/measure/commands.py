@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfci.measure.prepare import STEADY_MALLOC, ArmWork
-from perfci.measure.readers import FORMATS, Reported
+from perfci.measure.readers import FORMATS, Reported, apart
 from perfci.measure.rounds import Outcome
 from perfci.model.base import ArmName, DeviceKind, matches
 from perfci.model.metrics import CustomMetric
@@ -70,7 +70,7 @@ class Runner:
             return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
         form = FORMATS[command.reads]
         try:
-            return form.read(out / form.file, command.name, self.metrics)
+            return apart.read(form, out / form.file, command.name, self.metrics, self.parent.worker).cases
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import perfci
 from perfci.measure.commands import status_of
-from perfci.measure.readers import About, Format, Reported, recognise
+from perfci.measure.readers import FORMATS, About, Format, Reported, apart
 from perfci.model.base import ArmName, DeviceKind, UsageError
 from perfci.model.coverage import idle
 from perfci.model.fingerprint import Fingerprint
@@ -105,8 +105,8 @@ def import_files(
 
 def _read(path: Path, policy: Policy) -> File:
     try:
-        form, about = recognise(path)
-        return File(path, form, about, form.read(path, "", policy.metrics))
+        told = apart.read(None, path, "", policy.metrics)
+        return File(path, FORMATS[told.tool], told.about, told.cases)
     except ValueError as error:
         raise UsageError(f"--import: {error}") from None
 
@@ -251,5 +251,6 @@ def _digest(files: Sequence[File]) -> str:
     """The same for the same files in the same order."""
     digest = hashlib.sha256()
     for file in files:
-        digest.update(hashlib.sha256(file.path.read_bytes()).digest())
+        with file.path.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()[:12]

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from perfci.model.metrics import CustomMetric
 from perfci.model.results import Reason, ReasonKind, Work
 from perfci.model.units import TIME_UNITS
 
-MAX_BYTES = 256 * 2**20
-"""Larger files are refused: float32 samples of this size are 67 million executions of one case."""
+MAX_BYTES = 64 * 2**20
+"""Larger files are refused: float32 samples of this size are 16 million executions of one case."""
 MAX_ID = 300
 CLOCK_UNITS = {name: scale for name, scale in TIME_UNITS.items() if scale <= 1.0}
 
@@ -80,17 +80,27 @@ class Format:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    """The whole file. Raises ValueError as `open_regular` does."""
     try:
-        if not path.is_file():  # before opening: a named pipe would block
-            raise ValueError(f"{path}: no such file: the command wrote no results")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(raw) > MAX_BYTES:
+    if len(raw) > MAX_BYTES:  # it grows
         raise ValueError(f"{path}: is larger than {MAX_BYTES >> 20} MiB: report fewer samples")
     return raw
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, open. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    try:
+        if not path.is_file():  # before opening: a named pipe would block
+            raise ValueError(f"{path}: no such file: the command wrote no results")
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{path}: is larger than {MAX_BYTES >> 20} MiB: report fewer samples")
+        return path.open("rb")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def read_text(path: Path) -> str:

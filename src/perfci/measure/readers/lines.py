@@ -84,10 +84,10 @@ def read_perfci_lines(path: Path, name: str, custom: Mapping[str, CustomMetric] 
 def _case(sub: Any, name: str, where: str) -> str:
     if sub is None:
         return name
+    if isinstance(sub, str) and len(sub) > MAX_ID:
+        raise ValueError(f"{where}: the case id has {len(sub)} characters: {MAX_ID} at most")
     if not isinstance(sub, str) or not re.fullmatch(f"{_PART}(/{_PART})*", sub):
         raise ValueError(f"{where}: case {one_line(sub, 80)!r} is no plain id: write it like 'sub/n=1024'")
-    if len(sub) > MAX_ID:
-        raise ValueError(f"{where}: the case id has {len(sub)} characters: {MAX_ID} at most")
     return f"{name}/{sub}"
 
 
