@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
+from perfci.model.plan import Gate
 from perfci.model.report import CLASSES
 from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
 
@@ -330,6 +331,17 @@ def test_a_case_that_time_did_not_reach_is_not_skipped():
 def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):
     limits = [limit(kind=kind, on_missing=what) for kind, what in zip(("regression", "max"), on_missing, strict=False)]
     assert only(judge(results([case(head=ABSENT)], limits))).effect == effect
+
+
+@pytest.mark.parametrize("on_missing", ["fail", "warn"])
+def test_a_limit_on_what_profilers_see_holds_a_removed_case_too(on_missing):
+    gone = case(head=ABSENT)
+    seen = Gate(
+        case=gone.id, device=gone.device, metric="registers", unit="", better="lower", tier="static", kind="max",
+        bound=64.0, on_missing=on_missing,
+    )  # fmt: skip
+    row = only(judge(results([gone], []), gates=[seen]))
+    assert (row.class_, row.effect) == ("missing", on_missing)
 
 
 @pytest.mark.parametrize("base", [ABSENT, SKIPPED, FAILED, arm(params={"n": 1})])

@@ -29,7 +29,8 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    return "fail" if any(j.on_missing == "fail" for j in context.asked.get(case.key, [])) else "warn"
+    asked = [*context.asked.get(case.key, []), *context.gates.get(case.key, [])]
+    return "fail" if any(one.on_missing == "fail" for one in asked) else "warn"
 
 
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
