@@ -84,7 +84,7 @@ def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     assert "adding: a limit of 0.001 % on time is under" in strict.err.strip().splitlines()[-1]
     assert not strict.results["cases"][0]["pairs"], "refused before measuring"
     warned = repo.perfci("compare", "--base", "HEAD", "--budget", "1s")
-    assert warned.code == 0, warned.out + warned.err
+    assert warned.code in (0, 3), warned.out + warned.err  # 3 where the second does not do for eight pairs
     assert any("adding: a limit of 0.001 % on time is under" in note for note in warned.report["notes"])
 
 

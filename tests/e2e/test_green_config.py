@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import PLAIN_PYTHON, Repo, Run, adding
 
-QUICK = ("--quick", "--budget", "20s")
+QUICK = ("--quick", "--budget", "5m")
 NO_GPU = pytest.mark.skipif(bool(shutil.which("nvidia-smi")), reason="needs a machine without a GPU")
 TIME = "limits:\n  - {cases: '*', metric: time, regression: 50%}\n"
 

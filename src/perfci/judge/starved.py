@@ -5,6 +5,7 @@ import math
 from perfci.judge.compare import state
 from perfci.judge.rows import Context
 from perfci.judge.words import listed
+from perfci.model.comparison import differences
 from perfci.model.results import Case, Results
 
 ROOM = 1.25
@@ -40,9 +41,10 @@ def unreached(context: Context, case: Case) -> bool:
 
 def _asked(context: Context, case: Case) -> bool:
     """Whether a limit on what pairs tell waits for an answer from this case."""
-    if state(case, "head").status != "ok":
+    base, head = state(case, "base"), state(case, "head")
+    if head.status != "ok":
         return False
-    compares = context.compared and state(case, "base").status == "ok"
+    compares = context.compared and base.status == "ok" and not differences(base, head)
     return any(compares or one.kind != "regression" for one in context.asked.get(case.key, []))
 
 
