@@ -29,8 +29,9 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    asked = [*context.asked.get(case.key, []), *context.gates.get(case.key, [])]
-    return "fail" if any(one.on_missing == "fail" for one in asked) else "warn"
+    said = [one.on_missing for one in context.asked.get(case.key, [])]
+    said += [one.on_missing for one in context.gates.get(case.key, [])]
+    return "fail" if "fail" in said else "warn"
 
 
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
