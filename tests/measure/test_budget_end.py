@@ -64,8 +64,15 @@ class Replayed:
     """One run whose pairs and costs are drawn from what was recorded. `factors`: number of a case → head's true factor."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, seed: int, factors: dict[int, float] | None = None, *, cases: int = M
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        seed: int,
+        factors: dict[int, float] | None = None,
+        *,
+        cases: int = M,
+        clocks: bool = True,
     ) -> None:
+        self.clocks = clocks
         self.rng = random.Random(seed)
         self.clock = Clock()
         self.factors = factors or {}
@@ -89,6 +96,8 @@ class Replayed:
             self.clock.now += cost
             head = {"time": pair.values["head"]["time"] * factor}
             fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
+            if not self.clocks:
+                fields["clock"] = {}
             done(Outcome(case, pair.model_copy(update=fields)))
 
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
@@ -115,20 +124,28 @@ def answers(cases: list[Case], plan: Plan):
     ]
 
 
-def some_budget(rng: np.random.Generator) -> float:
-    """From too little for the first look of all to enough for most."""
-    return float(rng.uniform(5, 30)) * PAIR * M
+def replays(
+    monkeypatch: pytest.MonkeyPatch,
+    runs: int,
+    seed: int,
+    factors: dict[int, float] | None = None,
+    *,
+    cases: int = M,
+    clocks: bool = True,
+    most: float = 30,
+    **run: Any,
+):
+    """The decisions of `runs` runs and the pairs at which undecided cases were left.
 
-
-def replays(monkeypatch: pytest.MonkeyPatch, runs: int, seed: int, factors: dict[int, float] | None = None, **run: Any):
-    """The decisions of `runs` runs and the pairs at which undecided cases were left."""
+    Budgets are drawn from too little for the first look of all to what `most` pairs of all take.
+    """
     rng = np.random.default_rng(seed)
     found, ends = [], []
     for number in range(runs):
-        replay = Replayed(monkeypatch, seed * 100_000 + number, factors)
-        cases, plan = replay.run(some_budget(rng), **run)
-        found.append(answers(cases, plan))
-        ends += [len(case.pairs) for case in cases if case.stopped == "budget"]
+        replay = Replayed(monkeypatch, seed * 100_000 + number, factors, cases=cases, clocks=clocks)
+        measured, plan = replay.run(float(rng.uniform(5, most)) * PAIR * cases, **run)
+        found.append(answers(measured, plan))
+        ends += [len(case.pairs) for case in measured if case.stopped == "budget"]
     return found, ends
 
 
@@ -205,8 +222,10 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With α at 30 %, no demand on size and no acquittal, every look and the last one spend what they may."""
+    """With α at 30 %, no demand on size and no acquittal, every look and the last one spend what they may. Four cases,
+    without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, acquit=[0.0] * 7)
-    found, ends = replays(monkeypatch, 100, seed=8, looks=looks, r=1e-9)
-    assert len(set(ends) - set(Looks().pairs)) >= 15
-    assert 0.05 <= red(found) / 100 <= 0.3 + 3 * (0.3 * 0.7 / 100) ** 0.5
+    found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
+    assert len(set(ends) - set(Looks().pairs)) >= 30
+    assert any(decision.last and decision.status == "regression" for run in found for decision in run)
+    assert 0.1 <= red(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5
