@@ -199,3 +199,21 @@ def test_starting_one_imports_nothing_heavy():
     code = "import sys, perfci.system.bounded; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert not {"torch", "numpy", "scipy", "rich", "typer"} & set(loaded.split())
+
+
+def test_what_perfci_needs_may_lie_on_pythonpath(tmp_path: Path) -> None:
+    """As where nothing may be installed: the interpreter itself then has neither perfci nor pydantic."""
+    places = [str(Path(bounded.__file__).parents[2]), *(one for one in sys.path if one.endswith("site-packages"))]
+    script = tmp_path / "reads.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from perfci.evidence.readers import held_secrets\n"
+        "print(held_secrets(Path('report'), {'TOKEN': 'canary-of-many-letters'}))\n"
+    )
+    (tmp_path / "report").write_bytes(b"a canary-of-many-letters stands here")
+    (tmp_path / "pydantic.py").write_text("raise ImportError('of the folder that it was started in')")
+    done = subprocess.run(
+        [sys._base_executable, "-P", script.name], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(places)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "['TOKEN']\n"), done.stderr

@@ -42,8 +42,12 @@ _NO_MEMORY = 77
 """Exit status of a reader that asked for more memory than it may have."""
 _SAID = 4000
 """Characters of what it says on stderr that are kept."""
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from perfci.system.bounded import serve; sys.exit(serve())"
-"""What it starts with. perfci's own place comes last on the path, for -I leaves out PYTHONPATH, which may hold it."""
+_BOOT = (
+    "import json, sys; sys.path += [one for one in json.loads(sys.argv.pop(1)) if one not in sys.path]; "
+    "from perfci.system.bounded import serve; sys.exit(serve())"
+)
+"""What it starts with. -I leaves out PYTHONPATH and the user's own packages, which may hold perfci and what it needs:
+what is on its path and not the folder that it was started in comes last."""
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
 
 
@@ -173,13 +177,15 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
-    place = str(Path(__file__).parents[2])
+    here = Path.cwd()
+    found = [one for entry in sys.path if entry and (one := Path(entry).absolute()) != here]
+    places = json.dumps([str(one) for one in [*found, Path(__file__).parents[2]]])
     with tempfile.TemporaryFile() as asked:
         asked.write(request)
         asked.seek(0)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BOOT, place], cwd=folder, env=_environment(folder), stdin=asked,
+                [sys.executable, "-I", "-c", _BOOT, places], cwd=folder, env=_environment(folder), stdin=asked,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
