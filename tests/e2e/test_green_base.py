@@ -145,7 +145,7 @@ def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: P
     while not (journal.exists() and '"pair"' in journal.read_text()):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 3, out + err
     lines = out.splitlines()
