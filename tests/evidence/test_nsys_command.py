@@ -535,13 +535,13 @@ def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path)
         if isolation().holds:
             report, export, _ = capture(nsys, tmp_path, "isolated", site)
             assert contains(export, held) == contains(report, held) == []
-            scrub(export)
-            assert contains(export, held) == [] and len(read(export, NAMES).traces) == 2
+            scrub(export, copy := tmp_path / "isolated-scrubbed.sqlite")
+            assert contains(copy, held) == [] and len(read(copy, NAMES).traces) == 2
         report, export, _ = capture(nsys, tmp_path, "bare", site, isolated=False)
         if os.geteuid() == 0:
             assert contains(export, held) == ["SIBLING"] and contains(report, held) == ["SIBLING"]
-        scrub(export)
-        assert contains(export, held) == [] and len(read(export, NAMES).traces) == 2
+        scrub(export, copy := tmp_path / "bare-scrubbed.sqlite")
+        assert contains(copy, held) == [] and len(read(copy, NAMES).traces) == 2
         if not isolation().holds:
             pytest.skip(f"needs a PID namespace for its first half: {isolation().text}")
     finally:
