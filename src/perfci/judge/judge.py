@@ -14,7 +14,17 @@ from perfci.judge.rows import Context, order
 from perfci.judge.starved import starved
 from perfci.judge.trails import trails
 from perfci.judge.waiting import by_case, unanswered
-from perfci.judge.words import NEEDS_A_LOOK, advice, failing, headline, one_line, passing, undecided, unlimited
+from perfci.judge.words import (
+    NEEDS_A_LOOK,
+    Unlimited,
+    advice,
+    failing,
+    headline,
+    one_line,
+    passing,
+    undecided,
+    unlimited,
+)
 from perfci.model.limits import told
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.report import CLASSES, UNANSWERED, CaseEvidence, Class, Report, Row, Verdict
@@ -88,9 +98,11 @@ def judge(
         verdict, (sentence, todo) = "error", found
     elif silent or unasked:
         # Without a base there may be nothing to ask: that is not the change's fault.
-        verdict = "fail" if unasked and context.compared and strict and not observe else "undecided"
-        sentence = undecided(worst, count, context.compared)
-        todo = advice(rows, "undecided", imported=imported) or unlimited(count, context.compared)
+        wanted = results.plan.judged and context.compared and strict and not observe
+        verdict = "fail" if unasked and wanted else "undecided"
+        how: Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else "alone"
+        sentence = undecided(worst, count, how)
+        todo = advice(rows, "undecided", imported=imported) or unlimited(count, how)
     else:
         verdict = "pass"
         sentence, todo = passing(worst, context.compared), advice(rows, "warn", imported=imported)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 from perfci.model.report import CLASSES, Class, Effect, Row
 from perfci.model.units import significant
@@ -146,7 +147,20 @@ def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-def undecided(worst: list[Row], measured: int, compared: bool) -> str:
+Unlimited = Literal["profiled", "compared", "alone"]
+"""How cases were measured of which no limit was asked: for a profile, with base, without."""
+_UNLIMITED: dict[Unlimited, tuple[str, str]] = {
+    "profiled": ("profiled, not judged", "`perfci compare --base REF` judges."),
+    "compared": ("measured; no limit applies", "Write limits for these cases into perfci.yaml."),
+    "alone": (
+        "measured; no absolute limit applies, and there is nothing to compare with",
+        "`perfci compare --base REF` compares.",
+    ),
+}
+"""What is said of them, and what to do."""
+
+
+def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
     """The sentence of a run in which nothing fails, and something that was asked has no answer.
 
     `worst`: one row per case, worst first; `measured`: number of cases with values.
@@ -159,8 +173,7 @@ def undecided(worst: list[Row], measured: int, compared: bool) -> str:
             return f"Undecided: {lead}"
         return f"Undecided: {len(rows)} of {_cases(asked)} {'has' if len(rows) == 1 else 'have'} no answer: {lead}"
     if measured:
-        nothing = "no limit applies" if compared else "no absolute limit applies, and there is nothing to compare with"
-        return f"Undecided: {_cases(measured)} measured; {nothing}"
+        return f"Undecided: {_cases(measured)} {_UNLIMITED[how][0]}"
     if worst:
         return f"Undecided: nothing was measured: {headline(worst[0])}{_more(len(worst) - 1)}"
     return "Undecided: nothing was measured"
@@ -195,11 +208,9 @@ _ADVICE: dict[Class, str] = {
 }
 
 
-def unlimited(measured: int, compared: bool) -> str:
+def unlimited(measured: int, how: Unlimited) -> str:
     """What to do where nothing that was measured has a limit; empty where nothing was measured."""
-    if not measured:
-        return ""
-    return "Write limits for these cases into perfci.yaml." if compared else "`perfci compare --base REF` compares."
+    return _UNLIMITED[how][1] if measured else ""
 
 
 def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:

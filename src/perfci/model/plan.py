@@ -159,3 +159,5 @@ class Plan(Document):
     max_pairs: int = Field(64, ge=1)
     exact_pairs: int | None = Field(None, ge=1)
     """Take this many pairs of every case, whatever the looks say: what calibration does."""
+    judged: bool = True
+    """False for a profile, in which no limit is asked."""
