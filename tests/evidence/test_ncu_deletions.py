@@ -18,7 +18,7 @@ from perfci.model.metrics import CATALOGUE
 
 from .test_ncu import CSV, HELD, RANGES, REPORTS, file, report, results, rows, text
 from .test_nsys import unpack
-from .test_nsys_deletions import false_passes
+from .test_nsys_deletions import false_passes, limits
 
 __all__ = ["report"]  # a fixture
 TRACED = frozenset({"occupancy_theoretical"})
@@ -83,11 +83,12 @@ def deletions(folder: Path, number: int, seed: int, arm: str) -> dict[str, int]:
     dice, traces = random.Random(seed), traced(folder, arm)
     before = counted(file(folder, CSV[arm]), traces)
     assert all(one.faults == [] and set(HELD) & set(CATALOGUE) <= set(one.metrics) for one in before.values())
+    asked = {name: limits(one) for name, one in before.items()}
     came = {"less": 0, "all": 0}
     for _ in range(number):
         page, said = damaged(CSV[arm], dice)
         for name, part in counted(file(folder, page, "part.csv"), traces, dice.choice((HELD, None))).items():
-            assert false_passes(before[name], part, TRACED) == [], f"{arm}, {name}: without {said}"
+            assert false_passes(before[name], asked[name], part, TRACED) == [], f"{arm}, {name}: without {said}"
             came["all" if part.metrics == before[name].metrics else "less"] += 1
     return came
 
@@ -121,10 +122,11 @@ def test_a_report_without_some_of_its_launches_keeps_no_limit(report, tmp_path):
     """Blocks of launches cut out of the report itself."""
     traces = traced(tmp_path, "base")
     before = counted(report, traces)
+    asked = {name: limits(one) for name, one in before.items()}
     whole = REPORTS["base"]
     for block in results():
         cut = file(tmp_path, whole[: block.begin] + whole[block.end :], "cut.ncu-rep")
         told = counted(cut, traces)
         assert told != before
         for name, part in told.items():
-            assert false_passes(before[name], part, TRACED) == [], name
+            assert false_passes(before[name], asked[name], part, TRACED) == [], name

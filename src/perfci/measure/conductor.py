@@ -76,6 +76,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
+        judged=not options.profile,
     )
 
 
@@ -320,12 +321,10 @@ class Measurement:
         start = time.monotonic()
         self.progress.stage("measuring")
         measurable = [case for case in cases if can_measure(case)]
+        open_cases = [case for case in measurable if self._open(case, plan)]
         try:
-            while True:
-                open_cases = [case for case in measurable if self._open(case, plan)]
+            while open_cases:
                 spent = time.monotonic() - start
-                if not open_cases:
-                    break
                 if spent >= plan.budget:
                     for case in open_cases:
                         case.stopped = "budget"
@@ -338,10 +337,10 @@ class Measurement:
                         adapt(case, benches, plan)
                 self._round(batch, index, start + plan.budget, plan, benches, runner, journal)
                 done = max((len(case.pairs) for case in measurable), default=0)
-                left = sum(1 for case in measurable if self._open(case, plan))
-                self.progress.pair(done, left, len(measurable), time.monotonic() - start, plan.budget)
+                open_cases = [case for case in open_cases if self._open(case, plan)]
+                self.progress.pair(done, len(open_cases), len(measurable), time.monotonic() - start, plan.budget)
         except KeyboardInterrupt:
-            for case in measurable:
+            for case in open_cases:
                 if self._open(case, plan):
                     case.stopped = "interrupted"
             raise
