@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VARIANT ?= cuda13
 BIN := $(VENV)/bin
+BESIDE := --numprocesses logical --maxprocesses 8 --dist worksteal
 WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 
@@ -12,11 +13,12 @@ run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses logical --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)
 	$(BIN)/python -m pytest -m "not slow and alone"
 
 test-slow: $(VENV)/ready
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not alone" $(BESIDE)
+	$(BIN)/python -m pytest -m "slow and alone"
 
 test-docker: $(VENV)/ready
 	$(BIN)/python -m pytest -m docker

@@ -86,10 +86,8 @@ def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
         f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
     )
     names = {str(name) for (name,) in found}
-    if sqlite3.sqlite_version_info >= (
-        3,
-        37,
-    ):  # sqlite_master is data of the file, and can lie; this is what was parsed
+    # sqlite_master is data of the file, and can lie; this is what was parsed.
+    if sqlite3.sqlite_version_info >= (3, 37):
         names &= {str(row[1]) for row in db.execute(f"PRAGMA {schema}.table_list") if row[2] == "table"}
     return names
 
@@ -108,10 +106,8 @@ def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Conn
             db.execute(f"PRAGMA {pragma}").fetchall()
         try:
             db.execute(f"ATTACH 'file:{quote(str(path.resolve()))}?mode=ro&immutable=1' AS t")
-        except (
-            sqlite3.Error,
-            UnicodeDecodeError,
-        ):  # whatever it says, it is about the file, and it names the whole path
+        except (sqlite3.Error, UnicodeDecodeError):
+            # Whatever it says is about the file, and it names the whole path.
             raise Unreadable("damaged (its schema cannot be read)") from None
         deadline = time.monotonic() + limit
         db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
