@@ -106,6 +106,7 @@ def test_observe_never_fails(repo: Repo) -> None:
     run = repo.perfci("run")
     assert run.code == 0
     assert run.classes() == {"adding": "violation"}
+    assert "UNDECIDED: Observed only, would have failed: adding" in run.out and "PASS" not in run.out
 
 
 @pytest.mark.slow

@@ -210,6 +210,29 @@ def test_counters_beside_a_limit_that_is_judged_are_told(repo: Repo) -> None:
 
 
 @NO_GPU
+def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machine(repo: Repo) -> None:
+    """No machine would find it any more."""
+    project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s, devices: ['*H100*']}\n")
+    repo.git("rm", "-q", "kernels/adding.py")
+    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.commit("another one")
+    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
+    assert (run.code, run.classes()) == (1, {"adding": "missing"}), run.out + run.err
+
+
+def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
+    project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, on_missing: warn}\n")
+    repo.git("mv", "kernels/adding.py", "kernels/summing.py")
+    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.commit("another one")
+    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    assert run.classes() == {"adding": "missing"}
+    assert run.report["sentence"] == "Undecided: nothing was measured: `adding` is missing in head"
+    assert run.report["advice"] == "Make sure that what is gone is meant to be."
+
+
+@NO_GPU
 def test_a_limit_for_another_machine(repo: Repo) -> None:
     project(repo, "limits:\n  - {cases: 'adding', metric: time, max: 10s, devices: ['*H100*']}\n")
     run = repo.perfci("compare", "--base", "HEAD", *QUICK)
@@ -267,3 +290,17 @@ def test_the_triton_forms_of_the_suite_do_not_time_torch_on_the_cpu(repo: Repo) 
     assert run.code == 0, run.err
     triton = [line.split("\t")[:3] for line in run.out.splitlines() if "_triton/" in line]
     assert len(triton) == 7 and all(line[1:] == ["cuda", "skipped: needs cuda"] for line in triton), triton
+
+
+def test_a_command_whose_crash_a_pipe_hides_is_told(repo: Repo) -> None:
+    repo.policy(
+        "commands:\n"
+        "  - {name: piped, run: 'true 2>&1 | tee log'}\n"
+        "  - {name: safe, run: \"bash -o pipefail -c 'true | cat'\"}\n"
+        "  - {name: plain, run: \"true 'a|b' || true\"}\n"
+        "limits: [{cases: '*', metric: time, max: 100s}]\n"
+    )
+    repo.commit()
+    said = repo.perfci("list").err.replace("\n", " ")
+    assert "command piped: a shell tells the exit code of a pipe's last program alone" in said
+    assert "command safe" not in said and "command plain" not in said

@@ -74,9 +74,9 @@ def test_three_times_slower_when_the_budget_ends(repo: Repo, tmp_path: Path, pai
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
     repo.commit()
-    sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs, seconds=41)
+    sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs, seconds=26)
     (repo.root / "kernels/adding.py").write_text(sleeps + adding(spin=40_000))
-    run = repo.perfci("compare", "--base", "HEAD", "--budget", "40s")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "25s")
     assert (run.code, len(run.results["cases"][0]["pairs"])) == (code, pairs), run.out + run.err
     assert words in run.out
     never_green(run)
@@ -87,7 +87,7 @@ def test_three_times_slower_when_the_budget_ends(repo: Repo, tmp_path: Path, pai
     elif code == 1:
         assert run.classes() == {"adding": "regression"}
     else:
-        assert run.report["sentence"].startswith("The budget of 40s ended before the first 8 pairs of `adding`")
+        assert run.report["sentence"].startswith("The budget of 25s ended before the first 8 pairs of `adding`")
         assert "--budget " in run.report["advice"] and "would do" in run.report["advice"]
 
 

@@ -65,10 +65,10 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
     )
     repo.write("perfci.yaml", policy)
     repo.commit()
-    same = repo.perfci("compare", "--base", "HEAD")
+    same = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
     assert same.code == 0, same.out + same.err
     programs(repo, tool, 5)
-    slower = repo.perfci("compare", "--base", "HEAD")
+    slower = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
     assert slower.code == 1, slower.out + slower.err
     assert {f"b/{case}" for case in CASES[tool]} <= slower.classes().keys()
     assert all(slower.classes()[f"b/{case}"] == "regression" for case in CASES[tool])

@@ -26,7 +26,7 @@ from perfci.model.results import Case, CaseArm
 
 from .test_nsys import CASES, unpack
 
-CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, asked={}, gates={}, custom={})
+CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, asked={}, gates={}, waiting={}, custom={})
 EVENTS = [
     *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")),
     "NVTX_EVENTS", "StringIds",

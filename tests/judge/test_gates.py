@@ -23,7 +23,7 @@ def case(base: Evidence | None, head: Evidence | None) -> Case:
 
 
 def context(strict: bool = False) -> Context:
-    return Context(looks=Looks(), m=1, strict=strict, compared=True, asked={}, gates={}, custom={})
+    return Context(looks=Looks(), m=1, strict=strict, compared=True, asked={}, gates={}, waiting={}, custom={})
 
 
 def gate(**fields: object) -> Gate:

@@ -160,7 +160,7 @@ def test_verdict_and_sentence(given, verdict, sentence):
 def test_observing_never_fails_but_says_what_would_have_and_errors_stay(given, verdict, sentence):
     report = judge(given.model_copy(update={"gate": "observe"}))
     assert report.observe
-    assert report.verdict == ("pass" if verdict == "fail" else verdict)
+    assert report.verdict == ("undecided" if verdict == "fail" else verdict)
     assert report.exit_code == (3 if verdict == "error" else 0)
     if verdict == "fail":
         assert (

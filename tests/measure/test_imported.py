@@ -119,6 +119,20 @@ def test_other_limits_judge_the_same_files(tmp_path):
     assert {row.class_ for row in bound.rows} == {"violation"}  # without statistics here, too
 
 
+def test_one_launch_is_not_two(tmp_path):
+    """The same file in both arms would be compared with itself, and twice in one arm it would count twice."""
+    base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(base[0].read_bytes())
+    for files, said in (
+        ({"base": base, "head": base}, r"base-0\.json is given twice"),
+        ({"base": base, "head": [head[0]] * 8}, r"head-0\.json is given twice"),
+        ({"base": base, "head": [*head[1:], copy]}, r"base-0\.json and .*copy\.json hold the same"),
+    ):
+        with pytest.raises(UsageError, match=rf"^--import: .*{said}: each file is a launch of its own"):
+            import_files(files, Policy(version=1))
+
+
 def test_cases_of_one_arm_alone(tmp_path):
     def dropped(root: Any) -> None:
         del root["results"][0]
@@ -133,9 +147,9 @@ def test_cases_of_one_arm_alone(tmp_path):
     }
     files["base"], files["head"] = files["head"], files["base"]
     assert classes(judge(import_files(files, Policy(version=1)))) == {"nap/t=0.01": "added", "nap/t=0.02": "unchanged"}
-    files["head"] = [files["base"][0], *files["head"][1:]]
+    files["head"] = [*written(tmp_path, "hyperfine", "bare", [1.0], dropped), *files["head"][1:]]
     (row,) = (row for row in judge(import_files(files, Policy(version=1))).rows if row.case == "nap/t=0.01")
-    assert row.class_ == "failed" and "head-0.json does not report it" in row.reason
+    assert row.class_ == "failed" and "bare-0.json does not report it" in row.reason
 
 
 def test_samples_are_not_compared_with_a_mean(tmp_path):

@@ -26,6 +26,8 @@ BAD = {
     "negative percent": (LIMIT + "{regression: -2%}", "limits[0].regression: '-2%' is not between 0% and 1000%"),
     "limit without bound": (LIMIT + "{cases: '*'}", "limits[0]: a limit needs one of: regression, min, max"),
     "unknown metric": (LIMIT + "{metric: tmie, regression: 2%}", "limits[0].metric: 'tmie' is no metric: did you mean 'time'?"),
+    "minutes or milliseconds": (LIMIT + "{max: 5m}", "limits[0].max: '5m' has no known unit: write it like '5ms' (ns, us,"),
+    "a floor of minutes": (LIMIT + "{regression: 2%, floor: 1m}", "limits[0].floor: '1m' has no known unit: write it like '200ns'"),
     "time without unit": (LIMIT + "{max: 5}", "limits[0].max: 5 has no unit: write it with its unit, like '5ms'"),
     "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "perfci.yaml:4: limits[0].min: 0.85 has no unit: write 85% (0.85% if that is meant)"),
     "a share as text": (LIMIT + "{metric: occupancy, min: '0.5'}", "limits[0].min: 0.5 has no unit: write 50%"),

@@ -28,15 +28,12 @@ def conclusion(publication: Publication) -> Conclusion:
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
     holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
-    to compare, or was observed only and would have failed.
+    to compare, or where the limits are only observed and do not hold.
     """
     code = publication.exit_code
     if code:
         return "failure" if code == 1 else "action_required"
-    observed = any(
-        shard.report.observe and any(row.effect == "fail" for row in shard.report.rows) for shard in publication.shards
-    )
-    return "neutral" if observed or publication.undecided else "success"
+    return "neutral" if publication.undecided else "success"
 
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:

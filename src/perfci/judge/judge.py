@@ -57,6 +57,7 @@ def judge(
     asked = planned if judgements is None else judgements
     exploratory = _sorted(asked) != _sorted(planned)
     imported = any(case.origin == "imported" for case in results.cases)
+    waits = by_case(results.plan.waiting if waiting is None else waiting)
     context = Context(
         looks=results.plan.looks,
         m=max(1, sum(j.gating for j in asked)) if exploratory else results.plan.m,
@@ -64,31 +65,31 @@ def judge(
         compared=results.mode == "compare",
         asked=_by_case(asked),
         gates=_gates_by_case(results.plan.gates if gates is None else gates),
+        waiting=waits,
         custom=results.custom_metrics,
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    waiting = results.plan.waiting if waiting is None else waiting
-    of_cases = _rows(context, cases, results.fingerprint.extra, by_case(waiting))
+    of_cases = _rows(context, cases, results.fingerprint.extra)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
     worst = _worst(rows)
     ceilings = results.fingerprint.extra.get("ceilings") or {}
     evidence = _evidence(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
-    notes += told(waiting)
+    notes += told(results.plan.waiting if waiting is None else waiting)
 
     broken = _broken(results, context, cases, rows, files_in_both)
     observe = results.gate == "observe"
     would_fail = any(row.effect == "fail" for row in rows)
     silent = any(row.effect == "undecided" for row in rows)
-    unasked = not silent and not any(row.class_ in ANSWERED for row in rows)
+    unasked = not silent and not any(answers(row) for row in rows)
     count = sum(bool(case.pairs) for case in cases)
     verdict: Verdict
     if broken:
         verdict, (sentence, todo) = "error", broken
     elif would_fail:
-        verdict = "pass" if observe else "fail"
+        verdict = "undecided" if observe else "fail"  # green would say that the limits hold
         sentence, todo = failing(worst), advice(rows, "fail", imported=imported)
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
@@ -102,7 +103,7 @@ def judge(
         verdict = "fail" if unasked and wanted else "undecided"
         how: Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else "alone"
         sentence = undecided(worst, count, how)
-        todo = advice(rows, "undecided", imported=imported) or unlimited(count, how)
+        todo = advice(rows, "undecided", imported=imported) or unlimited(count, how) or advice(rows, "warn")
     else:
         verdict = "pass"
         sentence, todo = passing(worst, context.compared), advice(rows, "warn", imported=imported)
@@ -141,6 +142,11 @@ def judge(
     )
 
 
+def answers(row: Row) -> bool:
+    """Whether a row tells what was asked. That a case is gone which may be gone tells nothing."""
+    return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
+
+
 def _hold(rows: list[Row]) -> list[Row]:
     """The rows, worst first, where a case none of whose limits has an answer is undecided even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
@@ -172,9 +178,7 @@ def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
     return asked
 
 
-def _rows(
-    context: Context, cases: list[Case], extra: Mapping[str, Any], waiting: dict[str, list[Waiting]]
-) -> list[Row]:
+def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
     rows: list[Row] = []
     known = {case.key for case in cases}
     for case in cases:
@@ -191,7 +195,7 @@ def _rows(
         for gate in context.gates.get(case.key, []):
             if gate.kind != "regression" or (context.compared and not found):
                 rows.append(gate_row(context, case, gate))
-        rows += unanswered(context, case, waiting.get(case.key, []))
+        rows += unanswered(context, case)
     for key, judgements in context.asked.items():
         if key not in known:
             rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]

@@ -29,8 +29,10 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
+    """A limit that waits for another machine says what becomes of its case too: the case is gone there as well."""
     said = [one.on_missing for one in context.asked.get(case.key, [])]
     said += [one.on_missing for one in context.gates.get(case.key, [])]
+    said += [one.on_missing for one in context.waiting.get(case.key, [])]
     return "fail" if "fail" in said else "warn"
 
 

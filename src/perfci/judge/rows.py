@@ -10,7 +10,7 @@ from perfci.judge.compare import state
 from perfci.judge.words import one_line
 from perfci.model.base import DeviceKind
 from perfci.model.metrics import CATALOGUE, CustomMetric
-from perfci.model.plan import Gate, Judgement, Looks
+from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
 from perfci.model.results import Case, CaseArm
@@ -35,6 +35,8 @@ class Context:
     """Case key → its judgements."""
     gates: dict[str, list[Gate]]
     """Case key → its gates."""
+    waiting: dict[str, list[Waiting]]
+    """Case key → its limits that cannot be judged here."""
     custom: dict[str, CustomMetric]
 
     def unit(self, metric: str) -> str:

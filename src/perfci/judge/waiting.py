@@ -16,8 +16,9 @@ def by_case(waiting: Iterable[Waiting]) -> dict[str, list[Waiting]]:
     return found
 
 
-def unanswered(context: Context, case: Case, own: list[Waiting]) -> list[Row]:
+def unanswered(context: Context, case: Case) -> list[Row]:
     """No row where a limit is judged of the case, or none waits on it. `case` works in head."""
+    own = context.waiting.get(case.key, [])
     if not own or context.asked.get(case.key) or context.gates.get(case.key):
         return []
     first = next((one for one in own if one.severity == "fail"), own[0])

@@ -31,8 +31,9 @@ from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, gates, judgements, told, waiting
 from perfci.model.plan import Declared, Looks, Plan
-from perfci.model.policy import Policy
+from perfci.model.policy import Command, Policy
 from perfci.model.results import Case, Reason, Results
+from perfci.model.shell import hides_failures
 from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
@@ -133,7 +134,7 @@ class Measurement:
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
-            notes += [*filter(None, [place.lost]), *told(plan.waiting)]
+            notes += [*filter(None, [place.lost]), *piped(place.arms["head"].policy.commands), *told(plan.waiting)]
             if "cuda" in place.benches and plan.gates:
                 notes += find_tools(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
@@ -225,10 +226,10 @@ class Measurement:
             raise
 
     def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
-        notes = []
+        notes = piped(arms["head"].policy.commands)
         if arms["head"].info.dirty:
             notes.append("head is the working tree with changes that are not committed")
-        if options.mode == "run":
+        if options.mode == "run" and not options.profile:
             notes.append(
                 "compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"
             )
@@ -418,6 +419,16 @@ def contract_of(case: Case, found: Mapping[ArmName, Found], limits: Policy) -> A
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
     asked: Asked = (declared[0]["contract"] if declared else None) or limits.contract
     return asked
+
+
+def piped(commands: Sequence[Command]) -> list[str]:
+    """A note on each command whose crash might go unseen."""
+    return [
+        f"command {one.name}: a shell tells the exit code of a pipe's last program alone, so that a crash of another "
+        "goes unseen: write `bash -o pipefail -c '…'`"
+        for one in commands
+        if hides_failures(one.run)
+    ]
 
 
 def settled(case: Case, plan: Plan) -> bool:

@@ -53,6 +53,7 @@ def import_files(
         told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
         raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
     everything = [file for one in read.values() for file in one]
+    _require_launches(everything)
     tools = {file.format.tool: file for file in reversed(everything)}
     if len(tools) > 1:
         told = " and ".join(f"{file.path} is of {tool}" for tool, file in sorted(tools.items()))
@@ -109,6 +110,23 @@ def _read(path: Path, policy: Policy) -> File:
         return File(path, FORMATS[told.tool], told.about, told.cases)
     except ValueError as error:
         raise UsageError(f"--import: {error}") from None
+
+
+def _require_launches(files: Sequence[File]) -> None:
+    """Raise UsageError where two files hold the same: a file is a launch of its own, and no two take the same times."""
+    seen: dict[bytes, Path] = {}
+    for file in files:
+        found = _content(file)
+        if found in seen:
+            one = seen[found]
+            again = f"{one} is given twice" if one == file.path else f"{one} and {file.path} hold the same"
+            raise UsageError(f"--import: {again}: each file is a launch of its own, of base or of head")
+        seen[found] = file.path
+
+
+def _content(file: File) -> bytes:
+    with file.path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").digest()
 
 
 def _case(ident: str, device: DeviceKind, read: Mapping[ArmName, Sequence[File]], n: int) -> Case:
@@ -251,6 +269,5 @@ def _digest(files: Sequence[File]) -> str:
     """The same for the same files in the same order."""
     digest = hashlib.sha256()
     for file in files:
-        with file.path.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
+        digest.update(_content(file))
     return digest.hexdigest()[:12]

@@ -236,6 +236,7 @@ def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str
                         relative=of == ["regression"],
                         why=why,
                         severity=limit.severity,
+                        on_missing=limit.on_missing,
                         source=source,
                     )
                 )

@@ -117,6 +117,7 @@ class Waiting(Document):
     """Whether it holds against base alone."""
     why: str
     severity: Severity = "fail"
+    on_missing: Severity = "fail"
     source: str = ""
     """Where the limit stands."""
 

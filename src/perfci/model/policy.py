@@ -10,13 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.units import (
+    BOUND_UNITS,
     FLOP_UNITS,
     RATE_UNITS,
     SIZE_UNITS,
-    TIME_UNITS,
     Duration,
     Percent,
     Price,
+    ShortDuration,
     Size,
     parse,
     split,
@@ -56,7 +57,7 @@ Severity = Literal["fail", "warn"]
 When = Literal["on_change", "always", "never"]
 
 _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
-    "s": (TIME_UNITS, "5ms"),
+    "s": (BOUND_UNITS, "5ms"),
     "B/s": (RATE_UNITS, "2TB/s"),
     "/s": (RATE_UNITS, "5000/s"),
     "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
@@ -109,7 +110,7 @@ class Limit(Document):
     """A name from the metric catalogue, or one declared under `metrics`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""
-    floor: Duration | None = None
+    floor: ShortDuration | None = None
     """A change in `time` smaller than this is never a regression."""
     min: Quantity | None = None
     """An absolute lower bound, with its unit: `80%`, `2TB/s`."""

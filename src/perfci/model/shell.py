@@ -31,3 +31,14 @@ def _written(character: str, hidden: str) -> str:
     except UnicodeEncodeError:
         data = character.encode("utf-8", "surrogatepass")
     return "".join(f"\\{byte:03o}" for byte in data)
+
+
+def hides_failures(line: str) -> bool:
+    """Whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:  # a quotation that does not end, which the shell will refuse
+        return False
+    return "pipefail" not in line and ("|" in words or "|&" in words)

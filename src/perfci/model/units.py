@@ -21,6 +21,8 @@ TIME_UNITS = {
     "min": 60.0,
     "h": 3600.0,
 }
+BOUND_UNITS = {name: scale for name, scale in TIME_UNITS.items() if name != "m"}
+"""Of limits on times: there `m` is more often meant as milli than as minutes."""
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
@@ -63,6 +65,12 @@ def parse_duration(value: Any) -> float:
     if seconds < 0:
         raise ValueError(f"{value!r} is negative")
     return seconds
+
+
+def parse_short(value: Any) -> float:
+    """`"200ns"`, `"5ms"` → seconds, at least 0. Raises ValueError otherwise, for `m` too."""
+    parse(value, BOUND_UNITS, "200ns")
+    return parse_duration(value)
 
 
 def parse_size(value: Any) -> int:
@@ -113,6 +121,13 @@ Duration = Annotated[
     PlainSerializer(lambda v: _write(v, TIME_UNITS, ("s", "ms", "us", "ns")), return_type=str),
     _written(TIME_UNITS, ["200ns", "30s", "3m"]),
 ]
+ShortDuration = Annotated[
+    float,
+    BeforeValidator(parse_short),
+    PlainSerializer(lambda v: _write(v, TIME_UNITS, ("s", "ms", "us", "ns")), return_type=str),
+    _written(BOUND_UNITS, ["200ns", "5ms"]),
+]
+"""Of what is compared with measured times."""
 Size = Annotated[
     int,
     BeforeValidator(parse_size),

@@ -71,6 +71,8 @@ def _case(view: View, row: Row) -> ET.Element:
         _child(case, "skipped", "", message=row.reason or "skipped")
     elif row.effect == "fail" and not view.report.observe:
         _child(case, "error" if row.class_ == "failed" else "failure", text, message=message, type=row.class_)
+    elif row.effect == "fail":
+        _child(case, "skipped", text, message=f"observed only: {message}")
     elif row.effect == "undecided":
         _child(case, "skipped", text, message=f"{message} · {words.help_page(row)}")
     elif row.effect != "pass":
