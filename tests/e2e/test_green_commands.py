@@ -141,3 +141,34 @@ def test_a_bound_holds_for_what_head_alone_reports(repo: Repo, tmp_path: Path) -
     assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/b", "regression")]
     again = repo.perfci("report", "perfci-out", "--policy", "perfci.yaml")
     assert again.code == 1, again.out + again.err
+
+
+def test_another_unit_in_heads_policy_is_another_question(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    limits = "{cases: 'serve/*', metric: p99, regression: 5%}", "{cases: 'serve/*', metric: p99, max: 30ms}"
+    one.policy(*limits, unit="ms")
+    one.body("report('a', 10.0)\nreport('b', None)")
+    repo.commit()
+    one.policy(*limits, unit="s")
+    one.body("report('a', 0.05)\nreport('b', None)")
+    run = one.compare()
+    undecided(run)
+    assert run.classes()["serve/a"] == "changed"
+    assert run.reasons()["serve/a"] == "contract unit of p99 is ms in base, s in head"
+    assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/a", "regression")]
+    assert "changed" not in [r["class"] for r in run.report["rows"] if r["case"] == "serve/b"], (
+        "which does not report it"
+    )
+
+
+def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    limit = "{cases: [serve/a, serve/b], metric: p99, regression: 5%}"
+    one.policy(limit, unit="ms")
+    one.body("report('a', None if N == 1 else 10.0)\nreport('b', 10.0)")
+    repo.commit()
+    one.policy(limit, unit="s")
+    one.body("report('a', None if N == 1 else 0.05)\nreport('b', 0.05)")
+    run = one.compare()
+    undecided(run)
+    assert run.classes()["serve/a"] == "changed"

@@ -14,6 +14,7 @@ from perfci.measure.rounds import Outcome
 from perfci.model.base import ArmName, DeviceKind, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
+from perfci.model.reported import ever
 from perfci.model.results import Case, CaseArm, Pair, Reason, Work
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent
@@ -175,6 +176,23 @@ class Runner:
                     found[ident] = found.get(ident, frozenset()) | one.values.keys()
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
+    def hold_units(self, case: Case) -> None:
+        """Let the contracts of a command's case differ where its arms declare a metric that it reports in other units.
+
+        Values without a unit of their own are in the unit that the arm's policy declares: another one is another
+        question, as another command line is. Asked again after the rounds, of what only later executions reported.
+        """
+        if case.origin != "command" or any(case.arms[name].status != "ok" for name in self.arms):
+            return
+        told = ever(case)
+        reported = (told.relative or frozenset()) | told.bounded
+        declared = {name: arm.policy.metrics for name, arm in self.arms.items()}
+        for metric in sorted(reported.intersection(*declared.values())):
+            units = {name: metrics[metric].unit for name, metrics in declared.items()}
+            if len(set(units.values())) > 1:
+                for name, unit in units.items():
+                    case.arms[name].contract[f"unit of {metric}"] = unit
+
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """The commands as cases, without running them: those that report sub-cases count as one."""
         cases: list[Case] = []
@@ -198,6 +216,7 @@ class Runner:
             skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())
             case = Case(id=ident, kernel=command, device=device, origin="command", arms=arms)
             case.stopped = "skipped" if skipped else "decided"
+            self.hold_units(case)
             cases.append(case)
         return cases
 

@@ -190,6 +190,8 @@ class Measurement:
         self._settle(cases, place, found, probes)
         self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
+        for case in cases:
+            runner.hold_units(case)
         self._ask_late(plan, place, subjects(cases, found, facts.devices, ever))
         if tools is not None:
             scratch = place.parent.scratch / "evidence"
