@@ -13,6 +13,7 @@ from perfci.judge.replan import judge_by
 from perfci.measure.imported import import_files
 from perfci.model.base import UsageError
 from perfci.model.limits import DEFAULT_LIMITS
+from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Limit, Policy
 from perfci.model.report import Report
 from perfci.model.results import Results
@@ -247,3 +248,21 @@ def test_a_file_of_no_tool_is_named(tmp_path):
     (tmp_path / "x.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match=r"--import: .*x\.json: is no result of a tool that perfci reads"):
         import_files({"head": [tmp_path / "x.json"]}, Policy(version=1))
+
+
+def test_a_bound_holds_for_a_metric_that_heads_files_alone_have(tmp_path):
+    def grown(root: Any) -> None:
+        for one in root["benchmarks"]:
+            one["p99"] = 1.0
+
+    policy = Policy(
+        version=1, metrics={"p99": CustomMetric(unit="s")}, limits=[*DEFAULT_LIMITS, Limit(metric="p99", max="20ms")]
+    )
+    files = {
+        "base": written(tmp_path, "google-benchmark", "base", noise(10, 1)),
+        "head": written(tmp_path, "google-benchmark", "head", noise(10, 2), grown),
+    }
+    results = import_files(files, policy)
+    for report in (judge(results), judge_by(policy, results)):
+        found = {row.class_ for row in report.rows if row.metric == "p99" and row.kind == "max"}
+        assert found == {"violation"} and not report.exploratory

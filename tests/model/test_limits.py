@@ -48,6 +48,12 @@ def test_a_limit_that_names_a_case_is_never_dropped() -> None:
     assert ("k", "p99") in asked(policy("{cases: '*', regression: 2%}"), own)
 
 
+def test_a_bound_holds_for_what_head_alone_reports_and_a_change_is_not_asked_of_it() -> None:
+    grown = replace(COMMAND, bounded=frozenset({"p99"}))
+    made = judgements(policy("{cases: '*', metric: p99, max: 20ms, regression: 5%}"), [grown])
+    assert [(one.metric, one.kind) for one in made] == [("p99", "max")]
+
+
 def test_before_anything_ran_every_limit_asks() -> None:
     assert asked(policy("{cases: '*', metric: p99, regression: 5%}"), UNKNOWN) == {("later", "p99")}
 

@@ -35,6 +35,9 @@ def measured(context: Context, case: Case, judgement: Judgement, base: float, br
     if found.status == "regression":
         return context.effect("violation", judgement.severity), _worse(broken, was, _ratio(case, judgement), judgement)
     already = f"{broken}, as it already was in base ({was})"
+    if found.status == "invalid":
+        why = f"what is known of {judgement.metric} does not show whether head is worse"
+        return context.effect("invalid", judgement.severity), f"{already}; {why}"
     needed = pairs_needed(context.looks, context.m)
     if found.n < needed:
         why = f"{found.n} of the {needed} pairs that it takes to show that head is worse"

@@ -6,12 +6,13 @@ from typing import TypeVar
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
 from perfci.model.coverage import mistake
-from perfci.model.limits import UNSEEN, Subject, gates, judgements, waiting
+from perfci.model.limits import UNSEEN, Subject, gates, judgements, late, waiting
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Declared, Gate, Judgement
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.report import Report
+from perfci.model.reported import Reports, at_first, ever
 from perfci.model.results import Case, Results
 
 Asked = TypeVar("Asked", Judgement, Gate)
@@ -29,8 +30,10 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     declared = _declared(results)
     if text := mistake(policy, declared, {}):
         raise UsageError(f"{where}: {text}")
-    subjects = [_subject(results, case) for case in results.cases if case.stopped != "skipped"]
-    asked = _merged(judgements(policy, subjects), results.plan.judgements)
+    subjects = [_subject(results, case, at_first(case)) for case in results.cases if case.stopped != "skipped"]
+    written = judgements(policy, subjects)
+    again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
+    asked = _merged([*written, *late(policy, again, written)], results.plan.judgements)
     gating = _merged(gates(policy, subjects, declared.kernels), results.plan.gates)
     own = [one for one in results.plan.waiting if not _WRITTEN.fullmatch(one.source)]
     waits = [*waiting(policy, subjects, declared.kernels), *own]
@@ -63,20 +66,20 @@ def _declared(results: Results) -> Declared:
     return Declared(kernels=kernels, commands=[case.id for case in results.cases], whole=False)
 
 
-def _subject(results: Results, case: Case) -> Subject:
-    name = results.fingerprint.devices.get(case.device, "")
-    reports, unseen = _reports(results, case), UNSEEN if case.origin == "imported" else ""
-    return Subject(case.id, case.device, name, reports=reports, command=case.origin != "kernel", unseen=unseen)
+def _subject(results: Results, case: Case, told: Reports) -> Subject:
+    return Subject(
+        case.id,
+        case.device,
+        results.fingerprint.devices.get(case.device, ""),
+        reports=told.relative or _planned(results, case),
+        bounded=told.bounded,
+        command=case.origin != "kernel",
+        unseen=UNSEEN if case.origin == "imported" else "",
+    )
 
 
-def _reports(results: Results, case: Case) -> frozenset[str] | None:
-    """What the case reported in base, else in head; of a case without values what the plan asked it for."""
-    if case.origin == "kernel":
-        return frozenset({"time"})
-    for arm in ("base", "head"):
-        found = {name for pair in case.pairs for name in pair.values.get(arm, {})}
-        if found:
-            return frozenset(found)
+def _planned(results: Results, case: Case) -> frozenset[str] | None:
+    """What the plan asked a case for of which nothing else tells what it reports."""
     planned = {one.metric for one in results.plan.judgements if (one.case, one.device) == (case.id, case.device)}
     timed = {name for name in planned if name in CATALOGUE and CATALOGUE[name].tier == "timing"}
     return frozenset(planned - timed | ({"time"} if timed else set())) or None

@@ -1,6 +1,6 @@
 """Discovery: which cases each arm declares, and which of them are measured here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
+from perfci.model.reported import Reports, at_first
 from perfci.model.results import Case, CaseArm, FileFailure, Reason
 from perfci.system.process import Launch
 
@@ -162,11 +163,11 @@ def subjects(
     cases: Sequence[Case],
     found: Mapping[ArmName, Found],
     names: Mapping[str, str],
-    reported: Mapping[str, frozenset[str]],
+    told: Callable[[Case], Reports] = at_first,
 ) -> list[Subject]:
     """The cases as limits see them; a kernel's own limits are base's where base declares the case.
 
-    `reported`: key of a command's case → the metrics that it reported.
+    `told`: what a case reports.
     """
     made = []
     for case in cases:
@@ -179,8 +180,17 @@ def subjects(
                 break
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
-        reports = frozenset({"time"}) if case.origin == "kernel" else reported.get(case.key)
+        reports = told(case)
         made.append(
-            Subject(case.id, case.device, names.get(case.device, ""), own, where, reports, case.origin == "command")
+            Subject(
+                case.id,
+                case.device,
+                names.get(case.device, ""),
+                own,
+                where,
+                reports.relative,
+                reports.bounded,
+                command=case.origin == "command",
+            )
         )
     return made

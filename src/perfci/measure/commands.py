@@ -14,6 +14,7 @@ from perfci.measure.rounds import Outcome
 from perfci.model.base import ArmName, DeviceKind, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
+from perfci.model.reported import ever
 from perfci.model.results import Case, CaseArm, Pair, Reason, Work
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent
@@ -35,8 +36,6 @@ class Runner:
     scratch: Path
     metrics: Mapping[str, CustomMetric]
     """The metrics that commands may report besides the catalogue's."""
-    reported: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Case key → the metrics that its first execution reported; filled by `discover`."""
     cases: dict[str, int] = field(default_factory=dict)
     """Command → how many cases its first execution reported in either arm, asked for or not; filled by `discover`."""
     seen: dict[tuple[ArmName, str], dict[str, Reported]] = field(default_factory=dict)
@@ -118,7 +117,6 @@ class Runner:
                 made = self._cases(name, device, found)
                 self.cases[name] = max(self.cases[name], len(made))
                 for case in made:
-                    self._note_reported(case, found)
                     if not globs or any(matches(glob, case.id) for glob in globs):
                         cases[case.key] = case
         return list(cases.values())
@@ -178,14 +176,22 @@ class Runner:
                     found[ident] = found.get(ident, frozenset()) | one.values.keys()
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
-    def _note_reported(self, case: Case, found: Mapping[ArmName, dict[str, Reported] | Reason]) -> None:
-        """Which metrics a case reports, as base says, or head where base does not have it."""
-        names: list[ArmName] = ["base", "head"]
-        for name in names:
-            one = found.get(name)
-            if isinstance(one, dict) and case.id in one and one[case.id].values:
-                self.reported[case.key] = frozenset(one[case.id].values)
-                return
+    def hold_units(self, case: Case) -> None:
+        """Let the contracts of a command's case differ where its arms declare a metric that it reports in other units.
+
+        Values without a unit of their own are in the unit that the arm's policy declares: another one is another
+        question, as another command line is. Asked again after the rounds, of what only later executions reported.
+        """
+        if case.origin != "command" or any(case.arms[name].status != "ok" for name in self.arms):
+            return
+        told = ever(case)
+        reported = (told.relative or frozenset()) | told.bounded
+        declared = {name: arm.policy.metrics for name, arm in self.arms.items()}
+        for metric in sorted(reported.intersection(*declared.values())):
+            units = {name: metrics[metric].unit for name, metrics in declared.items()}
+            if len(set(units.values())) > 1:
+                for name, unit in units.items():
+                    case.arms[name].contract[f"unit of {metric}"] = unit
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """The commands as cases, without running them: those that report sub-cases count as one."""
@@ -210,6 +216,7 @@ class Runner:
             skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())
             case = Case(id=ident, kernel=command, device=device, origin="command", arms=arms)
             case.stopped = "skipped" if skipped else "decided"
+            self.hold_units(case)
             cases.append(case)
         return cases
 
@@ -225,7 +232,8 @@ class Runner:
         assert own is not None  # it has just run
         # The command line is the question that is asked: another one is another case, not a faster one.
         contract = {"name": "command", "reads": own.reads}
-        return CaseArm(params={"run": own.run}, work=reported.work or Work(), contract=contract)
+        reports = sorted(reported.values) or None
+        return CaseArm(params={"run": own.run}, work=reported.work or Work(), contract=contract, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
         """One pair of every case of one command: the arms in turns, short commands several times."""
@@ -299,7 +307,11 @@ def _close(outcome: Outcome, gathered: Mapping[ArmName, Mapping[str, list[Report
         for run in runs:
             for metric, samples in run.values.items():
                 merged.setdefault(metric, []).extend(samples)
-        values[name] = {metric: _centre(samples) for metric, samples in merged.items()}
+        # What only some of a pair's executions report is no number: the others may have been the slow ones.
+        values[name] = {
+            metric: _centre(samples) if all(metric in run.values for run in runs) else math.nan
+            for metric, samples in merged.items()
+        }
         counts[name] = max(map(len, merged.values()), default=0)
         outcome.samples[name] = [merged.get("time", [])]
     if not outcome.failures:

@@ -29,9 +29,14 @@ from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError, PolicyError
 from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import Subject, gates, judgements, told, waiting
+from perfci.model.limits import Subject, gates, judgements, late, told, waiting
 from perfci.model.plan import Declared, Looks, Plan
+<<<<<<< HEAD
 from perfci.model.policy import Command, Policy
+=======
+from perfci.model.policy import Policy
+from perfci.model.reported import ever
+>>>>>>> fix-a
 from perfci.model.results import Case, Reason, Results
 from perfci.model.shell import hides_failures
 from perfci.stats.answer import answer
@@ -130,7 +135,7 @@ class Measurement:
             cases = merge(found, place.arms, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, place.arms, globs)
-            seen = subjects(cases, found, place.facts.devices, {})
+            seen = subjects(cases, found, place.facts.devices)
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
@@ -149,7 +154,7 @@ class Measurement:
         cases += runner.discover(devices, options.cases, self.progress.stage)
         require_some(cases, found, arms, options.cases)
         idle = self._covered(place, found)
-        seen = subjects(cases, found, facts.devices, runner.reported)
+        seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, everything(place, found))
         idle += [] if options.profile else redeclared(cases, found, limits)
         identity = self._identity(sources, arms, plan, facts, cases)
@@ -190,6 +195,9 @@ class Measurement:
         self._settle(cases, place, found, probes)
         self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
+        for case in cases:
+            runner.hold_units(case)
+        self._ask_late(plan, place, subjects(cases, found, facts.devices, ever))
         if tools is not None:
             scratch = place.parent.scratch / "evidence"
             self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage, options.profile)
@@ -201,6 +209,15 @@ class Measurement:
             self.lock.require()
         require_untouched(place)
         self.results.seconds = time.monotonic() - self.started
+
+    def _ask_late(self, plan: Plan, place: Place, seen: Sequence[Subject]) -> None:
+        """Add to the plan what only later executions of commands showed to be asked; `m` stays, since it has no answer.
+
+        `seen`: the cases with all that any execution reported.
+        """
+        if plan.judged:
+            found = late(place.limits, seen, plan.judgements)
+            plan.judgements += [one for one in found if self.options.mode == "compare" or one.kind != "regression"]
 
     def _covered(self, place: Place, found: Mapping[ArmName, Found]) -> list[str]:
         """Notes on limits that judge nothing. Raises UsageError where one must not.

@@ -16,6 +16,7 @@ from perfci.model.limits import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
+from perfci.model.reported import at_first
 from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work
 from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
@@ -179,11 +180,9 @@ def _pair(index: int, ident: str, read: Mapping[ArmName, Sequence[File]], arms: 
 
 
 def _subject(case: Case, facts: Fingerprint) -> Subject:
-    """The case as limits see it; it reports what it reported in base, else in head."""
-    values = case.pairs[0].values if case.pairs else {}
-    reports = frozenset(values.get("base") or values.get("head") or ()) or None
-    name = facts.devices.get(case.device, "")
-    return Subject(case.id, case.device, name, reports=reports, command=True, unseen=UNSEEN)
+    """The case as limits see it."""
+    told, name = at_first(case), facts.devices.get(case.device, "")
+    return Subject(case.id, case.device, name, reports=told.relative, bounded=told.bounded, command=True, unseen=UNSEEN)
 
 
 def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:

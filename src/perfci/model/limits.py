@@ -37,6 +37,8 @@ class Subject:
     """`file:line` of the declaration."""
     reports: frozenset[str] | None = None
     """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
+    bounded: frozenset[str] = frozenset()
+    """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
     command: bool = False
     """Whether it is a process of its own: a profiler looks at it only where a limit is meant for it."""
     unseen: str = ""
@@ -101,14 +103,16 @@ def applies(limit: Limit, subject: Subject) -> bool:
     return names(limit, subject) and not elsewhere(limit, subject)
 
 
-def asked_of(limit: Limit, metric: Metric, subject: Subject) -> bool:
+def asked_of(limit: Limit, metric: Metric, subject: Subject, kind: str) -> bool:
     """Whether a limit asks this case for a metric: one that names the case does, a glob where the case reports it.
 
-    A case that stops to report what it reported in base is still asked for it.
+    A case that stops to report what it reported in base is still asked for it. What head alone reports is held to
+    bounds; of its change nothing can be said. `kind`: `regression`, `min` or `max`.
     """
     if subject.reports is None or subject.id in limit.cases:
         return True
-    return ("time" if metric.tier == "timing" else metric.name) in subject.reports
+    reports = subject.reports if kind == "regression" else subject.reports | subject.bounded
+    return ("time" if metric.tier == "timing" else metric.name) in reports
 
 
 def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
@@ -125,7 +129,7 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
             if not applies(limit, subject):
                 continue
             metric = resolve(limit.metric, policy.metrics)
-            if metric.tier in OBSERVED or not asked_of(limit, metric, subject):
+            if metric.tier in OBSERVED:
                 continue
             bounds: dict[str, float | None] = {
                 "regression": limit.regression,
@@ -133,7 +137,7 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
                 "max": None if limit.max is None else bound_in_unit(limit.max, metric),
             }
             for kind, bound in bounds.items():
-                if bound is None:
+                if bound is None or not asked_of(limit, metric, subject, kind):
                     continue
                 timed = metric.unit == "s" and kind == "regression"
                 made[subject.id, subject.device, metric.name, kind] = Judgement(
@@ -151,6 +155,20 @@ def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
                     source=source,
                 )
     return [made[key] for key in sorted(made)]
+
+
+def late(policy: Policy, subjects: Iterable[Subject], planned: Iterable[Judgement]) -> list[Judgement]:
+    """What is asked of `subjects`, the cases with all that any execution reported, and not among the planned.
+
+    It has no answer: the error rates are shared out by what is planned before the first sample, so that what is known
+    to be asked only afterwards can neither pass nor fail. Raises UsageError as judgements() does.
+    """
+    known = {(one.case, one.device, one.metric, one.kind) for one in planned}
+    return [
+        one.model_copy(update={"late": True})
+        for one in judgements(policy, subjects)
+        if (one.case, one.device, one.metric, one.kind) not in known
+    ]
 
 
 def gates(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Gate]:
@@ -224,7 +242,7 @@ def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str
                 asked.append(("kernels", True, ["kernels"]))
             for name, profiled, of in asked:
                 why = elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else "")
-                if not why or not (profiled or asked_of(limit, metric, subject)):
+                if not why or not (profiled or any(asked_of(limit, metric, subject, kind) for kind in of)):
                     continue
                 if all((subject.id, subject.device, name, kind) in answered for kind in of):
                     continue

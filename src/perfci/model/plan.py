@@ -79,11 +79,13 @@ class Judgement(Document):
     on_missing: Severity = "fail"
     source: str = ""
     """Where the limit stands: `limits[2]` or the kernel's own declaration."""
+    late: bool = False
+    """Whether only executions after the first showed that it is asked, so that it can have no answer."""
 
     @property
     def gating(self) -> bool:
         """Whether this judgement can fail the run, and so shares in α."""
-        return self.severity == "fail"
+        return self.severity == "fail" and not self.late
 
 
 class Gate(Document):

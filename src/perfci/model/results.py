@@ -90,6 +90,8 @@ class CaseArm(Document):
     contract: dict[str, Any] = Field(default_factory=dict)
     """How the numbers were measured: timer, cache state, threads, batching."""
     check: Check = Field(default_factory=Check)
+    reports: list[str] | None = None
+    """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
     evidence: Evidence | None = None
     """None where no profiler looked."""
 

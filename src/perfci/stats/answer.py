@@ -5,13 +5,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from perfci.model.base import ARMS, ArmName
 from perfci.model.limits import floor_of
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseArm
-from perfci.stats.decide import Decision, ReasonCode, decide, decide_beside, decide_bound, invalid, margin
+from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
-from perfci.stats.series import arm_values
+from perfci.stats.series import DERIVED, arm_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
 
@@ -37,9 +38,37 @@ def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: boo
     asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
     status is `invalid` where values are missing, not finite, or not positive though they must be.
     """
-    if judgement.kind == "regression":
-        return _relative(case, judgement, looks, m, ended=ended)
-    return _absolute(case, judgement, looks, m, ended=ended)
+    arms: tuple[ArmName, ...] = ARMS if judgement.kind == "regression" else ("head",)
+    find = _relative if judgement.kind == "regression" else _absolute
+    found = find(case, judgement, looks, m, ended=ended)
+    if judgement.late:
+        return found._replace(decision=invalid("late", found.decision.n))
+    # What was dropped may have been slow. So the rest acquits of nothing, while it may convict, now or at a later look.
+    if (
+        found.decision.status not in _PROVEN
+        and (silent := silences(case, judgement.metric))
+        and silent.keys() & {*arms}
+    ):
+        return found._replace(decision=invalid("partly", found.decision.n))
+    return found
+
+
+_PROVEN: frozenset[Status] = frozenset({"regression", "violation", "continue"})
+
+
+def silences(case: Case, metric: str) -> dict[ArmName, int]:
+    """Arms of a command that report `metric` in some executions and not in all: in how many pairs they do."""
+    if case.origin != "command" or not arm_values(case, "head", metric).size:
+        return {}  # head without a value is unmeasured
+    counts = {name: len(arm_values(case, name, metric)) for name in case.arms}
+    return {name: n for name, n in counts.items() if n < len(case.pairs) and (n or _told(case, name, metric))}
+
+
+def _told(case: Case, name: ArmName, metric: str) -> bool:
+    """Whether the first execution of an arm reported `metric`, or the time from which it derives, and no pair does."""
+    told = case.arms[name].reports or ()
+    source = "time" if metric in DERIVED and metric not in told else metric
+    return source in told and not arm_values(case, name, source).size
 
 
 def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:

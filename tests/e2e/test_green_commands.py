@@ -1,0 +1,174 @@
+"""Commands that report metrics of their own: what they leave out, add or rename never passes for measured."""
+
+import json
+from pathlib import Path
+from textwrap import dedent
+
+from .conftest import PLAIN_PYTHON, Repo, Run
+from .test_never_green import never_green
+
+BENCH = """
+import json, os, sys
+
+ARM = "head" if "/head/" in os.getcwd() else "base"
+COUNT = {counts!r} + ARM
+with open(COUNT, "a") as count:
+    count.write(".")
+N = os.path.getsize(COUNT)  # 1 in the first execution of an arm
+
+def report(case, p99, **more):
+    entries = [dict(metric="time", value=0.001 * (1 + N % 3 / 1000), unit="s"), dict(metric="p99", value=p99, **more)]
+    with open(os.environ["PERFCI_METRICS"], "a") as out:
+        for entry in entries[: 1 if p99 is None else 2]:
+            out.write(json.dumps(dict(entry, case=case)) + "\\n")
+
+"""
+
+
+class Bench:
+    """A repository with one command, `serve`, that reports what `body` says."""
+
+    def __init__(self, repo: Repo, counts: Path) -> None:
+        self.repo = repo
+        self.counts = counts
+
+    def policy(self, *limits: str, unit: str = "s") -> None:
+        lines = "".join(f"  - {limit}\n" for limit in limits)
+        self.repo.write(
+            "perfci.yaml",
+            f"version: 1\ndevices: [cpu]\npython: {PLAIN_PYTHON}\nbudget: 60s\n"
+            f"commands: [{{name: serve, run: '{PLAIN_PYTHON} bench.py', reads: perfci, device: cpu}}]\n"
+            f"metrics: {{p99: {{unit: {unit}, better: lower}}}}\nlimits:\n{lines}",
+        )
+
+    def body(self, text: str) -> None:
+        (self.repo.root / "bench.py").write_text(BENCH.format(counts=str(self.counts)) + dedent(text))
+
+    def compare(self) -> Run:
+        return self.repo.perfci("compare", "--base", "HEAD", "--quick")
+
+
+def bench(repo: Repo, tmp_path: Path) -> Bench:
+    return Bench(repo, tmp_path / "count-")
+
+
+def row(run: Run, case: str, metric: str, kind: str) -> dict:
+    (found,) = (r for r in run.report["rows"] if (r["case"], r["metric"], r["kind"]) == (case, metric, kind))
+    return found
+
+
+def undecided(run: Run) -> None:
+    """Assert that the run is undecided, now and judged again by base's policy."""
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    never_green(run)
+
+
+def rejudged(repo: Repo, run: Run) -> Run:
+    """The same files judged by the policy that lies there."""
+    before = json.dumps(run.report["rows"])
+    again = repo.perfci("report", "perfci-out", "--policy", "perfci.yaml")
+    assert "UNDECIDED" in again.out and "PASS" not in again.out, again.out + again.err
+    assert json.dumps(run.report["rows"]) == before
+    return again
+
+
+def test_a_metric_that_slow_executions_leave_out(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    one.policy("{cases: 'serve/*', metric: p99, max: 20ms}", "{cases: 'serve/*', metric: p99, regression: 5%}")
+    one.body("report('a', 0.010 * (1 + N % 5 / 5000))")
+    repo.commit()
+    one.body("report('a', 0.010 * (1 + N % 5 / 5000) if N % 2 else None)")  # the others were slow
+    run = one.compare()
+    undecided(run)
+    for kind in ("regression", "max"):
+        told = row(run, "serve/a", "p99", kind)
+        assert (told["class"], told["effect"]) == ("invalid", "undecided")
+        n = len(run.results["cases"][0]["pairs"])
+        assert told["reason"] == f"only {n // 2} of head's {n} executions report p99"
+    rejudged(repo, run)
+
+
+def test_what_is_reported_convicts_although_some_is_left_out(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
+    one.body("report('a', 0.010 * (1 + N % 5 / 5000))")
+    repo.commit()
+    one.body("report('a', 0.100 * (1 + N % 5 / 5000) if N != 9 else None)")
+    run = one.repo.perfci("compare", "--base", "HEAD")
+    assert run.code == 1, run.out + run.err
+    assert row(run, "serve/a", "p99", "regression")["class"] == "regression"
+
+
+def test_a_metric_that_the_first_execution_does_not_report(repo: Repo, tmp_path: Path) -> None:
+    """It is not in the plan of a limit with a glob, and all the same it is asked."""
+    one = bench(repo, tmp_path)
+    one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
+    one.body("report('a', None if N == 1 else 0.010)\nreport('b', 0.010)")
+    repo.commit()
+    one.body("report('a', None if N == 1 else 0.100)\nreport('b', 0.010)")
+    run = one.compare()
+    undecided(run)
+    told = row(run, "serve/a", "p99", "regression")
+    assert (told["class"], told["effect"]) == ("invalid", "undecided")
+    assert told["reason"] == "p99 is not reported in its first execution, and in later ones: report it in each"
+    assert run.results["plan"]["m"] == 1, "error rates are shared out before the first sample"
+    assert row(run, "serve/b", "p99", "regression")["class"] == "unchanged"
+    rejudged(repo, run)
+    assert not run.report["exploratory"], "the same questions"
+
+
+def test_a_metric_that_only_the_first_execution_of_base_reports(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
+    one.body("report('a', 0.010 if N == 1 else None)")
+    repo.commit()
+    one.body("report('a', 0.100)")
+    run = one.compare()
+    undecided(run)
+    reason = row(run, "serve/a", "p99", "regression")["reason"]
+    assert reason.startswith("only 0 of base's ") and reason.endswith(" executions report p99")
+
+
+def test_a_bound_holds_for_what_head_alone_reports(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    one.policy("{cases: 'serve/*', metric: p99, max: 20ms}", "{cases: 'serve/*', metric: p99, regression: 5%}")
+    one.body("report('a', 0.010)\nreport('b', None)")
+    repo.commit()
+    one.body("report('a', 0.010)\nreport('b', 1.0)")
+    run = one.compare()
+    assert (run.code, run.report["verdict"]) == (1, "fail"), run.out + run.err
+    assert row(run, "serve/b", "p99", "max")["class"] == "violation"
+    assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/b", "regression")]
+    again = repo.perfci("report", "perfci-out", "--policy", "perfci.yaml")
+    assert again.code == 1, again.out + again.err
+
+
+def test_another_unit_in_heads_policy_is_another_question(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    limits = "{cases: 'serve/*', metric: p99, regression: 5%}", "{cases: 'serve/*', metric: p99, max: 30ms}"
+    one.policy(*limits, unit="ms")
+    one.body("report('a', 10.0)\nreport('b', None)")
+    repo.commit()
+    one.policy(*limits, unit="s")
+    one.body("report('a', 0.05)\nreport('b', None)")
+    run = one.compare()
+    undecided(run)
+    assert run.classes()["serve/a"] == "changed"
+    assert run.reasons()["serve/a"] == "contract unit of p99 is ms in base, s in head"
+    assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/a", "regression")]
+    assert "changed" not in [r["class"] for r in run.report["rows"] if r["case"] == "serve/b"], (
+        "which does not report it"
+    )
+
+
+def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: Path) -> None:
+    one = bench(repo, tmp_path)
+    limit = "{cases: [serve/a, serve/b], metric: p99, regression: 5%}"
+    one.policy(limit, unit="ms")
+    one.body("report('a', None if N == 1 else 10.0)\nreport('b', 10.0)")
+    repo.commit()
+    one.policy(limit, unit="s")
+    one.body("report('a', None if N == 1 else 0.05)\nreport('b', 0.05)")
+    run = one.compare()
+    undecided(run)
+    assert run.classes()["serve/a"] == "changed"
