@@ -165,14 +165,25 @@ def test_a_revision_is_a_branch_a_tag_a_hash_or_a_branch_of_origin(tmp_path: Pat
 @pytest.mark.parametrize("rev", ["nope", "HEAD~7", "HEAD:src/a.py", "main..HEAD", "0" * 40])
 def test_an_unknown_revision_says_what_to_type(tmp_path: Path, rev: str):
     root = init(tmp_path / "work", FILES)
+    git(root, "remote", "add", "origin", "nowhere")
     with pytest.raises(UsageError) as error:
         find(root).resolve_base(rev, False)
     assert repr(rev) in message(error)
     assert f"`git fetch origin {shlex.quote(rev)}`" in message(error)
 
 
+def test_a_mistyped_branch_is_told_the_nearest_and_no_remote_that_is_not_there(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base("mian", False)
+    assert message(error) == (
+        "'mian': no such branch, tag or commit here: did you mean 'main'? Else see `git branch --all`"
+    )
+
+
 def test_a_revision_in_a_command_to_copy_is_a_word_of_it_whatever_it_holds(tmp_path: Path):
     root = init(tmp_path / "work", FILES)
+    git(root, "remote", "add", "origin", "nowhere")
     with pytest.raises(UsageError) as error:
         find(root).resolve_base("a`touch pwned`$(touch pwned)", False)
     found = re.search(r"`(git fetch origin [^`]*)`", message(error))

@@ -21,7 +21,20 @@ BAD = {
     "wait": (["run", "--wait", "x"], "--wait 'x' does not begin with a number"),
     "seed": (["run", "--seed", "x"], "--seed"),
     "negative seed": (["run", "--seed=-1"], "--seed"),
-    "no such case": (["run", "ading"], "ading: matches no case; there are adding"),
+    "no such case": (["run", "ading"], "ading: matches no case: did you mean 'adding'?"),
+    "no such cases": (
+        ["list", "ading", "zzz"],
+        "ading: matches no case: did you mean 'adding'?; zzz: matches no case: there are adding",
+    ),
+    "base mistyped": (
+        ["compare", "--base", "mian"],
+        "'mian': no such branch, tag or commit here: did you mean 'main'?",
+    ),
+    "base of no remote": (
+        ["compare", "--base", "zzz"],
+        "'zzz': no such branch, tag or commit here: see `git branch --all`",
+    ),
+    "list nowhere": (["list", "--repo", "nowhere"], "--repo nowhere: is no folder"),
     "no such folder": (["run", "--repo", "nowhere"], "--repo nowhere: is no folder"),
     "out is a file": (["run", "--out", "perfci.yaml"], "--out perfci.yaml: is no folder"),
     "python": (["run", "--python", "no-such-python"], "'no-such-python' is no interpreter"),
@@ -135,6 +148,15 @@ def test_list_shows_cases_and_limits(repo: Repo) -> None:
     run = repo.perfci("list")
     assert run.code == 0, run.err
     assert run.out.split("\t") == ["adding", "cpu", "time within 5 %", "kernels/adding.py:11\n"]
+
+
+def test_list_says_which_limits_nobody_wrote(repo: Repo) -> None:
+    own = """@perfci.kernel(limits=[{"metric": "time", "regression": "7%"}], """
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.write("kernels/own.py", adding().replace("def adding", "def own").replace("@perfci.kernel(", own))
+    listed = repo.perfci("list").out.splitlines()
+    assert [line.split("\t")[2] for line in listed] == ["time within 10 % (default)", "time within 7 %"]
 
 
 def test_version_and_help_need_no_repository(tmp_path: Path, env: dict[str, str]) -> None:

@@ -180,5 +180,10 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     assert list((repo.root / "perfci-out" / "profile").glob("*.timeline.json.gz"))
     for arm in ("base", "head"):
         assert run.results["cases"][0]["arms"][arm]["evidence"]["trace"]["executions"] == 10
+    assert "profile/ · " in run.out.splitlines()[-1]
+    plain = repo.perfci("run", "--quick", "--python", sys.executable)
+    listed = plain.out.splitlines()[-1]
+    assert listed.startswith("Files in perfci-out/: report.md · ") and "samples.jsonl" in listed
+    assert "profile/" not in listed and "evidence.csv" not in listed  # which an earlier run wrote
     missed = repo.perfci("profile", "sinus", "--python", sys.executable)
     assert missed.code == 2 and "sinus" in missed.err

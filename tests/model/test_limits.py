@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError, matches
-from perfci.model.coverage import idle
+from perfci.model.coverage import idle, nearest
 from perfci.model.limits import Subject, gates, judgements, names, told, waiting
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
@@ -125,6 +125,25 @@ def test_what_may_be_missing_is_told_and_no_mistake() -> None:
     assert [(one.wrong, one.text) for one in idle(allowed, DECLARED, REPORTS)] == [
         (False, "limits[0]: no case that app matches reports p99: they report time")
     ]
+
+
+def test_a_limit_is_not_at_fault_where_nothing_is_declared() -> None:
+    assert wrong("{cases: '*', regression: 2%}", Declared()) == [
+        "limits[0].cases: '*' matches no case: no kernel or command is declared: see `suite` and `commands`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("smothing", "did you mean 'smoothing/*'?"),
+        ("smoothing", "did you mean 'smoothing/*'?"),
+        ("apps", "did you mean 'app'?"),
+        ("zzz", "there are smoothing/*, softmax/*, app"),
+    ],
+)
+def test_a_mistyped_case_is_told_the_nearest(asked: str, expected: str) -> None:
+    assert nearest(asked, [*KERNELS, "app"]) == expected
 
 
 def test_what_is_not_known_is_no_mistake() -> None:

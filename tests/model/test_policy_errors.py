@@ -50,6 +50,10 @@ BAD = {
     "duration's unit": (GOOD + "timeout: 3 fortnights", "timeout: '3 fortnights' has no known unit: write it like '30s'"),
     "threads": (GOOD + "threads: many", "perfci.yaml:3: threads: 'many' does not fit: write a whole number"),
     "device": (GOOD + "devices: [gpu]", "perfci.yaml:3: devices[0]: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
+    "limit's device": (LIMIT + "{regression: 2%, devices: [cuda, cpuu]}", "perfci.yaml:4: limits[0].devices: 'cpuu': did you mean 'cpu'? (write cuda"),
+    "limit's device as text": (LIMIT + "{regression: 2%, devices: cdua}", "limits[0].devices: 'cdua': did you mean 'cuda'?"),
+    "limit's device in capitals": (LIMIT + "{regression: 2%, devices: CUDA}", "limits[0].devices: 'CUDA': did you mean 'cuda'?"),
+    "gpu": (LIMIT + "{regression: 2%, devices: gpu}", "limits[0].devices: 'gpu': did you mean 'cuda'?"),
     "mode": (GOOD + "mode: maybe", "mode: 'maybe' is not allowed: write 'gate' or 'observe'"),
     "command's name": (GOOD + "commands: [{name: a b, run: x}]", "commands[0].name: 'a b' is no plain name"),
     "command without run": (GOOD + "commands: [{name: a}]", "commands[0].run: is required: add `run: …`"),
@@ -119,6 +123,11 @@ def test_the_last_limit_counts_and_base_declares_for_both() -> None:
     }
 
 
+@pytest.mark.parametrize("devices", ["cuda", "[cpu, '*H200*']", "NVIDIA H100 80GB HBM3", "'c[pu]*'", "H100"])
+def test_devices_are_kinds_and_names(devices: str) -> None:
+    assert parse_policy(LIMIT + f"{{regression: 2%, devices: {devices}}}").limits
+
+
 def test_a_kernels_own_bad_limit_names_its_place() -> None:
     from perfci.model.limits import Subject, judgements
 
@@ -142,3 +151,11 @@ def test_short_kernels_keep_their_limits() -> None:
     assert floor_of(cuda, steady) == 32e-9 / 256
     (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, floor: 200ns}"), [Subject("a", "cuda")])
     assert floor_of(written, steady) == floor_of(written, cold) == pytest.approx(200e-9)
+
+
+def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
+    from perfci.model.limits import Subject, declared
+
+    own = [{"regression": "7%", "devices": ["cdua"]}]
+    with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
+        declared(Subject("c", "cpu", own=own, where="c.py:3"), {})

@@ -103,7 +103,7 @@ def test_whatever_the_words_are(words: list[str], spanned: bool) -> None:
     line = shell(words, spanned=spanned)
     assert invisible(line) == []
     assert read_by_a_shell(line) == [word.encode() for word in words]
-    if spanned:
+    if spanned and len(line) <= 160:  # what is longer is cut, and seen to be
         assert copied(prose(f"run `{line}` again", 10_000)) in ([line], [comment.code(line)[1:-1]])
 
 

@@ -210,11 +210,22 @@ class Repository:
                     f"{name!r}: no such commit in this shallow clone: run "
                     f"`git fetch --depth=1 origin {shell([rev], spanned=True)}`, or check out with `fetch-depth: 0`"
                 )
-            raise UsageError(
-                f"{name!r}: no such branch, tag or commit here: "
-                f"see `git branch --all`, or run `git fetch origin {shell([rev], spanned=True)}`"
-            )
+            raise UsageError(f"{name!r}: no such branch, tag or commit here: {self._instead(rev)}")
         return self._commit(rev, sha)
+
+    def _instead(self, rev: str) -> str:
+        """What to do about a name that is none here."""
+        from difflib import get_close_matches
+
+        named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
+        close = get_close_matches(rev, os.fsdecode(named.stdout).splitlines(), 1)
+        meant = f"did you mean {one_line(close[0])!r}? Else " if close else ""
+        fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
+        return f"{meant}see `git branch --all`{fetch}"
+
+    def has_origin(self) -> bool:
+        """Whether there is a remote named origin to fetch from."""
+        return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
     def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
         """What HEAD is compared with.

@@ -115,7 +115,8 @@ def snapshot_commit(repo: Repository, sha: str, target: Path) -> Snapshot:
     store = _Store(repo.git_dir, repo.common_dir, repo.root)
     if not store.has(sha):
         name = one_line(sha)
-        raise UsageError(f"commit {name[:12]}: is not in this clone: run `git fetch origin {name}`")
+        remedy = f"run `git fetch origin {name}`" if repo.has_origin() else "fetch it from where it was made"
+        raise UsageError(f"commit {name[:12]}: is not in this clone: {remedy}")
     with _disk_errors(target):
         _require_empty(target)
         _write_commit(store, sha, target, "")

@@ -148,7 +148,7 @@ def gate(env: Mapping[str, str]) -> Answer:
         if settings.container == "auto":
             typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
         outcome = measure(options, Console(stderr=True))
-        tell(outcome.report, options.out, json=False)
+        tell(outcome.report, options.out, False, outcome.files)
     else:
         outcome = _measure_in_container(options, settings, context)
     return _answer(outcome, settings, context, options.out, name)

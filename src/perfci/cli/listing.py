@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfci.cli.measure import duration, parse_devices
+from perfci.cli.measure import duration, folders, parse_devices
 from perfci.cli.progress import Teller
 from perfci.measure.conductor import Measurement
 from perfci.measure.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
@@ -38,11 +38,12 @@ def list_cases(
 
     Ends with 3 where a suite file does not import.
     """
+    root, out = folders(where, Path(OUT))
     teller = Teller(Console(stderr=True))
     options = Options(
         mode="run",
-        where=where.resolve(),
-        out=(where / OUT).resolve(),
+        where=root,
+        out=out,
         cases=globs or [],
         python=python,
         devices=parse_devices(device),
@@ -81,6 +82,11 @@ def _limits(case: Case, asked: Sequence[Judgement | Gate]) -> list[str]:
 
 
 def _words(asked: Judgement | Gate) -> str:
+    """A limit, and whether it is there only because the policy has none."""
+    return f"{_bound(asked)} (default)" if asked.source == "default" else _bound(asked)
+
+
+def _bound(asked: Judgement | Gate) -> str:
     if isinstance(asked, Gate) and asked.kind == "kernels":
         return f"a kernel matches {asked.pattern}"
     if asked.kind == "regression":

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -33,6 +34,8 @@ class Outcome:
     report: Report
     problem: PerfciError | KeyboardInterrupt | None
     """What ended it early."""
+    files: Sequence[str] = ()
+    """What was written there, as people are told."""
 
     @property
     def exit_code(self) -> int:
@@ -55,7 +58,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
         raise typer.Exit(0)
     outcome = measure(options, Console(stderr=True))
     if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-        tell(outcome.report, options.out, asked["json"])
+        tell(outcome.report, options.out, asked["json"], outcome.files)
     if outcome.problem is not None:
         typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)
@@ -83,8 +86,8 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
         teller.stop()
     outputs.require()  # nothing of the code under test runs any more
     report = judge(results, strict=options.strict)
-    write_all(options.out, report, results)
-    return Outcome(report, problem)
+    files = write_all(options.out, report, results)
+    return Outcome(report, problem, files)
 
 
 def prepare(options: Options, folder: Path, console: Console) -> None:

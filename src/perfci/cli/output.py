@@ -1,6 +1,6 @@
 """Writing and telling what was measured and judged."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import typer
@@ -34,21 +34,38 @@ def write_all(
     results: Results | None = None,
     formats: Collection[str] = tuple(FORMATS),
     measured: tuple[Results, Path] | None = None,
-) -> None:
+) -> list[str]:
     """Write results (if given) and the report in these formats into `out`. Raises MachineError.
 
     `measured`: results that are written already, and the folder that holds what was recorded beside them.
+    Returns those of FILES that belong to these results: others in `out` are an earlier run's.
     """
     if results is not None:
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
         measured = results, out
     recorded = read_recorded(*measured) if measured and "html" in formats else None
-    for name, text in render_all(report, formats, recorded).items():
+    texts = render_all(report, formats, recorded)
+    for name, text in texts.items():
         write_atomic(out / name, text)
+    beside = _beside(measured[0]) if measured and measured[1] == out else set()
+    return [name for name in FILES if name in {*texts, *beside} and (out / name).exists()]
 
 
-def tell(report: Report, out: Path, json: bool) -> None:
-    """Print the report: for people, or as JSON alone."""
+def _beside(results: Results) -> set[str]:
+    """What measuring leaves in its folder, these results among it."""
+    names = {"results.json"}
+    if any(case.origin == "imported" for case in results.cases):
+        return names
+    names.add("logs/")
+    if any(case.pairs for case in results.cases):
+        names.add("samples.jsonl")
+    if not results.plan.judged:
+        names.add("profile/")
+    return names
+
+
+def tell(report: Report, out: Path, json: bool, files: Sequence[str]) -> None:
+    """Print the report with the `files` that it comes with: for people, or as JSON alone."""
     if json:
         typer.echo(report.model_dump_json(indent=1))
         return
@@ -57,5 +74,4 @@ def tell(report: Report, out: Path, json: bool) -> None:
         shown = out.relative_to(Path.cwd())
     except ValueError:
         shown = out
-    names = [name for name in FILES if (out / name).exists()]
-    typer.echo(f"\nFiles in {shown}/: {' · '.join(names)}")
+    typer.echo(f"\nFiles in {shown}/: {' · '.join(files)}")

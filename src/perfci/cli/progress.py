@@ -31,11 +31,12 @@ class Teller:
         kind = text.split(" · ", maxsplit=1)[0]
         if kind != self._plain:
             self._plain = kind
-            self.console.print(f"perfci: {kind}", highlight=False, markup=False)
+            self.note(kind)
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
-        self.console.print(f"perfci: {text}", highlight=False, markup=False)
+        """Something worth a line of its own: without a terminal it is one, however long."""
+        wraps = self._status is not None  # a changing line must not pass the width either
+        self.console.print(f"perfci: {text}", highlight=False, markup=False, soft_wrap=not wraps)
 
     def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
         """A launch pair is done."""
@@ -46,7 +47,7 @@ class Teller:
             self._status.update(text)
         elif time.monotonic() - self._told >= QUIET_SECONDS or left == 0:
             self._told = time.monotonic()
-            self.console.print(f"perfci: {text}", highlight=False, markup=False)
+            self.note(text)
 
     def stop(self) -> None:
         """Take the changing line away."""

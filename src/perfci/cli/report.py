@@ -37,8 +37,8 @@ def judge_files(
     else:
         report = judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
     folder = _made(out or path.parent)
-    write_all(folder, report, formats=asked, measured=(measured, path.parent))
-    tell(report, folder, json)
+    files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
+    tell(report, folder, json, files)
     raise typer.Exit(report.exit_code)
 
 
@@ -75,8 +75,8 @@ def judge_imported(
     )
     results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
-    write_all(_made(out), report, results, asked)
-    tell(report, out, json)
+    written = write_all(_made(out), report, results, asked)
+    tell(report, out, json, written)
     raise typer.Exit(report.exit_code)
 
 

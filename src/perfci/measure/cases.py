@@ -7,6 +7,7 @@ from typing import Any, Literal
 from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, ArmWork, in_units, require_inside
 from perfci.model.base import ArmName, DeviceKind, UsageError, matches
+from perfci.model.coverage import nearest
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject
 from perfci.model.policy import Limit, Policy
@@ -103,8 +104,7 @@ def require_some(
     known |= {command.name for arm in arms.values() for command in arm.policy.commands}
     broken = [failure for one in found.values() for failure in one.files]
     if known:
-        listed = ", ".join(sorted(known)[:8]) + (" …" if len(known) > 8 else "")
-        raise UsageError(f"{' '.join(globs)}: matches no case; there are {listed}")
+        raise UsageError("; ".join(f"{glob}: matches no case: {nearest(glob, sorted(known))}" for glob in globs))
     if broken:
         raise UsageError(f"{broken[0].file}: {broken[0].reason.text}: no case is left")
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")

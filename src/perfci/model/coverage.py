@@ -37,7 +37,7 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
         where = f"limits[{index}]"
         lost = [pattern for pattern in limit.cases if not _matched(pattern, ids, declared)]
         yield from (
-            Idle(index, f"{where}.cases: {pattern!r} matches no case: {_nearest(pattern, ids)}", True)
+            Idle(index, f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}", True)
             for pattern in lost
         )
         if not lost and (text := _unreported(limit, policy, declared, reports)):
@@ -60,17 +60,23 @@ def _matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
     )
 
 
-def _nearest(pattern: str, ids: Iterable[str]) -> str:
-    """What was probably meant."""
+def nearest(pattern: str, ids: Iterable[str]) -> str:
+    """What was probably meant by a glob that matches none of `ids`; else what there is."""
     known = list(dict.fromkeys(ids))
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
     close = get_close_matches(pattern, [*of_kernels, *known], 1)
     if close:
         return f"did you mean {close[0]!r}?"
-    if not known:
-        return "there is none: remove the limit"
     groups = list(dict.fromkeys([*of_kernels, *(ident for ident in known if "/" not in ident)]))
-    return f"there are {_listed(groups)}: mend or remove it"
+    return f"there are {_listed(groups)}"
+
+
+def _remedy(pattern: str, ids: Iterable[str]) -> str:
+    known = list(ids)
+    if not known:
+        return "no kernel or command is declared: see `suite` and `commands`"
+    found = nearest(pattern, known)
+    return found if found.endswith("?") else f"{found}: mend or remove it"
 
 
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -22,6 +22,8 @@ from perfci.model.units import (
     parse,
     split,
 )
+
+_KINDS: tuple[str, ...] = get_args(DeviceKind)
 
 
 def _as_list(value: Any) -> Any:
@@ -42,6 +44,19 @@ def _regex(text: str) -> str:
     return text
 
 
+def _devices(patterns: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    for name in patterns:
+        if name in _KINDS or any(mark in name for mark in "*?["):
+            continue
+        meant = ["cuda"] if name.lower() == "gpu" else get_close_matches(name.lower(), _KINDS, 1)
+        if meant:  # of names of devices nothing is close to a kind
+            text = "write cuda, cpu, or a glob on the device's name such as '*H200*'"
+            raise ValueError(f"{name!r}: did you mean {meant[0]!r}? ({text})")
+    return patterns
+
+
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError("write a number, or a number with its unit such as '5ms', '80%' or '2TB/s'")
@@ -50,6 +65,7 @@ def _quantity(value: Any) -> Any:
 
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
 InsidePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+DevicePatterns = Annotated[Patterns, AfterValidator(_devices)]
 Quantity = Annotated[float | str, BeforeValidator(_quantity)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=80)]
 Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
@@ -118,7 +134,7 @@ class Limit(Document):
     """An absolute upper bound, with its unit: `5ms`."""
     expect_kernels: Regex | None = None
     """A regular expression: some kernel that the case launches must match it (the attention must still be flash)."""
-    devices: Patterns = Field(default_factory=lambda: ["*"])
+    devices: DevicePatterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
     severity: Severity = "fail"
     """What a broken limit does to the verdict."""
