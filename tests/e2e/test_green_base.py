@@ -150,11 +150,12 @@ def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: P
     assert process.returncode == 3, out + err
     lines = out.splitlines()
     assert lines[0] == "ERROR: The measurement failed: interrupted: continue with --resume"
-    assert lines[1] == "Mend this and run again:"
-    words = ["perfci", *asked[:2], behind.git("merge-base", "HEAD", "main"), *asked[3:]]
+    assert lines[1] == "Go on with it:"
+    words = ["perfci", *asked[:2], behind.git("merge-base", "HEAD", "main"), *asked[3:], "--resume"]
     assert lines[2] == f"  {shlex.join(words)}"
     report = (behind.root / "perfci-out" / "report.md").read_text()
-    assert f"Mend this and run again:\n\n```sh\n{shlex.join(words)}\n```\n" in report
+    assert f"Go on with it:\n\n```sh\n{shlex.join(words)}\n```\n" in report
+    assert err.splitlines()[-1] == "perfci: interrupted: go on with --resume"
     env = behind.env | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     typed = f"{lines[2]} --prepare {shlex.quote(str(tmp_path / 'arms'))}"
     again = subprocess.run(["sh", "-c", typed], cwd=behind.root, env=env, capture_output=True, text=True, check=False)

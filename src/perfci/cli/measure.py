@@ -47,7 +47,9 @@ class Outcome:
     @property
     def words(self) -> str:
         """The problem as one line."""
-        return "interrupted: go on with --resume" if isinstance(self.problem, KeyboardInterrupt) else str(self.problem)
+        if not isinstance(self.problem, KeyboardInterrupt):
+            return str(self.problem)
+        return "interrupted: go on with --resume" if "--resume" in self.report.advised else "interrupted"
 
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:

@@ -116,7 +116,7 @@ def judge(
         exit_code=_EXIT[verdict],
         sentence=sentence,
         advice=todo,
-        advised=results.command if results.error else [],
+        advised=_again(results),
         strict=strict,
         observe=observe,
         exploratory=exploratory,
@@ -145,6 +145,14 @@ def judge(
 def answers(row: Row) -> bool:
     """Whether a row tells what was asked. That a case is gone which may be gone tells nothing."""
     return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
+
+
+def _again(results: Results) -> list[str]:
+    """Words of the command that comes after an error: the same, which goes on where it was only interrupted."""
+    if results.error is None:
+        return []
+    goes_on = results.error.kind == "interrupt" and "--resume" not in results.command
+    return [*results.command, "--resume"] if goes_on else results.command
 
 
 def _hold(rows: list[Row]) -> list[Row]:
@@ -230,7 +238,7 @@ def _broken(
     """What makes the run an error, and what to do about it; None where nothing does."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
-        return sentence, "Mend this and run again:"
+        return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Mend this and run again:"
     both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
     both |= {(row.case, row.device) for row in files_in_both}
     if both:

@@ -31,13 +31,9 @@ from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, gates, judgements, late, told, waiting
 from perfci.model.plan import Declared, Looks, Plan
-<<<<<<< HEAD
 from perfci.model.policy import Command, Policy
-=======
-from perfci.model.policy import Policy
 from perfci.model.reported import ever
->>>>>>> fix-a
-from perfci.model.results import Case, Reason, Results
+from perfci.model.results import Case, Reason, ReasonKind, Results
 from perfci.model.shell import hides_failures
 from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
@@ -496,7 +492,12 @@ def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterr
     results = measurement.results
     if results is None:
         return None
-    text = "interrupted: continue with --resume" if isinstance(error, KeyboardInterrupt) else str(error)
-    results.error = Reason(kind="policy" if isinstance(error, PolicyError) else "exit", text=text[:1000])
+    kind: ReasonKind = "policy" if isinstance(error, PolicyError) else "exit"
+    text = str(error)
+    if isinstance(error, KeyboardInterrupt):
+        text = "interrupted"
+        if not measurement.options.profile:  # which is short, and begins anew
+            kind, text = "interrupt", "interrupted: continue with --resume"
+    results.error = Reason(kind=kind, text=text[:1000])
     results.seconds = time.monotonic() - measurement.started
     return results
