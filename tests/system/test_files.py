@@ -216,15 +216,29 @@ def test_a_journal_on_a_full_disk_keeps_its_whole_lines(small_disk: Path):
 
 
 def test_two_appenders_never_mix_their_lines(tmp_path: Path):
+    """Once both are open: opening drops what looks torn, and may find another's line half written."""
     path = tmp_path / "journal"
     code = (
         "import sys; from pathlib import Path; from perfci.system.files import Appender\n"
         "with Appender(Path(sys.argv[1])) as j:\n"
+        "    print('open', flush=True); sys.stdin.readline()\n"
         "    for i in range(500): j.append({'who': sys.argv[2], 'i': i, 'pad': 'x' * 500})"
     )
     path.touch()
-    both = [subprocess.Popen([sys.executable, "-c", code, str(path), who]) for who in "ab"]
-    assert [process.wait() for process in both] == [0, 0]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for who in "ab"
+    ]
+    for process in both:
+        assert process.stdout.readline() == "open\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in both:
+        process.communicate()
+        assert process.returncode == 0
     records = read_lines(path)
     for who in "ab":
         assert [r["i"] for r in records if r["who"] == who] == list(range(500))
