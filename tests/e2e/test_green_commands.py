@@ -172,3 +172,25 @@ def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: 
     run = one.compare()
     undecided(run)
     assert run.classes()["serve/a"] == "changed"
+
+
+def test_a_case_that_only_later_executions_report(repo: Repo, tmp_path: Path) -> None:
+    """Neither arm reports `late` in its first execution, and base alone is silent about `slow` then."""
+    serve = bench(repo, tmp_path)
+    serve.policy("{cases: '*', metric: time, regression: 50%}", "{cases: 'serve/*', metric: p99, max: 20ms}")
+    serve.body("""
+        report("a", 0.010)
+        if N > 1:
+            report("late", 5.0)
+        if N > 1 or ARM == "head":
+            report("slow", 0.010)
+    """)
+    repo.commit()
+    run = serve.compare()
+    undecided(run)
+    said = {row["case"]: (row["class"], row["reason"]) for row in run.report["rows"] if row["kind"] == "presence"}
+    late = "not reported in its first execution, and in later ones: report it in each"
+    assert said == {
+        "serve/late": ("invalid", f"in neither base nor head: {late}"),
+        "serve/slow": ("invalid", f"fails in base only: {late}"),
+    }

@@ -53,7 +53,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     base, head = state(case, "base"), state(case, "head")
     match base.status, head.status:
         case "absent", "absent":
-            return "invalid", context.effect("invalid"), "in neither base nor head"
+            return "invalid", context.effect("invalid"), f"in neither base nor head{because(head)}"
         case _, "absent":
             return "missing", _gone(context, case), f"in base, not in head{because(head)}"
         case "failed", "failed":

@@ -22,6 +22,7 @@ from perfci.system.process import Died, Parent
 PAIR_SECONDS = 0.5
 """A pair repeats short commands until each arm has run for about this long."""
 MOST_REPEATS = 8
+_LATE = Reason(kind="invalid", text="not reported in its first execution, and in later ones: report it in each")
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Runner:
     """Command → how many cases its first execution reported in either arm, asked for or not; filled by `discover`."""
     seen: dict[tuple[ArmName, str], dict[str, Reported]] = field(default_factory=dict)
     """Arm and command → what its first execution reported; filled by `discover`."""
+    later: dict[tuple[ArmName, str], set[str]] = field(default_factory=dict)
+    """Arm and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
     def command(self, name: ArmName, command: str) -> Command | None:
         """The arm's own form of a command."""
@@ -193,6 +196,25 @@ class Runner:
                 for name, unit in units.items():
                     case.arms[name].contract[f"unit of {metric}"] = unit
 
+    def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
+        """Cases that neither arm reported in its first execution: nobody planned to measure them, so they are in none.
+
+        Where base alone was late with one of `cases`, it is marked there: what head did is not new.
+        """
+        known = {(case.kernel, case.id): case for case in cases if case.origin == "command"}
+        found: dict[tuple[str, str], Case] = {}
+        for (name, command), idents in sorted(self.later.items()):
+            form = self.command(name, command)
+            for ident in sorted(idents):
+                case = known.get((command, ident))
+                if case is not None and name == "base" and case.arms[name].status == "absent":
+                    case.arms[name] = CaseArm(status="failed", reason=_LATE)
+                elif case is None and form is not None and (not globs or any(matches(glob, ident) for glob in globs)):
+                    arms = {arm: CaseArm(status="absent", reason=_LATE) for arm in self.arms}
+                    late = Case(id=ident, kernel=command, device=form.device, origin="command", arms=arms)
+                    found[command, ident] = late.model_copy(update={"stopped": "decided"})
+        return list(found.values())
+
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """The commands as cases, without running them: those that report sub-cases count as one."""
         cases: list[Case] = []
@@ -260,6 +282,9 @@ class Runner:
                 repeats += 1
                 order = order[::-1]  # A B B A …
                 turns = list(order)
+        for name, by_case in gathered.items():
+            new = by_case.keys() - self.seen.get((name, command), {}).keys()
+            self.later.setdefault((name, command), set()).update(new)
         for case in cases:
             _close(outcomes[case.id], gathered, order[0])
         return list(outcomes.values())

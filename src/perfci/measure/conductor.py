@@ -191,6 +191,8 @@ class Measurement:
         self._settle(cases, place, found, probes)
         self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
+        cases += runner.late_cases(cases, options.cases)
+        self.results.cases = cases
         for case in cases:
             runner.hold_units(case)
         self._ask_late(plan, place, subjects(cases, found, facts.devices, ever))
