@@ -279,7 +279,7 @@ def test_observed_only_is_neutral(account: Account) -> None:
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
     assert jobs["measure"].outputs("org/perfci@v0")["exit-code"] == "0"
     assert account.concluded == ["neutral"]
-    assert account.comment.startswith("### ⚠️ Observed only, would have failed: ")
+    assert account.comment.startswith("### 🟡 Observed only, would have failed: ")
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_failing_rows_of_several_jobs_are_the_worst_over_all():
 @pytest.mark.parametrize(
     ("state", "icon", "code"),
     [
-        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "🟡", 0), ("accepted", "☑️", 0), ("observe", "⚠️", 0),
+        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "🟡", 0), ("accepted", "☑️", 0), ("observe", "🟡", 0),
         ("error", "⛔", 3), ("no-results", "⛔", 3), ("shard-missing", "⛔", 3), ("shard-missing-and-regression", "⛔", 3),
     ],
 )  # fmt: skip
