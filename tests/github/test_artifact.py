@@ -3,6 +3,8 @@
 import json
 import re
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -219,3 +221,34 @@ def test_any_damage_is_unfit_or_harmless(data: st.DataObject) -> None:
 def test_any_json_is_unfit(value: Any) -> None:
     with pytest.raises(Unfit):
         parse(json.dumps(value).encode())
+
+
+READER = """
+import resource, sys
+from perfci.github.artifact import Unfit, parse
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 400 * 2**20,) * 2)
+try:
+    parse(sys.stdin.buffer.read())
+except Unfit as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("document", "item", "count", "said"),
+    [
+        ('{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items"),
+        ('{"plan":{"judgements":[%s]}}', "{}", 20_000, "missing"),
+        ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
+        ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
+        ('{"notes":[%s]}', "[]", 5_000_000, "a list or an object of more than 20000 items"),
+        ('{"custom_metrics":{%s}}', '"{}":{}', 350_000, "a list or an object of more than 20000 items"),
+    ],
+)
+def test_many_small_items_cost_little(document: str, item: str, count: int, said: str) -> None:
+    """A megabyte of `{},` once took 1.3 GB, an error for each: the publisher has 400 MiB here."""
+    items = (item.replace("{}", str(n), 1) if ":" in item and "pairs" not in item else item for n in range(count))
+    content = document % ",".join(items)
+    done = subprocess.run([sys.executable, "-c", READER], input=content.encode(), capture_output=True, check=True)
+    assert said in done.stdout.decode(), done.stderr

@@ -1,15 +1,18 @@
 """Commands and files of the runner, judged as actions/runner reads them."""
 
+import errno
 import io
 import os
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.github import workflow
 from perfci.github.workflow import Files, annotation, annotations, output_text, quiet
+from perfci.model.base import MachineError
 from tests.render import build
 
 COMMAND = re.compile(r"^::(?P<name>[a-z-]+)(?: (?P<properties>.*?))?::(?P<data>.*)$")
@@ -125,6 +128,36 @@ def test_what_others_write_into_the_runners_files_is_undone(tmp_path: Path) -> N
     assert Path(env["GITHUB_OUTPUT"]).read_text() == Path(env["GITHUB_PATH"]).read_text() == ""
     files.outputs({"exit-code": "1"})
     assert re.fullmatch(r"exit-code<<(\S+)\n1\n\1\n", Path(env["GITHUB_OUTPUT"]).read_text())
+
+
+def test_one_file_that_is_in_the_way_leaves_no_other_as_it_is(tmp_path: Path) -> None:
+    """A folder in the place of the first file once ended the restoring: what was forged in the others stayed."""
+    env, files = files_of(tmp_path)
+    Path(env["GITHUB_ENV"]).unlink()
+    Path(env["GITHUB_ENV"]).mkdir()
+    (Path(env["GITHUB_ENV"]) / "inside").write_text("")
+    Path(env["GITHUB_OUTPUT"]).write_text("exit-code=0\n")
+    assert files.restore() == ["GITHUB_ENV", "GITHUB_OUTPUT"]
+    assert Path(env["GITHUB_ENV"]).read_text() == "KEPT=1\n"
+    assert Path(env["GITHUB_OUTPUT"]).read_text() == ""
+
+
+def test_what_cannot_be_undone_is_told_once_all_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, files = files_of(tmp_path)
+    held = Path(env["GITHUB_ENV"])
+    held.write_text("LD_PRELOAD=/tmp/evil.so\n")
+    Path(env["GITHUB_OUTPUT"]).write_text("exit-code=0\n")
+    write = Path.write_bytes
+
+    def refused(path: Path, data: bytes) -> int:
+        if path == held:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", refused)
+    with pytest.raises(MachineError, match="GITHUB_ENV: cannot be written"):
+        files.restore()
+    assert Path(env["GITHUB_OUTPUT"]).read_text() == ""
 
 
 def test_a_summary_that_the_runner_would_refuse_gives_way_to_a_shorter_one(tmp_path: Path) -> None:

@@ -33,7 +33,11 @@ MOST_ARTIFACTS = 256
 MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
-MOST_QUESTIONS = 100_000
+MOST_QUESTIONS = 20_000
+MOST_ITEMS = 20_000
+"""Of one list or object."""
+MOST_OBJECTS = 500_000
+"""JSON objects altogether; a launch pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
 """Characters of one string, or digits of one number."""
 _CENTRAL = b"PK\x01\x02"
@@ -157,7 +161,7 @@ def parse(content: bytes) -> Results:
             parse_constant=_no_constant,
             parse_float=_finite,
             parse_int=_whole,
-            object_pairs_hook=_unique,
+            object_pairs_hook=_Objects(),
         )
         _check_text(data)
         results = Results.model_validate(data)
@@ -197,11 +201,20 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _Refused("a key written twice")
-    return made
+class _Objects:
+    """Makes the objects of one document, of which there may be so many."""
+
+    def __init__(self) -> None:
+        self.left = MOST_OBJECTS
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            raise _Refused("a key written twice")
+        self.left -= 1
+        if self.left < 0:
+            raise _Refused(f"more than {MOST_OBJECTS} objects")
+        return made
 
 
 def _check_text(data: Any) -> None:
@@ -210,6 +223,8 @@ def _check_text(data: Any) -> None:
         one = waiting.pop()
         if isinstance(one, str) and len(one) > LONGEST_TEXT:
             raise _Refused(f"a text of more than {LONGEST_TEXT} characters")
+        if isinstance(one, dict | list) and len(one) > MOST_ITEMS:
+            raise _Refused(f"a list or an object of more than {MOST_ITEMS} items")
         if isinstance(one, dict):
             waiting += one.keys()
             waiting += one.values()

@@ -4,11 +4,13 @@ Text from code under test is escaped for where it lands, and between `quiet` no 
 """
 
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
+from perfci.model.base import MachineError
 from perfci.model.report import Report, Row
 from perfci.render.escape import shorten, visible
 from perfci.system.files import disk_error
@@ -95,12 +97,20 @@ class Files:
         self._held = {name: _read(path) or b"" for name, path in self._paths.items()}
 
     def restore(self) -> list[str]:
-        """Undo every change of the files since. The names of those that had changed. Raises MachineError."""
-        changed = []
+        """Undo every change of the files since. The names of those that had changed.
+
+        Raises MachineError of the first that could not be undone, once all the others are.
+        """
+        changed, failed = [], list[MachineError]()
         for name, path in self._paths.items():
-            if _read(path) != self._held[name]:
-                changed.append(name)
-                _write(path, self._held[name])
+            try:
+                if _read(path) != self._held[name]:
+                    changed.append(name)
+                    _write(path, self._held[name])
+            except MachineError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
         return changed
 
     def outputs(self, values: Mapping[str, str]) -> None:
@@ -132,7 +142,10 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, data: bytes) -> None:
     try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
         raise disk_error("written", path, error) from None

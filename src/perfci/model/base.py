@@ -1,12 +1,16 @@
 """What every document of perfci has in common."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FailFast
+
+T = TypeVar("T")
 
 ArmName = Literal["base", "head"]
 ARMS: tuple[ArmName, ArmName] = ("base", "head")
 DeviceKind = Literal["cuda", "cpu"]
+Items = Annotated[list[T], FailFast()]
+"""Of documents: refused at its first wrong item, since of a stranger's million each would be an error to tell."""
 
 
 class Document(BaseModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perfci.model.base import Document
+from perfci.model.base import Document, Items
 
 Tool = Literal["nsys", "ncu", "torch.profiler", "cuobjdump"]
 FaultKind = Literal[
@@ -132,15 +132,15 @@ class Trace(Document):
     """Time in which at least one kernel, copy or set ran."""
     span: Seconds
     """From the first start to the last end of device work."""
-    kernels: list[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
+    kernels: Items[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
-    copies: list[Copy] = Field(default_factory=list, max_length=MOST_USES)
+    copies: Items[Copy] = Field(default_factory=list, max_length=MOST_USES)
     sets: Count = 0.0
     """Memory sets."""
-    calls: list[Call] = Field(default_factory=list, max_length=MOST_USES)
+    calls: Items[Call] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
-    ranges: list[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
-    slices: list[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
+    ranges: Items[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
+    slices: Items[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
     """What the device did in the last execution, in the order of its begin: the first MOST_SLICES operations."""
 
 
@@ -164,7 +164,7 @@ class KernelCounters(Document):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     values: dict[str, Finite] = Field(default_factory=dict)
-    rules: list[Rule] = Field(default_factory=list)
+    rules: Items[Rule] = Field(default_factory=list)
     """Largest estimated speed-up first."""
 
 
@@ -177,7 +177,7 @@ class Counters(Document):
     """Such as `gh100`."""
     passes: int | None = None
     """Replays of each kernel."""
-    kernels: list[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
+    kernels: Items[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
 
 
@@ -208,10 +208,10 @@ class Evidence(Document):
     """Of a command, which profilers see as a whole: how many cases it reports. None for a kernel."""
     trace: Trace | None = None
     counters: Counters | None = None
-    code: list[KernelCode] = Field(default_factory=list)
+    code: Items[KernelCode] = Field(default_factory=list)
     """Of the trace's kernels that the arm itself built or compiled, where there are no counters; others are absent."""
     metrics: dict[str, Finite] = Field(default_factory=dict)
     """Values of the catalogue's trace, counters and static tiers, of one execution."""
-    faults: list[Fault] = Field(default_factory=list)
+    faults: Items[Fault] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
     """Logs and artifacts, relative to the output folder."""

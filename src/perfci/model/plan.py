@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.base import ArmName, DeviceKind, Document, Items
 from perfci.model.metrics import Tier
 from perfci.model.policy import Severity
 
@@ -148,10 +148,10 @@ class Plan(Document):
     """What is measured on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
     """Contract → how a pair of a case under it is measured at first."""
-    judgements: list[Judgement] = Field(default_factory=list)
-    gates: list[Gate] = Field(default_factory=list)
+    judgements: Items[Judgement] = Field(default_factory=list)
+    gates: Items[Gate] = Field(default_factory=list)
     """What profilers must be asked, and what must hold of it."""
-    waiting: list[Waiting] = Field(default_factory=list)
+    waiting: Items[Waiting] = Field(default_factory=list)
     """Limits that cannot be judged here."""
     declared: Declared | None = None
     """None in documents that do not tell."""

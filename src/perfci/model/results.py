@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.base import ArmName, DeviceKind, Document, Items
 from perfci.model.evidence import Evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
@@ -174,7 +174,7 @@ class Case(Document):
     origin: Literal["kernel", "command", "imported"] = "kernel"
     """`imported`: from another tool's file; a launch of an arm is a file."""
     arms: dict[ArmName, CaseArm]
-    pairs: list[Pair] = Field(default_factory=list)
+    pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
     """Why measuring ended."""
 
@@ -263,10 +263,10 @@ class Results(Document):
     """What an hour on the GPU costs, as the policy says."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
-    cases: list[Case] = Field(default_factory=list)
-    moments: list[Moment] = Field(default_factory=list)
+    cases: Items[Case] = Field(default_factory=list)
+    moments: Items[Moment] = Field(default_factory=list)
     """The GPU before and after each round; empty without one."""
-    files: list[FileFailure] = Field(default_factory=list)
+    files: Items[FileFailure] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     """What a reader must know: what was compared, what was not measured and why."""
     error: Reason | None = None
