@@ -213,7 +213,7 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     kept = pairs(journal)
     assert kept >= 3
     assert project.owners() == {project.user}
-    run = Launched(project, image, "compare", "--base", "HEAD", "--resume", "--budget", "45s")
+    run = Launched(project, image, "compare", "--base", "HEAD", "--resume", "--budget", "30s")
     code, out, err = run.end()
     assert code == 0, out + err
     assert pairs(journal) > kept

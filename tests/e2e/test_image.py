@@ -292,7 +292,7 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
     kept = pairs(journal)
     assert kept >= 3
     assert project.owners() == {project.user}
-    done = image.run(project.root, "compare", "adding", "--base", "HEAD", "--resume", "--budget", "45s")
+    done = image.run(project.root, "compare", "adding", "--base", "HEAD", "--resume", "--budget", "30s")
     assert done.returncode == 0, done.stderr
     assert pairs(journal) > kept
     assert project.owners() == {project.user}
