@@ -49,11 +49,20 @@ def test_no_expression_in_a_shell_and_every_action_pinned() -> None:
     )
 
 
-@pytest.mark.parametrize(("value", "code"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("", 3)])
-def test_the_last_step_ends_with_what_was_measured_and_never_passes_without(value: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "value", "code"),
+    [("success", "0", 0), ("failure", "1", 1), ("failure", "2", 2), ("failure", "3", 3), ("failure", "0", 3),
+     ("failure", "", 3), ("success", "", 3), ("", "", 3)],
+)  # fmt: skip
+def test_the_last_step_ends_with_what_was_measured_and_never_passes_without(
+    outcome: str, value: str, code: int
+) -> None:
+    """Nor by a 0 that the code under test has forged, where the step itself was killed."""
     gate = STEPS[-1]
     assert gate["if"] == "always()"
-    done = subprocess.run(["bash", "-e", "-c", gate["run"]], env={"PERFCI_EXIT_CODE": value}, check=False)
+    env = {"PERFCI_EXIT_CODE": value, "PERFCI_OUTCOME": outcome}
+    assert gate["env"].keys() == env.keys()
+    done = subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", gate["run"]], env=env, check=False)
     assert done.returncode == code
 
 
