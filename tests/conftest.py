@@ -14,12 +14,13 @@ HERE = Path(__file__).parent
 BESIDE_OTHERS = (
     "arms/", "container/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
     "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py", "test_docs.py",
-    "e2e/test_green_base.py", "e2e/test_green_extras.py",
+    "e2e/test_green_base.py", "e2e/test_green_checks.py", "e2e/test_green_commands.py", "e2e/test_green_config.py",
+    "e2e/test_green_extras.py", "e2e/test_green_profiles.py", "e2e/test_newcomer.py",
     "github/test_action.py", "github/test_artifact.py", "github/test_checkout.py", "github/test_event.py",
     "github/test_harness.py", "github/test_publish.py", "github/test_publish_command.py", "github/test_settings.py",
     "github/test_workflow.py", "github/test_workflows.py",
 )  # fmt: skip
-"""Folders and files whose tests time nothing. All others get the marker `alone`, as do those with ONE_AT_A_TIME."""
+"""Folders and files whose tests time nothing, or judge by limits that a busy machine keeps. All others get the marker `alone`, as do those with ONE_AT_A_TIME."""
 ONE_AT_A_TIME = ("gpu", "nsys")
 
 
