@@ -82,12 +82,12 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     assert gpu is not None
     nsys, ncu = find_nsys(), may_count() or find_ncu(gpu.cuda())
     if not isinstance(nsys, Nsys) or not isinstance(ncu, Ncu):
-        # A host may forbid counters. Who runs what is tested without them: test_two_users.py.
-        pytest.skip(f"needs nsys and an ncu that may count: {nsys}, {ncu}")
+        # Who runs what is tested without counters: test_two_users.py.
+        pytest.skip(f"needs nsys and an ncu that may count: {nsys}, {ncu}")  # a host may forbid counters
     importable = ["setpriv", "--reuid", str(UID), "--clear-groups", sys.executable, "-I", "-c", "import perfci, torch"]
     if subprocess.run(importable, cwd="/", capture_output=True, check=False).returncode:
-        # A clone in a home folder is closed to others. The image's interpreter is not, which test_image.py proves.
-        pytest.skip(f"user {UID} cannot use {sys.executable}, or perfci is not installed in it")
+        # The image's interpreter is open to others, which test_image.py proves.
+        pytest.skip(f"user {UID} cannot use {sys.executable}, or perfci is not in it")  # a home folder is closed to it
 
     repo.env["PATH"] = f"{nsys.path.parent}:{repo.env['PATH']}"
     repo.write("perfci.yaml", POLICY.format(python=sys.executable))

@@ -47,6 +47,13 @@ class Bench:
     def compare(self) -> Run:
         return self.repo.perfci("compare", "--base", "HEAD", "--quick")
 
+    def changed(self, before: str, after: str) -> Run:
+        """Base with the one body against head with the other."""
+        self.body(before)
+        self.repo.commit()
+        self.body(after)
+        return self.compare()
+
 
 def bench(repo: Repo, tmp_path: Path) -> Bench:
     return Bench(repo, tmp_path / "count-")
@@ -103,10 +110,10 @@ def test_a_metric_that_the_first_execution_does_not_report(repo: Repo, tmp_path:
     """It is not in the plan of a limit with a glob, and all the same it is asked."""
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
-    one.body("report('a', None if N == 1 else 0.010)\nreport('b', 0.010)")
-    repo.commit()
-    one.body("report('a', None if N == 1 else 0.100)\nreport('b', 0.010)")
-    run = one.compare()
+    run = one.changed(
+        "report('a', None if N == 1 else 0.010)\nreport('b', 0.010)",
+        "report('a', None if N == 1 else 0.100)\nreport('b', 0.010)",
+    )
     undecided(run)
     told = row(run, "serve/a", "p99", "regression")
     assert (told["class"], told["effect"]) == ("invalid", "undecided")
@@ -120,10 +127,7 @@ def test_a_metric_that_the_first_execution_does_not_report(repo: Repo, tmp_path:
 def test_a_metric_that_only_the_first_execution_of_base_reports(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
-    one.body("report('a', 0.010 if N == 1 else None)")
-    repo.commit()
-    one.body("report('a', 0.100)")
-    run = one.compare()
+    run = one.changed("report('a', 0.010 if N == 1 else None)", "report('a', 0.100)")
     undecided(run)
     reason = row(run, "serve/a", "p99", "regression")["reason"]
     assert reason.startswith("only 0 of base's ") and reason.endswith(" executions report p99")
@@ -132,10 +136,7 @@ def test_a_metric_that_only_the_first_execution_of_base_reports(repo: Repo, tmp_
 def test_a_bound_holds_for_what_head_alone_reports(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, max: 20ms}", "{cases: 'serve/*', metric: p99, regression: 5%}")
-    one.body("report('a', 0.010)\nreport('b', None)")
-    repo.commit()
-    one.body("report('a', 0.010)\nreport('b', 1.0)")
-    run = one.compare()
+    run = one.changed("report('a', 0.010)\nreport('b', None)", "report('a', 0.010)\nreport('b', 1.0)")
     assert (run.code, run.report["verdict"]) == (1, "fail"), run.out + run.err
     assert row(run, "serve/b", "p99", "max")["class"] == "violation"
     assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/b", "regression")]

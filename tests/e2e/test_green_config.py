@@ -297,7 +297,7 @@ def test_a_command_whose_crash_a_pipe_hides_is_told(repo: Repo) -> None:
         "commands:\n"
         "  - {name: piped, run: 'true 2>&1 | tee log'}\n"
         "  - {name: safe, run: \"bash -o pipefail -c 'true | cat'\"}\n"
-        "  - {name: plain, run: \"true 'a|b' || true\"}\n"
+        "  - {name: plain, run: \"true 'a|b' || true\"}\n"  # no pipe: one is quoted, and the other an `or`
         "limits: [{cases: '*', metric: time, max: 100s}]\n"
     )
     repo.commit()
