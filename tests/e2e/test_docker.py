@@ -204,11 +204,9 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     while not journal.exists() or pairs(journal) < 3:
         assert time.monotonic() < deadline and run.process.poll() is None
         time.sleep(0.3)
-    stopped = time.monotonic()
     run.process.send_signal(signal.SIGTERM)
     code, out, err = run.end()
-    assert time.monotonic() - stopped < 30, "it was killed"
-    assert code == 3, out + err
+    assert code == 3, out + err  # 137 where the engine had to kill it
     assert "perfci: stopping: " in err and "go on with --resume" in err
     kept = pairs(journal)
     assert kept >= 3

@@ -282,10 +282,8 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
         while not journal.exists() or pairs(journal) < 3:
             assert time.monotonic() < deadline, docker("logs", name).stderr
             time.sleep(0.3)
-        stopped = time.monotonic()
         docker("stop", "--time", "60", name)
-        assert time.monotonic() - stopped < 30, "it was killed"
-        assert docker("wait", name).stdout.strip() == "3"
+        assert docker("wait", name).stdout.strip() == "3"  # 137 where the engine had to kill it
         assert "go on with --resume" in docker("logs", name).stderr
     finally:
         docker("rm", "--force", name)

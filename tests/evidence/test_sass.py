@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -146,16 +145,14 @@ def test_files_are_read_through_the_tool_and_what_fails_is_said(tmp_path):
     script = """
     case $3 in
       *k_80.cubin) cat "$3";;
-      *slow.cubin) sleep 60 & sleep 60;;
+      *slow.cubin) sleep 600 & sleep 600;;  # longer than a test may take
       *broken.cubin) echo "cuobjdump fatal   : something" >&2; exit 1;;
       *) echo "cuobjdump info    : File '$3' does not contain device code" >&2; exit 255;;
     esac
     """
-    start = time.monotonic()
     files, left = code_files([tmp_path])
     assert len(files) == 5 and left == []
     found = inspect(files, runner(tool(tmp_path, script), seconds=1), (8, 0))
-    assert time.monotonic() - start < 20
     assert set(found.kernels) == {MM, AXPY, "spills"}
     assert sorted(found.left) == [
         "broken.cubin: cuobjdump exited with status 1: cuobjdump fatal   : something",
