@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.arms.repo import ENV
 from tests.e2e.conftest import Repo, adding
 from tests.github.harness import Job, Machine, copy_actions
 from tests.github.server import REPOSITORY, START, GitHub, Pull, serve
+from tests.github.server import ROOT as FIRST
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = (ROOT / "src/perfci/cli/templates/perf.yml").read_text().replace("device: cuda", "device: cpu")
@@ -54,6 +57,7 @@ class Account:
         self.base = self.clone.commit()
         self.clone.git("push", "-q", str(self.machine.remote), "main")
         self.hub.branches["main"] = self.base
+        self.hub.commits[self.base] = [FIRST]
         self.hub.files[self.base, "perfci.yaml"] = (self.clone.root / "perfci.yaml").read_bytes()
 
     def slower_application(self, mode: str = "gate") -> None:
@@ -75,7 +79,7 @@ class Account:
         tree = git("merge-tree", "--write-tree", self.base, head)
         merge = git("commit-tree", tree, "-p", self.base, "-p", head, "-m", "Merge")
         git("update-ref", "refs/pull/7/merge", merge)
-        self.hub.commits[merge] = [self.base, head]
+        self.hub.commits |= {head: [self.base], merge: [self.base, head]}
         self.hub.changed = git("diff", "--name-only", self.base, head).splitlines()
         return self.hub.pull(7, head, head_ref=branch, head_repository=FORK if fork else REPOSITORY)
 
@@ -104,7 +108,7 @@ class Account:
         return self.machine.deliver(workflow, "workflow_run", payload)["publish"]
 
     def label(self, pull: Pull) -> None:
-        self.hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=5))
+        self.hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
 
     @property
     def comment(self) -> str:
@@ -266,10 +270,27 @@ def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Ac
     account.clone.write("docs/a.md", "text")
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs("org/perfci@v0")["artifact-url"] == ""
     assert account.concluded == ["success"]
     assert "Passed without measuring" in account.hub.checks[0]["output"]["title"]
-    assert account.hub.artifacts == []
+    [left] = account.hub.artifacts  # by which it was heard
+    with zipfile.ZipFile(BytesIO(left.content)) as opened:
+        assert opened.namelist() == ["unmeasured.json"]
+
+
+def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(account: Account) -> None:
+    account.slower_application()
+    pull = account.pull_request()
+    account.event(pull)
+    assert account.concluded == ["failure"]
+    other = account.event(pull, "edited")
+    assert {name: job.result for name, job in other.items()} == {"measure": "skipped", "publish": "skipped"}
+    account.hub.branches["side"] = account.base
+    account.hub.pull(8, pull.head, base_ref="side", head_ref="copy")
+    pull.state = "closed"
+    jobs = account.event(pull, "closed")
+    assert {name: job.result for name, job in jobs.items()} == {"measure": "skipped", "publish": "success"}
+    assert "nothing to publish: pull request #7 is closed" in jobs["publish"].log
+    assert account.concluded == ["action_required"], "the one that is open has no result"
 
 
 @pytest.mark.slow
