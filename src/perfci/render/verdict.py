@@ -83,7 +83,9 @@ class Verdict:
                 return f"Nothing to compare: {self.publication.nothing}"
             passed = "Nothing was measured" if self.accepted else "Passed without measuring"
             return f"{passed}: {self.publication.unmeasured}"
-        if self.missing and self.views and not self.failing and self.views[0].report.verdict != "error":
+        if self.missing and self.failing:
+            return f"No verdict: {self.missing[0]}; {self.views[0].sentence}"
+        if self.missing and self.views and self.views[0].report.verdict != "error":
             return f"No verdict: {self.missing[0]}"
         return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
 
