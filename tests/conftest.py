@@ -1,7 +1,7 @@
 """Which tests may run beside others, and which may not skip."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,18 +10,8 @@ from hypothesis import settings
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
 
-HERE = Path(__file__).parent
-BESIDE_OTHERS = (
-    "arms/", "container/", "evidence/", "judge/", "measure/", "model/", "render/", "sensitivity/", "stats/",
-    "system/", "worker/", "e2e/test_command_line.py", "e2e/test_doctor.py", "test_docs.py",
-    "e2e/test_green_base.py", "e2e/test_green_checks.py", "e2e/test_green_commands.py", "e2e/test_green_config.py",
-    "e2e/test_green_extras.py", "e2e/test_green_profiles.py", "e2e/test_newcomer.py",
-    "github/test_action.py", "github/test_artifact.py", "github/test_checkout.py", "github/test_event.py",
-    "github/test_harness.py", "github/test_publish.py", "github/test_publish_command.py", "github/test_settings.py",
-    "github/test_workflow.py", "github/test_workflows.py",
-)  # fmt: skip
-"""Folders and files whose tests time nothing, or judge by limits that a busy machine keeps. All others get the marker `alone`, as do those with ONE_AT_A_TIME."""
-ONE_AT_A_TIME = ("gpu", "nsys")
+ONE_AT_A_TIME = ("gpu", "nsys", "docker")
+"""Their tests get the marker `alone`, too: they share a GPU, nsys's daemons or an engine, whatever core they run on."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,11 +24,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure() -> None:
+    """Give each of the processes that run tests beside each other a core, which all that it starts inherits.
+
+    A run of perfci pins what it measures to the last of the cores that it may use: here to one that it shares with no
+    other run.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):  # not on macOS
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        beside = item.path.relative_to(HERE).as_posix().startswith(BESIDE_OTHERS)
-        if not beside or any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
+        if any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
             item.add_marker("alone")
 
 

@@ -111,8 +111,8 @@ def repo(tmp_path: Path, env: dict[str, str]) -> Repo:
     return Repo(tmp_path / "repo with space", env)
 
 
-UID = GID = 12345
-"""Of the code under test, where that is another's than perfci's."""
+UID = GID = 23450 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Of the code under test, where that is another's than perfci's: one of each process that runs tests beside others."""
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
 CANARY = "canary-7f3a91c2"
 """A secret of perfci's caller, in a repository that two users share."""

@@ -157,6 +157,7 @@ def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_a_planted_arm_effect_of_a_real_loop_is_caught(repo: Repo) -> None:
     """3 % of the work, so that a busy machine shows it too: 0.3 % is planted in times of known noise, and on a GPU."""
@@ -211,6 +212,7 @@ def test_a_planted_arm_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
     """examples/extension, its C++ compiled in two folders: no arm effect that matters, and no red run."""
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)

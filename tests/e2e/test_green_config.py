@@ -82,7 +82,6 @@ def test_a_limit_for_a_device_that_is_not_here_is_no_typo(repo: Repo) -> None:
     assert "big\tcuda\tskipped: needs cuda" in run.out
 
 
-@pytest.mark.alone
 def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     """And is told to be idle once merged. A limit that head adds for a new case is fine."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n")

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from perfci.worker import check, compare, guard
 
-pytestmark = pytest.mark.alone
-
 torch = pytest.importorskip("torch")
 
 # ---------------------------------------------------------------- replaced functions

@@ -16,8 +16,6 @@ from perfci.worker.plain import Refused, plain
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-pytestmark = pytest.mark.alone
-
 
 def case(fn):
     with collecting() as kernels:

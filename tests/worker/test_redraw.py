@@ -18,8 +18,6 @@ from perfci.worker.declare import collecting, kernel
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.alone
-
 
 def case(fn):
     with collecting() as kernels:
