@@ -577,7 +577,7 @@ def _(hub, path, query, body):
     if "checks" in hub.readonly:
         return DENIED
     ident = next(hub.ids)
-    made = example("check-run") | {"id": ident, "given": [], "started_at": iso(hub.now), "conclusion": None, "url": f"{hub.api}/repos/{REPOSITORY}/check-runs/{ident}", "html_url": f"https://github.com/{REPOSITORY}/runs/{ident}"}  # fmt: skip
+    made = example("check-run") | {"id": ident, "given": [], "started_at": iso(hub.now), "conclusion": None, "app": example("check-run")["app"] | {"slug": "github-actions"}, "url": f"{hub.api}/repos/{REPOSITORY}/check-runs/{ident}", "html_url": f"https://github.com/{REPOSITORY}/runs/{ident}"}  # fmt: skip
     hub.checks.append(made)
     return 201, _changed(hub, made, body), {}
 

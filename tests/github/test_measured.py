@@ -60,6 +60,7 @@ def test_a_base_that_has_moved_on_is_still_the_one_that_was_merged(hub: GitHub) 
         (MERGE, [BASE, OTHER], BASE, "another commit than the run's"),
         (MERGE, [OTHER, HEAD], OTHER, "another commit than `main` had"),  # a base of the change's own making
         (MERGE, [BASE, HEAD], ROOT, "another commit than `main` had"),  # an older one, which was slower
+        (MERGE, [ROOT, HEAD], ROOT, "another commit than `main` had"),  # a merge with where another branch stands
         (HEAD, [BASE], ROOT, "another commit than where it leaves `main`"),
         (HEAD, [BASE], HEAD, "another commit than where it leaves `main`"),
         (HEAD, [BASE], "0" * 40, "another commit than where it leaves `main`"),
@@ -144,7 +145,7 @@ def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> Non
     plan = results.plan.model_copy(update={"looks": looks})
     assert "looks or error rates" in refusal(hub, results.model_copy(update={"plan": plan}))
     cases = [results.cases[0].model_copy(update={"stopped": "skipped"}), *results.cases[1:]]
-    assert "pairs of a case that it calls skipped" in refusal(hub, results.model_copy(update={"cases": cases}))
+    assert "calls a case skipped that was measured" in refusal(hub, results.model_copy(update={"cases": cases}))
 
 
 def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> None:

@@ -152,6 +152,7 @@ def test_a_copied_branch_belongs_to_its_pull_request(hub: GitHub) -> None:
 def test_a_merge_queue_is_judged_by_the_branch_it_merges_into(hub: GitHub) -> None:
     scene(hub)
     run = hub.run(100, HEAD, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
+    hub.branches[run.branch] = HEAD
     hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "50%").encode()
     hub.upload(run, packed(measured(*SLOWER)))
     outcome = published(hub, run)

@@ -165,3 +165,11 @@ def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
         declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
+
+
+def test_an_alias_is_not_read() -> None:
+    """By which a few lines of a stranger's policy become millions of limits."""
+    from perfci.model.base import UsageError
+
+    with pytest.raises(UsageError, match=r"perfci.yaml:3: an alias \(\*name\) is not read: write it out"):
+        parse_policy("version: 1\nsuite: &a [a.py]\nlimits: *a\n")

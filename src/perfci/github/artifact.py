@@ -35,7 +35,11 @@ MOST_ARTIFACTS = 256
 MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
+MOST_METRICS = 1000
+"""Of a case: what its commands report, and what profilers could not tell."""
 MOST_QUESTIONS = 20_000
+SMALLEST_LIMIT = 1e-4
+"""Of a kernel's own on a change: a smaller one could never be answered, and so would never fail."""
 MOST_ITEMS = 20_000
 """Of one list or object."""
 MOST_OBJECTS = 500_000
@@ -65,7 +69,7 @@ def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> 
         if name not in newest or (of, one.id) > (newest[name][0], newest[name][1].id):
             newest[name] = of, one
     if len(newest) > MOST_ARTIFACTS:
-        raise ApiError(f"artifacts: the run has {len(newest)} of this suite; at most {MOST_ARTIFACTS} are read")
+        raise Unfit(f"has {len(newest)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
     return [(name, newest[name][1]) for name in sorted(newest)]
 
 
@@ -255,10 +259,22 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("was planned with looks or error rates that are not perfci's")
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")
-    if any(case.stopped == "skipped" and case.pairs for case in results.cases):
-        raise Unfit("has pairs of a case that it calls skipped")
+    skipped = [case for case in results.cases if case.stopped == "skipped"]
+    if any(case.pairs or any(arm.status == "ok" for arm in case.arms.values()) for case in skipped):
+        raise Unfit("calls a case skipped that was measured, or works")
+    if any(case.origin == "imported" for case in results.cases):
+        raise Unfit("has cases that another tool measured")
+    for case in results.cases:
+        named = {name for pair in case.pairs for values in pair.values.values() for name in values}
+        seen = [arm.evidence for arm in case.arms.values() if arm.evidence is not None]
+        if len(named) > MOST_METRICS or any(len(one.faults) > MOST_METRICS for one in seen):
+            raise Unfit(f"has a case with more than {MOST_METRICS} metrics or faults")
     declared = {(arm.file, arm.line) for case in results.cases for arm in case.arms.values() if arm.file}
     places = {f"{file}:{line}" for file, line in declared}
-    asked: list[Judgement | Gate | Waiting] = [*plan.judgements, *plan.gates, *plan.waiting]
-    if any(is_own(one.source) and _OWN.sub("", one.source) not in places for one in asked):
+    limits: list[Judgement | Gate] = [*plan.judgements, *plan.gates]
+    for limit in limits:
+        if not math.isfinite(limit.bound) or (limit.kind == "regression" and limit.bound < SMALLEST_LIMIT):
+            raise Unfit("has a limit that nothing can answer")
+    asked: list[Judgement | Gate | Waiting] = [*limits, *plan.waiting]
+    if any(is_own(it.source) and _OWN.sub("", it.source) not in places for it in asked):
         raise Unfit("has a limit that stands neither in a policy nor beside a kernel")

@@ -18,6 +18,8 @@ from perfci.render.escape import prose, shorten, visible
 MOST_ANNOTATIONS = 50
 """In one request (GitHub's documentation, "Create a check run")."""
 ALL_ANNOTATIONS = 200
+MOST_LINES = 1_000_000
+"""Of a file that an annotation may stand in."""
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
 _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
 
@@ -41,7 +43,7 @@ def name_of(suite: str) -> str:
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
     """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
-    found = api.call("check runs", lambda: _ours(_listed(suite, origin.head_sha, api), suite))
+    found = api.call("check runs", lambda: _ours(_listed(suite, origin.head_sha, api), suite, api))
     asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
     return [
         Attempt(
@@ -50,17 +52,17 @@ def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
             sentence=_LED.sub("", check.output.title or "", count=1),
             url=check.details_url or "",
         )
-        for one, check in sorted(found.items(), key=lambda item: item[0].age)
+        for one, check in sorted(found, key=lambda item: item[0].age)
         if one.question == asked and one.age < mine
     ]
 
 
 def failed_since(suite: str, head: str, question: Question, api: Api) -> datetime | None:
     """When a check first said at this head that it does not pass; None where none did. Raises ApiError."""
-    found = api.call("check runs", lambda: _ours(_listed(suite, head, api), suite))
+    found = api.call("check runs", lambda: _ours(_listed(suite, head, api), suite, api))
     times = [
         check.started_at
-        for one, check in found.items()
+        for one, check in found
         if one.question == question and one.own in FAILED and check.started_at is not None
     ]
     return min(times, default=None)
@@ -73,25 +75,22 @@ def write(publication: Publication, text: CheckText, api: Api) -> Concluded:
     results, and a check that is not complete lets nothing pass.
     """
     check = api.call("the check run", lambda: _write(publication, text, api))
-    done = conclude(publication.suite, publication.origin.head_sha, api, check.app.id)
+    done = conclude(publication.suite, publication.origin.head_sha, api)
     done.url = str(check.html_url)
     return done
 
 
-def conclude(suite: str, head: str, api: Api, app: int | None = None) -> Concluded:
-    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError.
-
-    `app`: the app that writes our checks, where that is known.
-    """
+def conclude(suite: str, head: str, api: Api) -> Concluded:
+    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError."""
     pulls = api.call("open pull requests", lambda: _open(head, api))
     queued = api.call("branches that end there", lambda: _queued(head, api))
-    return api.call("the check runs", lambda: _conclude(suite, head, pulls, queued, app, api))
+    return api.call("the check runs", lambda: _conclude(suite, head, pulls, queued, api))
 
 
 def _write(publication: Publication, text: CheckText, api: Api) -> CheckRun:
     origin, mine = publication.origin, Result.made(publication)
-    there = _ours(_listed(mine.suite, origin.head_sha, api), mine.suite)
-    check = next((c for one, c in there.items() if (one.question, one.age) == (mine.question, mine.age)), None)
+    there = _ours(_listed(mine.suite, origin.head_sha, api), mine.suite, api)
+    check = next((c for one, c in there if (one.question, one.age) == (mine.question, mine.age)), None)
     notes = annotations(publication)
     sent = check.output.annotations_count if check is not None else 0
     output: dict[str, Any] = {"title": text.title, "summary": text.summary}
@@ -112,21 +111,23 @@ def _write(publication: Publication, text: CheckText, api: Api) -> CheckRun:
     return check
 
 
-def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, app: int | None, api: Api) -> Concluded:
+def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, api: Api) -> Concluded:
     listed = _listed(suite, head, api)
-    ours = _ours([check for check in listed if app is None or check.app.id == app], suite)
-    decided = decide(ours, pulls, queued)
+    ours = _ours(listed, suite, api)
+    decided = decide([one for one, _ in ours], pulls, queued)
     if decided is None:
         return Concluded(None)
     bases = {one.question: one.base for one in pulls}
-    title = _LED.sub("", ours[decided.by].output.title or "", count=1) if decided.by is not None else ""
-    speaking = newest(ours)
+    title = next((_LED.sub("", check.output.title or "", count=1) for one, check in ours if one == decided.by), "")
+    speaking = newest(one for one, _ in ours)
     done = Concluded(decided.conclusion)
-    for result, check in ours.items():
+    for result, check in ours:
         lead, why = _led(result, speaking[result.question], decided, bases, title)
         _edit(check, lead, why, decided.conclusion)
         done.notes += [why] if why and why not in done.notes else []
-    foreign = [check for check in listed if not (check.external_id or "").startswith("perfci/") or _other(check, app)]
+    foreign = [
+        check for check in listed if not _is_ours(check, api) or not (check.external_id or "").startswith("perfci/")
+    ]
     for name in sorted({str(check.app.slug or check.app.name) for check in foreign if check.app is not None}):
         done.notes.append(
             f"{name} wrote a check named {name_of(suite)} on this commit, too, which is not perfci's: let the branch's "
@@ -135,8 +136,9 @@ def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, app: i
     return done
 
 
-def _other(check: CheckRun, app: int | None) -> bool:
-    return app is not None and (check.app is None or check.app.id != app)
+def _is_ours(check: CheckRun, api: Api) -> bool:
+    """Whether the app that this publisher speaks for wrote it: what stands in another's is another's word."""
+    return check.app is not None and check.app.slug == api.app
 
 
 def _led(result: Result, speaks: Result, decided: Decided, bases: dict[Question, str], title: str) -> tuple[str, str]:
@@ -177,10 +179,10 @@ def _listed(suite: str, head: str, api: Api) -> list[CheckRun]:
     return list(api.repository.get_commit(head).get_check_runs(check_name=name_of(suite), filter="all"))
 
 
-def _ours(listed: Sequence[CheckRun], suite: str) -> dict[Result, CheckRun]:
-    """Those of the suite, with what each run came to."""
-    found = {Result.read(check.external_id or ""): check for check in listed}
-    return {one: check for one, check in found.items() if one is not None and one.suite == suite}
+def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
+    """Those of the suite that we wrote, with what each run came to: of one run two publishers may have written two."""
+    found = [(Result.read(check.external_id or ""), check) for check in listed if _is_ours(check, api)]
+    return [(one, check) for one, check in found if one is not None and one.suite == suite]
 
 
 def _open(head: str, api: Api) -> list[Open]:
@@ -211,7 +213,7 @@ def _declared(row: Row) -> bool:
     """Whether a row names a place in the repository; what it names is the code's own word."""
     file = row.file
     return (
-        row.line > 0
+        0 < row.line < MOST_LINES
         and 0 < len(file) <= 1000
         and file.isprintable()
         and not file.startswith(("/", "~"))

@@ -76,7 +76,9 @@ def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
         raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
     if merge and not asked.base:
         # What stood on the branch when GitHub merged: the branch has only grown since.
-        if parents[0] != base or not _holds(wanted, base, api):
+        # Not at an older commit than head knows: the branch may have been slower then.
+        left = _merge_base(wanted, change.head, api)
+        if parents[0] != base or not _holds(wanted, base, api) or not _holds(base, left, api):
             raise Unfit(f"was compared with another commit than {named(change.name)} had")
     elif merge and not _holds(change.upstream, parents[0], api):
         raise Unfit(f"measured a merge with another branch than {named(change.name)}")
@@ -107,7 +109,7 @@ def left_out(measured: Sequence[Results], policy: Policy | None, asked: Asked) -
             f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured: where fewer cases are meant, give "
             "the publishing action the same `cases`"
         )
-    on = {device for results in measured for device in results.plan.devices}
+    on = {case.device for results in measured for case in results.cases if case.stopped != "skipped"}
     wanted = asked.devices or (policy.devices if policy is not None else None) or ()
     lines += [f"nothing was measured on {device}, which is demanded" for device in wanted if device not in on]
     return lines

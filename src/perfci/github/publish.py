@@ -281,8 +281,11 @@ def _read(
             confirm(results, of, wanted.asked, api)
             measured.append(results)
             declared = results.plan.declared or Declared(whole=False)
-            if results.error is not None and results.error.kind == "policy":
-                faulty = _Faulty(UsageError(results.error.text), declared)
+            if results.error is not None and results.error.kind == "policy" and policy[0] is not None:
+                # The measuring side says so, who may be the change itself: it counts where it is so.
+                faulty = (
+                    _Faulty(UsageError(results.error.text), declared) if mistake(policy[0], declared, {}) else faulty
+                )
             shard = Shard(
                 name=shown,
                 report=_judged(results, *policy, wanted.strict),

@@ -138,17 +138,16 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: bool) -> De
     """What a commit's checks say; None where there is no result at all. Pure.
 
     The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
-    a result is waited for. Of a commit with none open, the worst of all that is known. What a merge queue made is
-    concluded by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it.
+    a result is waited for. Of a commit with none open, the worst of all that is known. While it is in a merge queue, a
+    commit is concluded by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it.
     `queued`: whether a branch of a merge queue ends with the commit.
     """
     known = newest(results)
-    groups = [one for one in known.values() if one.question.of == QUEUE]
-    if groups:
-        last = max(groups, key=lambda one: one.age)
-        return Decided(last.concluded, last)
     if queued:
-        return Decided("action_required", waits="the merge queue's own run")
+        groups = [one for one in known.values() if one.question.of == QUEUE]
+        last = max(groups, key=lambda one: one.age, default=None)
+        waits = "" if last is not None else "the merge queue's own run"
+        return Decided("action_required" if last is None else last.concluded, last, waits)
     asked = sorted(pulls, key=lambda one: one.number)
     counted = [known[one.question] for one in asked if one.question in known] if asked else list(known.values())
     worst = min(counted, key=lambda one: (_WORST_FIRST.index(one.concluded), -one.run, -one.attempt), default=None)

@@ -30,6 +30,8 @@ MOST_RUNS = 50
 """Runs of one head that are searched for stored measurements."""
 _MEASURED = frozenset({"pull_request", "push", "merge_group", "workflow_dispatch", "schedule"})
 """Events whose runs measure."""
+_OF_BRANCHES = _MEASURED - {"pull_request"}
+"""Events that need no pull request: the code is of people who may write to the repository."""
 _RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
 """Actions on a pull request that leave its head where it is."""
 _RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
@@ -92,20 +94,24 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         head = pull.head.sha
     elif run.head_sha != head:
         raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
-    found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
-    idle = not found and (action in _RELABELLED or _skipped(run, wanted, api))
+    doubt = ""
+    try:
+        found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
+    except artifact.Unfit as error:
+        found, doubt = [], f"run {run.id} {error}"
+    idle = not doubt and not found and (action in _RELABELLED or _skipped(run, wanted, api))
     if idle:
         run, found = _stored(run, head, pull, wanted, api)
         attempt, idle = run.run_attempt, not found
-    doubt = ""
     if pull is None and run.event != "merge_group":
-        pull, doubt = _pull_of(run, head, api)
+        pull, unknown = _pull_of(run, head, api)
+        doubt = doubt or unknown
     queue = QUEUE_BRANCH.fullmatch(run.head_branch or "") if run.event == "merge_group" else None
     queued = _pull(int(queue["pull"]), api) if queue else None
     closed = ""
     if pull is not None and pull.state != "open":
         closed = f"pull request #{pull.number} is closed"
-    elif pull is None and run.event == "pull_request" and not doubt:
+    elif pull is None and not doubt and (run.event not in _OF_BRANCHES or _full_name(run) != api.name):
         closed = f"run {run.id} is of a pull request that is not open any more"
     base = pull.base.ref if pull is not None else queue["base"] if queue else ""
     origin = Origin(
@@ -159,7 +165,8 @@ def changed_files(source: Source, api: Api) -> list[File] | None:
 
     Whatever of it may fail is the caller's to repeat.
     """
-    pull, head, base = source.pull, source.origin.head_sha, source.base or _before(source, api)
+    pull, head = source.pull, source.origin.head_sha
+    base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
         return None
     files = list(api.repository.compare(base, head).files)
@@ -218,7 +225,8 @@ def _stored(
             api.name,
             f"pull-request/{pull.number}",
         )
-        if other.head_sha == head and other.event in _MEASURED and (_full_name(other) == of or copied):
+        own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
+        if other.head_sha == head and other.event in _MEASURED and (own or copied):
             found = _artifacts(other, wanted, other.run_attempt, api)
             if found:
                 return other, found

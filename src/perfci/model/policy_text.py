@@ -31,7 +31,14 @@ _WANTED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice: the second would silently win."""
+    """SafeLoader that refuses a key written twice: the second would silently win. And aliases, by which a few lines
+    become millions."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "an alias (*name) is not read: write it out", mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
