@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VARIANT ?= cuda13
 BIN := $(VENV)/bin
-BESIDE := --numprocesses logical --maxprocesses 8 --dist worksteal
+BESIDE := --numprocesses logical --maxprocesses 8 --dist loadgroup
 WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 

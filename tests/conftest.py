@@ -10,8 +10,8 @@ from hypothesis import settings
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
 
-ONE_AT_A_TIME = ("gpu", "nsys", "docker")
-"""Their tests get the marker `alone`, too: they share a GPU, nsys's daemons or an engine, whatever core they run on."""
+ONE_AT_A_TIME = ("nsys", "docker")
+"""What one process runs the tests of, one after the other: they share nsys's daemons, or an engine."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,8 +39,11 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
+        if item.get_closest_marker("gpu"):
             item.add_marker("alone")
+        for name in ONE_AT_A_TIME:
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.hookimpl(wrapper=True)

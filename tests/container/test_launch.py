@@ -15,7 +15,7 @@ import perfci
 from perfci.cli.docker import run_in_container
 from perfci.container import engine, launch
 from perfci.container.engine import Ended, Image, UnknownCapabilityError
-from perfci.container.launch import Job, Terms, arguments, choose_gpus, default_image, require_fit
+from perfci.container.launch import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
 from perfci.container.rights import (
     CONDUCTOR,
     Counting,
@@ -195,6 +195,15 @@ def test_what_is_built_has_a_network_and_what_is_measured_a_gpu(tmp_path):
     assert cpu["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+def test_a_caller_that_may_use_some_cores_measures_on_these(tmp_path):
+    """As under a job scheduler: an engine starts its containers beside the caller's limits, not below them."""
+    assert "cpuset_cpus" not in arguments(terms(tmp_path), "measure", "v", Counting(True))
+    some = replace(terms(tmp_path), cores="1,3")
+    assert all(arguments(some, phase, "v", Counting(True))["cpuset_cpus"] == "1,3" for phase in ("build", "measure"))
+    own = os.sched_getaffinity(0)
+    assert own_cores() == ("" if len(own) == os.cpu_count() else ",".join(map(str, sorted(own))))
+
+
 def test_the_callers_words_are_kept_and_overruled_where_they_name_places(tmp_path):
     made = terms(tmp_path, "--base", "main", "--out", "elsewhere", "--", "sdpa/*")
     repo, out = str(tmp_path / "repo"), str(tmp_path / "repo" / "perfci-out")
@@ -362,6 +371,7 @@ def test_a_socket_of_others_is_one_line(monkeypatch):
         listening.listen()
         (folder / "s").chmod(0o600)
         monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/s")
+        pytest.importorskip("docker", reason="needs Docker's SDK")  # which the other user may not read
         os.seteuid(12345)
         try:
             with pytest.raises(MachineError, match="its socket is not for this user"), engine.Engine.connect():

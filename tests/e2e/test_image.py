@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from perfci.container.launch import own_cores
 from perfci.system.pins import variant
 from tests.e2e.conftest import Repo, adding
 
@@ -33,8 +34,15 @@ CANARY = f"canary-{uuid.uuid4().hex}.invalid"
 
 
 def docker(*args: object, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    command, *rest = map(str, args)
+    cores = ["--cpuset-cpus", own_cores()] if command == "run" and own_cores() else []
     done = subprocess.run(
-        ["docker", *map(str, args)], capture_output=True, text=True, timeout=timeout, check=False, errors="replace"
+        ["docker", command, *cores, *rest],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        errors="replace",
     )
     assert done.returncode == 0 or not check, f"docker {args[0]}: {done.stdout}\n{done.stderr}"
     return done

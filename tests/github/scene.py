@@ -4,8 +4,10 @@ from typing import Any
 
 from perfci.github.api import Api
 from perfci.github.event import Context, context
-from perfci.github.publish import Outcome, Wanted, publish
+from perfci.github.publish import Outcome, publish
+from perfci.github.source import Wanted
 from perfci.model.limits import Subject, judgements
+from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Arm, Results
 from tests.github.server import REPOSITORY, GitHub, Pull, Run, archive
@@ -23,7 +25,9 @@ def measured(
     cases = [case(names[i] if names else f"matmul/n={i}", ratio) for i, ratio in enumerate(ratios)]
     asked = judgements(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
     arms = {"base": Arm(ref="main", commit=BASE), "head": Arm(ref="HEAD", commit=head)}
-    return build_results(cases, asked).model_copy(update={"arms": arms, "policy_from": "base", **fields})
+    made = build_results(cases, asked)
+    plan = made.plan.model_copy(update={"declared": Declared(kernels=[case.id for case in cases])})
+    return made.model_copy(update={"arms": arms, "policy_from": "base", "plan": plan, **fields})
 
 
 def packed(results: Results) -> bytes:

@@ -57,6 +57,8 @@ PERMISSIONS = [
     (rf"/repos/{REPOSITORY}/(contents|git|branches|compare|commits|activity)\b", "contents"),
 ]
 """Beginning of a path → what of `permissions:` it needs; others need none."""
+MAIN, ROOT = "b" * 40, "1" * 40
+"""Where `main` stands, and the commit before it, the first of all."""
 START = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 
 
@@ -104,6 +106,7 @@ class Run:
     attempt: int = 1
     conclusion: str | None = "success"
     head_repository: str | None = REPOSITORY
+    created: datetime = START + timedelta(minutes=1)
     jobs: dict[str, str | None] = field(default_factory=lambda: {"measure": "success"})
 
 
@@ -141,14 +144,13 @@ class GitHub:
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
         self.files: dict[tuple[str, str], bytes] = {}
-        self.branches: dict[str, str] = {"main": "b" * 40}
+        self.branches: dict[str, str] = {"main": MAIN}
         self.commits: dict[str, list[str]] = {}
+        """Commit → its parents; of all others it is MAIN."""
         self.permissions: dict[str, str] = {"maintainer": "write", "stranger": "read", "author": "read"}
         self.pushes: dict[str, tuple[str, datetime]] = {}
         self.before: dict[str, str] = {}
         """What was pushed → where its branch stood before; all others are new branches."""
-        self.behind: set[str] = set()
-        """Commits that `main` holds already, and what was there before a push: nothing is ahead there."""
         self.minimized: dict[str, str] = {}
         self.longest = LONGEST_COMMENT
         self.changed: list[str] = ["kernels/suite.py"]
@@ -162,8 +164,12 @@ class GitHub:
         self.misfits: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.blob_headers: list[dict[str, str]] = []
+        self.inbox: Path | None = None
+        """A folder in which runs leave artifacts, as `RUN--NAME.zip`."""
         self.hook: Callable[[str, str], None] | None = None
         """Called before a request is answered."""
+        self.now = START + timedelta(minutes=5)
+        """When checks begin."""
         self.ids = itertools.count(1000)
         self.api = self.blobs = ""
 
@@ -183,6 +189,13 @@ class GitHub:
         self.artifacts.append(made)
         return made
 
+    def receive(self) -> None:
+        """Take what runs have left."""
+        for path in sorted(self.inbox.glob("*.zip")) if self.inbox else ():
+            run, _, name = path.stem.partition("--")
+            if not any((one.run, one.name) == (int(run), name) for one in self.artifacts):
+                self.upload(self.runs[int(run)], path.read_bytes(), name)
+
     def comment(self, number: int, login: str, body: str) -> dict[str, Any]:
         with self.lock:
             ident = next(self.ids)
@@ -201,6 +214,37 @@ class GitHub:
         pull.events.append(
             event | {"id": next(self.ids), "event": "labeled", "actor": user(by), "created_at": iso(at), "label": {"name": name, "color": "ededed"}}
         )  # fmt: skip
+
+    def history(self, sha: str) -> set[str]:
+        """A commit and all before it."""
+        found, waiting = set(), [sha]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.commits.get(one, {ROOT: [], MAIN: [ROOT]}.get(one, [MAIN]))
+        return found
+
+    def fork(self, one: str, other: str) -> str:
+        """Where two histories part: the commit of both that has most before it."""
+        return max(self.history(one) & self.history(other), key=lambda sha: len(self.history(sha)))
+
+    def retarget(self, pull: Pull, base: str, at: datetime) -> None:
+        pull.base_ref = base
+        event = example("issue-event-for-issue-items")[0]
+        pull.events.append(
+            event | {"id": next(self.ids), "event": "base_ref_changed", "actor": user("author"), "created_at": iso(at)}
+        )
+
+    def check(self, name: str, head: str, app: str, conclusion: str = "success") -> dict[str, Any]:
+        """A check that somebody else wrote."""
+        made = example("check-run")
+        made |= {
+            "id": next(self.ids), "given": [], "name": name, "head_sha": head, "conclusion": conclusion,
+            "app": made["app"] | {"id": 77, "slug": app, "name": app},
+        }  # fmt: skip
+        self.checks.append(made)
+        return made
 
     def fail(self, method: str, path: str, answer: Answer) -> None:
         self.faults.append((method, path, answer))
@@ -269,7 +313,7 @@ def _run_json(hub: GitHub, run: Run) -> dict[str, Any]:
         "id": run.id, "head_sha": run.head, "head_branch": run.branch, "event": run.event, "run_attempt": run.attempt,
         "status": "completed" if run.conclusion else "in_progress", "conclusion": run.conclusion, "url": url,
         "html_url": f"https://github.com/{REPOSITORY}/actions/runs/{run.id}", "artifacts_url": f"{url}/artifacts",
-        "jobs_url": f"{url}/jobs", "head_repository": head, "pull_requests": [],
+        "created_at": iso(run.created), "jobs_url": f"{url}/jobs", "head_repository": head, "pull_requests": [],
     }  # fmt: skip
 
 
@@ -339,6 +383,7 @@ def _(hub, path, query, body):
 
 @route("GET", "/actions/runs/{id}/artifacts")
 def _(hub, path, query, body):
+    hub.receive()
     rows = [_artifact_json(hub, one) for one in hub.artifacts if one.run == int(path["id"])]
     return _page(f"/repos/{REPOSITORY}/actions/runs/{path['id']}/artifacts", query, rows, "artifacts", hub.api)
 
@@ -389,14 +434,23 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     made = example("commit-comparison")
     url = f"{hub.api}/repos/{REPOSITORY}/compare/{path['range']}"
-    head = path["range"].partition("...")[2]
-    if head in hub.behind:
-        return (
-            200,
-            made | {"url": url, "files": [], "status": "behind", "ahead_by": 0, "total_commits": 0, "commits": []},
-            {},
-        )
-    return 200, made | {"url": url, "files": _files(hub)[:300], "status": "ahead", "ahead_by": 1}, {}
+    base, _, head = path["range"].partition("...")
+    if "0" * 40 in (base, head):
+        return MISSING
+    ahead, behind = len(hub.history(head) - hub.history(base)), len(hub.history(base) - hub.history(head))
+    status = "diverged" if ahead and behind else "ahead" if ahead else "behind" if behind else "identical"
+    fork = made["merge_base_commit"] | {"sha": hub.fork(base, head)}
+    found = {"url": url, "status": status, "ahead_by": ahead, "behind_by": behind, "merge_base_commit": fork}
+    if not ahead:
+        return 200, made | found | {"files": [], "total_commits": 0, "commits": []}, {}
+    return 200, made | found | {"files": _files(hub)[:300]}, {}
+
+
+@route("GET", "/commits/{sha}/branches-where-head")
+def _(hub, path, query, body):
+    made = example("branch-short-items")[0]
+    rows = [made | {"name": name, "commit": made["commit"] | {"sha": sha}} for name, sha in hub.branches.items() if sha == path["sha"]]  # fmt: skip
+    return 200, rows, {}
 
 
 def _files(hub: GitHub) -> list[dict[str, Any]]:
@@ -513,8 +567,8 @@ def _changed(hub: GitHub, check: dict[str, Any], body: dict[str, Any]) -> dict[s
         for key in ("name", "head_sha", "status", "conclusion", "external_id", "details_url")
         if key in body
     }
-    told = {"title": output.get("title"), "summary": output.get("summary"), "annotations_count": len(check["given"])}
-    check["output"] = check["output"] | told
+    told = {key: output[key] for key in ("title", "summary") if key in output}
+    check["output"] = check["output"] | told | {"annotations_count": len(check["given"])}
     return {key: value for key, value in check.items() if key != "given"}
 
 
@@ -523,7 +577,7 @@ def _(hub, path, query, body):
     if "checks" in hub.readonly:
         return DENIED
     ident = next(hub.ids)
-    made = example("check-run") | {"id": ident, "given": [], "url": f"{hub.api}/repos/{REPOSITORY}/check-runs/{ident}", "html_url": f"https://github.com/{REPOSITORY}/runs/{ident}"}  # fmt: skip
+    made = example("check-run") | {"id": ident, "given": [], "started_at": iso(hub.now), "conclusion": None, "app": example("check-run")["app"] | {"slug": "github-actions"}, "url": f"{hub.api}/repos/{REPOSITORY}/check-runs/{ident}", "html_url": f"https://github.com/{REPOSITORY}/runs/{ident}"}  # fmt: skip
     hub.checks.append(made)
     return 201, _changed(hub, made, body), {}
 

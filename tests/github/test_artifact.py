@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from io import BytesIO
 from typing import Any
 
@@ -17,8 +18,11 @@ from hypothesis import strategies as st
 from perfci.github.artifact import Unfit, parse, read_member
 from perfci.github.check import annotations
 from perfci.github.sticky import Marker
+from perfci.model.evidence import Evidence, KernelUse, Trace
+from perfci.model.plan import Gate
+from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import HEAD, measured, packed, published, scene
-from tests.github.server import GitHub, archive, serve
+from tests.github.server import START, GitHub, archive, serve
 
 GOOD = measured(1.0, 1.1).model_dump_json()
 
@@ -183,6 +187,41 @@ def test_hostile_names_stay_text(hub: GitHub) -> None:
     assert marker is not None
     assert marker.run == 100
     assert annotations(outcome.publication) == []  # no annotation outside the repository
+
+
+@pytest.mark.timeout(120)  # of an engine that goes back and tries again none of these would ever end
+def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None:
+    """A kernel's own expression for names, and a description: both are the change's."""
+    pull, run = scene(hub)
+    results = measured(1.2)
+    case = results.cases[0]
+    where = case.arms["head"]
+    gate = Gate(
+        case=case.id, device=case.device, metric="kernels", unit="", better="lower", tier="trace", kind="kernels",
+        pattern="(a|a)*(a|a)*(a+)+$", source=f"{where.file}:{where.line}: limits[0]",
+    )  # fmt: skip
+    names = [kind + f"!{i}" for i in range(50) for kind in ("a" * 1900, "_" + "1" * 1900 + "dx")]
+    kernels = [KernelUse(name=one, count=1, seconds=1e-6, grid=(1, 1, 1), block=(1, 1, 1)) for one in names]
+    for arm in case.arms.values():
+        arm.evidence = Evidence(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
+    plan = results.plan.model_copy(update={"gates": [gate]})
+    hub.upload(run, packed(results.model_copy(update={"plan": plan})))
+    pull.body = "Perf-Accepted: x" + " " * 60_000 + "y" + "\n" * 60_000 + "z"
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 1, outcome.publication.missing
+    hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
+    accepted = published(hub, run).publication.acceptance
+    assert accepted is not None and accepted.reason.startswith("x  ")
+
+
+def test_an_expression_that_is_none_makes_the_artifact_unfit(hub: GitHub) -> None:
+    _, run = scene(hub)
+    data = json.loads(GOOD)
+    data["plan"]["gates"] = [
+        {"case": "matmul/n=0", "device": "cuda", "metric": "kernels", "unit": "", "better": "lower", "tier": "trace", "kind": "kernels", "pattern": "(?=a)"}
+    ]  # fmt: skip
+    hub.upload(run, archive({"results.json": json.dumps(data)}))
+    assert "plan.gates.0.pattern" in published(hub, run).publication.missing[0]
 
 
 def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> None:

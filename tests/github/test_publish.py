@@ -9,10 +9,11 @@ import pytest
 
 from perfci.github import sticky
 from perfci.github.api import ApiError
-from perfci.github.publish import Wanted, publish
+from perfci.github.publish import publish
+from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
-from tests.github.server import BOT, REPOSITORY, START, Answer, GitHub, serve
+from tests.github.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, serve
 
 SLOWER = (1.0, 1.10)
 
@@ -99,9 +100,10 @@ def test_an_older_run_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
     hub.upload(hub.run(300, HEAD), packed(measured(1.0)))
     published(hub, hub.runs[300])
     published(hub, old)
-    told = {check["external_id"]: (check["conclusion"], check["output"]["title"]) for check in hub.checks}
-    assert told["perfci/perfci/300/1"][0] == "success"
-    assert told["perfci/perfci/100/1"] == ("success", "Superseded by run 300, attempt 1")
+    told = {int(check["external_id"].split("/")[4]): check for check in hub.checks}
+    assert {check["conclusion"] for check in hub.checks} == {"success"}
+    assert not told[300]["output"]["title"].startswith("Superseded")
+    assert told[100]["output"]["title"].startswith("Superseded by run 300, attempt 1: ")
     assert "run=300 " in only(hub)
 
 
@@ -114,7 +116,8 @@ def test_a_newer_attempt_replaces_and_shows_the_earlier(hub: GitHub) -> None:
     assert "attempt=2" in only(hub)
     assert outcome.publication.exit_code == 0
     assert [(one.run_id, one.attempt) for one in outcome.publication.attempts] == [(100, 1)]
-    assert [check["conclusion"] for check in hub.checks] == ["failure", "success"]
+    assert "Superseded" not in outcome.publication.attempts[0].sentence
+    assert [check["conclusion"] for check in hub.checks] == ["success", "success"]
 
 
 def test_a_head_that_has_moved_on_gets_no_comment(hub: GitHub) -> None:
@@ -149,6 +152,7 @@ def test_a_copied_branch_belongs_to_its_pull_request(hub: GitHub) -> None:
 def test_a_merge_queue_is_judged_by_the_branch_it_merges_into(hub: GitHub) -> None:
     scene(hub)
     run = hub.run(100, HEAD, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
+    hub.branches[run.branch] = HEAD
     hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "50%").encode()
     hub.upload(run, packed(measured(*SLOWER)))
     outcome = published(hub, run)
@@ -398,16 +402,10 @@ def test_a_fork_is_found_by_owner_branch_and_commit(hub: GitHub) -> None:
     assert [one["issue_url"].rpartition("/")[2] for one in hub.comments] == ["6"]
 
 
-def test_two_pull_requests_of_one_head_are_not_guessed_between(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    hub.branches["release"] = "9" * 40
-    hub.pull(9, HEAD, base_ref="release")
-    with pytest.raises(ApiError, match="#7, #9 have the same head"):
-        published(hub, run)
-
-
 def test_a_push_has_a_check_and_no_comment(hub: GitHub) -> None:
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
+    hub.before[HEAD] = BASE
     run = hub.run(100, HEAD, branch="main", event="push")
     hub.upload(run, packed(measured(*SLOWER)))
     outcome = published(hub, run)
@@ -449,12 +447,27 @@ def test_observe_is_bases_to_say(hub: GitHub) -> None:
     assert hub.checks[-1]["conclusion"] == "neutral"
 
 
-def test_a_first_adoption_is_judged_by_its_own_limits_and_says_so(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_a_first_adoption_is_judged_by_its_own_limits_and_passes_nothing(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
     hub.files.clear()
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, hub.checks[0]["conclusion"]) == (0, "neutral")
+    assert hub.checks[0]["output"]["title"].startswith("Adopting perfci: main:perfci.yaml does not exist yet")
+    assert "✅" not in only(hub) and "Adopting perfci" in only(hub)
+    hub.upload(run, packed(measured(*SLOWER)))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 1
     assert any("main:perfci.yaml does not exist yet" in note for note in outcome.publication.shards[0].report.notes)
+
+
+def test_a_branch_without_a_policy_lets_nothing_in(hub: GitHub) -> None:
+    """Head would be judged by what it brings itself."""
+    pull, run = scene(hub, 1.0)
+    pull.base_ref, hub.branches["release"] = "release", BASE
+    hub.files = {(HEAD, "perfci.yaml"): POLICY.encode()}
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, hub.checks[0]["conclusion"]) == (3, "action_required")
+    assert outcome.publication.missing[0].startswith("release:perfci.yaml does not exist: ")
 
 
 def test_without_the_right_to_read_base_nothing_is_judged(hub: GitHub) -> None:
@@ -484,7 +497,8 @@ def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> Non
 def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub) -> None:
     """The measuring action left no artifact. By GitHub's own history, and only where every job was heard."""
     _, run = scene(hub)
-    hub.behind = {HEAD}
+    held = {HEAD: [ROOT], BASE: [HEAD]}
+    hub.commits |= held
     outcome = published(hub, run, comment="always")
     assert (outcome.exit_code, outcome.publication.missing) == (0, [])
     assert ("GET", f"/repos/{REPOSITORY}/compare/{BASE}...{HEAD}") in hub.requests
@@ -496,13 +510,16 @@ def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub) -> None:
     assert "🟡 Nothing to compare" in said and "✅" not in said and "Pass" not in said
     run.jobs = {"measure": "failure"}
     assert published(hub, run).publication.exit_code == 3
-    run.jobs, hub.behind = {"measure": "success"}, set()
+    run.jobs, hub.commits = {"measure": "success"}, {}
     assert published(hub, run).publication.exit_code == 3
 
 
 def test_what_was_measured_is_judged_whatever_history_says(hub: GitHub) -> None:
     _, run = scene(hub, *SLOWER)
-    hub.behind = {HEAD}
+    merge = "c" * 40
+    hub.commits |= {HEAD: [ROOT], BASE: [HEAD], merge: [BASE, HEAD]}
+    hub.artifacts.clear()
+    hub.upload(run, packed(measured(*SLOWER, head=merge)))
     assert published(hub, run).publication.exit_code == 1
 
 
@@ -526,7 +543,8 @@ def test_a_branch_without_commits_is_one_that_the_default_branch_holds(
     hub.pushes[f"{REPOSITORY}:refs/heads/{branch}"] = (HEAD, START)
     if before:
         hub.before[HEAD] = before
-    hub.behind = {HEAD}
+        hub.commits[before] = [HEAD]
+    hub.commits |= {HEAD: [ROOT], BASE: [HEAD]}
     outcome = published(hub, run)
     assert outcome.publication.exit_code == code
     assert [check["conclusion"] for check in hub.checks] == ["neutral" if code == 0 else "action_required"]
@@ -540,7 +558,7 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
     run = hub.run(100, HEAD, branch="new", head_repository="stranger/kernels")
     hub.branches |= {"new": HEAD}
-    hub.behind = {HEAD}
+    hub.commits |= {HEAD: [ROOT], BASE: [HEAD]}
     assert published(hub, run).publication.exit_code == 3
 
 
@@ -585,6 +603,7 @@ def test_a_push_of_ignored_files_is_compared_with_what_was_there(hub: GitHub) ->
 
 def test_many_files_of_a_merge_queue_are_not_known(hub: GitHub) -> None:
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.pull(7, "d" * 40)
     run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
     hub.changed = [f"docs/{i}.md" for i in range(299)]
     assert published(hub, run).publication.exit_code == 0
@@ -608,7 +627,7 @@ def test_a_label_after_the_last_push_accepts(hub: GitHub) -> None:
     outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
     accepted = outcome.publication.acceptance
     assert accepted is not None
-    assert (accepted.by, accepted.reason) == ("maintainer", "the new path is *exact*")
+    assert (accepted.by, accepted.author, accepted.reason) == ("maintainer", "octocat", "the new path is *exact*")
     assert outcome.publication.origin.run_id == 100  # from the stored artifact
     assert outcome.publication.exit_code == 0
     assert [c["conclusion"] for c in hub.checks] == ["success"]
@@ -616,7 +635,7 @@ def test_a_label_after_the_last_push_accepts(hub: GitHub) -> None:
 
 
 def test_a_skipped_run_publishes_what_is_stored(hub: GitHub) -> None:
-    scene(hub, *SLOWER)
+    published(hub, scene(hub, *SLOWER)[1])
     labelled(hub)
     outcome = published(hub, hub.run(150, HEAD, conclusion="skipped", jobs={"measure": "skipped"}))
     assert (outcome.publication.origin.run_id, outcome.publication.exit_code) == (100, 0)
@@ -639,6 +658,7 @@ def test_a_label_on_a_fork_finds_what_its_copied_branch_left(hub: GitHub) -> Non
     hub.files[BASE, "perfci.yaml"] = POLICY.encode()
     pull = hub.pull(7, HEAD, head_repository="stranger/perfci")
     hub.upload(hub.run(100, HEAD, event="push", branch="pull-request/7"), packed(measured(*SLOWER)))
+    published(hub, hub.runs[100])
     labelled(hub)
     own = hub.run(150, HEAD, head_repository="stranger/perfci", jobs={"measure": "skipped"})
     outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
@@ -648,7 +668,7 @@ def test_a_label_on_a_fork_finds_what_its_copied_branch_left(hub: GitHub) -> Non
 
 def test_a_label_s_own_publisher_does_not_hide_that_nothing_was_measured(hub: GitHub) -> None:
     """A fork's run on a label: its measuring job is skipped, its publisher may not write; the end of it publishes."""
-    scene(hub, *SLOWER)
+    published(hub, scene(hub, *SLOWER)[1])
     labelled(hub)
     after_label = hub.run(150, HEAD, jobs={"measure": "skipped", "publish": "failure"}, conclusion="failure")
     outcome = published(hub, after_label, jobs="measure")
@@ -675,6 +695,7 @@ def test_a_run_that_failed_does_not_fall_back_on_an_older_one(hub: GitHub) -> No
 )
 def test_labels_that_do_not_count(hub: GitHub, by: str, minutes: float, why: str) -> None:
     _, run = scene(hub, *SLOWER)
+    published(hub, run)
     labelled(hub, by, minutes)
     outcome = published(hub, run)
     assert outcome.publication.acceptance is None
@@ -683,9 +704,25 @@ def test_labels_that_do_not_count(hub: GitHub, by: str, minutes: float, why: str
     assert why.rsplit(maxsplit=1)[-1] in only(hub)
 
 
+def test_nobody_accepts_what_was_not_measured_yet(hub: GitHub) -> None:
+    """The label was set after the push, and before there was a verdict; set anew, it counts."""
+    pull, run = scene(hub, *SLOWER)
+    labelled(hub, minutes=2)
+    outcome = published(hub, run)
+    assert (outcome.publication.acceptance, outcome.publication.exit_code) == (None, 1)
+    assert any("no verdict on aaaaaaaaaa was there to accept" in note for note in outcome.notes)
+    assert published(hub, run).publication.acceptance is None
+    labelled(hub, minutes=10)
+    assert published(hub, run).publication.acceptance is not None
+    hub.now = START + timedelta(minutes=30)
+    assert published(hub, run).publication.acceptance is not None, "publishing once more changes nothing"
+    assert pull.number == 7
+
+
 def test_a_head_that_left_and_came_back_needs_the_label_anew(hub: GitHub) -> None:
     """The commit is old and its run, too; only the branch's activity tells that it was pushed after the label."""
     _, run = scene(hub, *SLOWER)
+    published(hub, run)
     labelled(hub, minutes=10)
     hub.pushes["octo/kernels:refs/heads/faster"] = (HEAD, START + timedelta(minutes=20))
     assert published(hub, run).publication.acceptance is None

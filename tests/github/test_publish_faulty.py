@@ -67,10 +67,13 @@ def test_the_label_accepts_the_change_that_mends_it(hub: GitHub, fault: str) -> 
     assert "Accepted by `maintainer`" in only(hub) and "✅" not in only(hub)
 
 
-def test_the_measuring_side_met_the_fault_first(hub: GitHub) -> None:
-    """It measured nothing, its job failed, and its results say why."""
+@pytest.mark.parametrize("faulty", [True, False])
+def test_the_measuring_side_met_the_fault_first(hub: GitHub, faulty: bool) -> None:
+    """It measured nothing, its job failed, and its results say why. Where base's policy is sound, that is a lie."""
     _, run = scene(hub)
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
+    if faulty:
+        hub.files[BASE, "perfci.yaml"] = POLICY.replace("'*'", "'mathmul/*'").encode()
     reason = "b:perfci.yaml: limits[0].cases: 'mathmul/*' matches no case"
     fields = {"cases": [], "error": Reason(kind="policy", text=reason)}
     hub.upload(run, packed(told().model_copy(update=fields)))
@@ -79,7 +82,8 @@ def test_the_measuring_side_met_the_fault_first(hub: GitHub) -> None:
     assert concluded(hub) == "action_required" and outcome.exit_code
     assert "matches no case" in only(hub)
     labelled(hub)
-    assert (published(hub, run).exit_code, concluded(hub)) == (0, "success")
+    ended = (0, "success") if faulty else (3, "action_required")
+    assert (published(hub, run).exit_code, concluded(hub)) == ended
 
 
 def test_a_head_that_is_no_better_is_not_accepted(hub: GitHub) -> None:

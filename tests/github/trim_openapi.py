@@ -22,6 +22,7 @@ OPERATIONS = {
     f"{REPO}/check-runs/{{check_run_id}}": ["patch"],
     f"{REPO}/collaborators/{{username}}/permission": ["get"],
     f"{REPO}/commits/{{ref}}/check-runs": ["get"],
+    f"{REPO}/commits/{{commit_sha}}/branches-where-head": ["get"],
     f"{REPO}/compare/{{basehead}}": ["get"],
     f"{REPO}/contents/{{path}}": ["get"],
     f"{REPO}/git/commits/{{commit_sha}}": ["get"],

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.judge.kernels import identify
 from perfci.judge.names import LONGER, SHORT, short_names
 
 DATA = Path(__file__).parent.parent / "data"
@@ -101,3 +102,28 @@ def test_no_two_kernels_share_a_name(names):
 @given(st.sampled_from(RECORDED), st.lists(st.tuples(st.integers(0, 400), PIECES), min_size=1, max_size=8))
 def test_nor_do_variants_of_one(name, edits):
     holds([name, *(name[:at] + piece + name[at:] for at, piece in edits)])
+
+
+@pytest.mark.timeout(60)  # each of them took seconds to hours, and a stranger may bring thousands
+@pytest.mark.parametrize(
+    "text",
+    [
+        "_" + "1" * 20_000 + "dx",
+        "_1" * 10_000 + "x",
+        "_GLOBAL__N__" * 1600,
+        "_INTERNAL_" * 2000,
+        "cudnn" * 4000,
+        "volta_" * 3000,
+        "vectorized_elementwise_kernel<" + "aFunctor " * 2000,
+        "vectorized_elementwise_kernel<" + "lambda(((" * 2000,
+    ],
+)
+def test_names_made_to_be_slow(text: str) -> None:
+    for end in range(100):
+        identify(f"{text}{end}"[-20_000:])
+
+
+@pytest.mark.timeout(60)
+def test_many_names_that_nothing_short_tells_apart() -> None:
+    names = [f"{'a' * 200}<{'b' * 200}{i}>" for i in range(20_000)]
+    assert len(set(short_names(names).values())) == len(names)

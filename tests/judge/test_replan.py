@@ -25,13 +25,13 @@ def test_the_plans_own_limits_and_mode_do_not_count() -> None:
     assert (report.exit_code, report.exploratory, report.observe) == (1, True, False)
 
 
-def test_a_kernels_own_limit_stands() -> None:
-    made = measured()
-    made.plan.judgements.append(limit(bound=0.5, source="kernels/a.py:3: limits[0]"))
-    del made.plan.judgements[0]
-    report = judge_by(parse_policy(POLICY), made)
-    assert [row.limit for row in report.rows] == [0.5]
-    assert (report.exit_code, report.exploratory) == (0, False)
+def test_a_kernels_own_limit_tightens_and_never_loosens() -> None:
+    for bound, counts in ((0.5, 0.02), (0.01, 0.01)):
+        made = measured()
+        made.plan.judgements[:] = [limit(bound=bound, source="kernels/a.py:3: limits[0]")]
+        report = judge_by(parse_policy(POLICY), made)
+        assert [row.limit for row in report.rows] == [counts]
+        assert report.exploratory == (bound != counts), "what was planned is not what counts"
 
 
 def test_a_glob_asks_only_for_what_a_case_reports() -> None:

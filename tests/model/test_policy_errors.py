@@ -102,8 +102,8 @@ def test_no_structure_raises_anything_else(data: object) -> None:
 
 
 def test_the_last_limit_counts_and_base_declares_for_both() -> None:
-    """Of several limits on one case and metric the last one counts; a kernel's own come after the policy's."""
-    from perfci.model.limits import Subject, judgements
+    """Of the policy's limits on one case and metric the last one counts; a kernel's own may only tighten it."""
+    from perfci.model.limits import Subject, judgements, looser
 
     policy = parse_policy(
         LIMIT + "{cases: '*', regression: 2%}\n  - {cases: 'a/*', regression: 5%, devices: cpu}\n"
@@ -112,6 +112,7 @@ def test_the_last_limit_counts_and_base_declares_for_both() -> None:
     subjects = [
         Subject("a/n=1", "cpu"), Subject("a/n=1", "cuda", "NVIDIA H200"), Subject("b", "cpu"),
         Subject("c", "cpu", own=[{"metric": "time", "regression": "7%"}], where="c.py:3"),
+        Subject("d", "cpu", own=[{"regression": "1%"}, {"metric": "throughput", "min": "5/s"}], where="d.py:4"),
     ]  # fmt: skip
     made = {(j.case, j.device, j.kind): (round(j.bound, 6), j.source) for j in judgements(policy, subjects)}
     assert made == {
@@ -119,8 +120,13 @@ def test_the_last_limit_counts_and_base_declares_for_both() -> None:
         ("a/n=1", "cuda", "regression"): (0.09, "limits[2]"),
         ("b", "cpu", "regression"): (0.02, "limits[0]"),
         ("b", "cpu", "max"): (0.005, "limits[3]"),
-        ("c", "cpu", "regression"): (0.07, "c.py:3: limits[0]"),
+        ("c", "cpu", "regression"): (0.02, "limits[0]"),
+        ("d", "cpu", "regression"): (0.01, "d.py:4: limits[0]"),
+        ("d", "cpu", "min"): (5.0, "d.py:4: limits[1]"),
     }
+    assert looser(policy, subjects) == [
+        "c.py:3: limits[0]: is less strict than the policy's own (limits[0]), which counts"
+    ]
 
 
 @pytest.mark.parametrize("devices", ["cuda", "[cpu, '*H200*']", "NVIDIA H100 80GB HBM3", "'c[pu]*'", "H100"])
@@ -159,3 +165,11 @@ def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
         declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
+
+
+def test_an_alias_is_not_read() -> None:
+    """By which a few lines of a stranger's policy become millions of limits."""
+    from perfci.model.base import UsageError
+
+    with pytest.raises(UsageError, match=r"perfci.yaml:3: an alias \(\*name\) is not read: write it out"):
+        parse_policy("version: 1\nsuite: &a [a.py]\nlimits: *a\n")

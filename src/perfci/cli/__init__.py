@@ -432,6 +432,32 @@ def publish(
             "--jobs", metavar="GLOB", envvar="PERFCI_INPUT_JOBS", help="The jobs that measure: each must succeed."
         ),
     ] = "*",
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base",
+            metavar="REF",
+            envvar="PERFCI_INPUT_BASE",
+            help="What the measuring action was given as `base`.",
+            show_default=False,
+        ),
+    ] = "",
+    cases: Annotated[
+        str,
+        typer.Option(
+            "--cases", metavar="GLOBS", envvar="PERFCI_INPUT_CASES", help="The same of `cases`.", show_default=False
+        ),
+    ] = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICES",
+            envvar="PERFCI_INPUT_DEVICE",
+            help="The same of `device`.",
+            show_default=False,
+        ),
+    ] = "",
     comment: Annotated[
         When, typer.Option("--comment", envvar="PERFCI_INPUT_COMMENT", help="When to begin a comment.")
     ] = "on-change",
@@ -451,7 +477,15 @@ def publish(
     """
     from perfci.cli.publish import publish_run
 
-    publish_run(suite=suite, artifacts=artifacts, jobs=jobs, comment=comment, policy=policy, strict=strict)
+    publish_run(
+        (base, cases, device),
+        suite=suite,
+        artifacts=artifacts,
+        jobs=jobs,
+        comment=comment,
+        policy=policy,
+        strict=strict,
+    )
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """`perfci ci`: one job of GitHub Actions, from its event to its exit code."""
 
+import json
 import os
 import shutil
 import signal
@@ -26,10 +27,12 @@ from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication, Shard
+from perfci.model.results import UNMEASURED
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
 from perfci.system.doctor.repository import is_credential
+from perfci.system.files import disk_error
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
@@ -140,9 +143,9 @@ def gate(env: Mapping[str, str]) -> Answer:
     if compared is not None:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
         if policy is not None and policy.ignores(changed):
-            return _satisfied(changed)
+            return _unmeasured(_satisfied(changed), where / OUT, name)
         if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
-            return _nothing(commit[:10], compared.name)
+            return _unmeasured(_nothing(commit[:10], compared.name), where / OUT, name)
     options = _options(settings, context, where, compared)
     if settings.container in ("auto", "none"):
         if settings.container == "auto":
@@ -226,6 +229,20 @@ def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: P
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Shard(report=report)])
     failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
     return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
+
+
+def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
+    """The answer with an artifact that says so: a job that leaves none was not heard. Raises MachineError."""
+    if out.is_symlink():
+        raise UsageError(f"{out}: is a link: remove it")
+    file = out / UNMEASURED
+    try:
+        out.mkdir(exist_ok=True)
+        (out / "results.json").unlink(missing_ok=True)  # of an earlier job in the same workspace
+        file.write_text(json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
+    except OSError as error:
+        raise disk_error("written", file, error) from None
+    return replace(answer, out=out, artifact=artifact)
 
 
 def _satisfied(changed: list[str]) -> Answer:

@@ -5,33 +5,42 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
-from perfci.model.base import UsageError
+from perfci.model.base import DeviceKind, UsageError
 from perfci.render.escape import prose, visible
 
 _PACKAGES = {"github": "PyGithub"}
 """Module → the package that has it, where the names differ."""
 
 
-def publish_run(**asked: Any) -> None:
-    """One whole publication, from the runner's environment. Ends the process with the verdict's exit code."""
+def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
+    """One whole publication, from the runner's environment. Ends the process with the verdict's exit code.
+
+    `measuring`: base, cases and devices as the measuring action was given them.
+    """
     from perfci.github.event import load
     from perfci.github.workflow import Files
     from perfci.render import comment
 
     try:
         from perfci.github.api import Api
-        from perfci.github.publish import Wanted, publish
+        from perfci.github.measured import Asked
+        from perfci.github.publish import publish
+        from perfci.github.source import Wanted
     except ModuleNotFoundError as error:
         if (error.name or "perfci").partition(".")[0] == "perfci":
             raise
         name = _PACKAGES.get(error.name or "", error.name)
         raise UsageError(f'publish: {name} is not installed here: pip install "perfci[github]"') from None
 
-    wanted = Wanted(**asked)
+    base, cases, named = measuring
+    if unknown := set(named.split()) - set(get_args(DeviceKind)):
+        raise UsageError(f"--device {unknown.pop()!r}: write cuda, cpu, or both separated by white space")
+    devices = tuple(device for device in get_args(DeviceKind) if device in named.split())
+    wanted = Wanted(asked=Asked(base, tuple(cases.split()), devices), **options)
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:
         raise UsageError(f"--suite {wanted.suite!r}: use lower-case letters and digits, with single hyphens between")
     if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):

@@ -96,6 +96,8 @@ class Terms:
     """Bytes."""
     tty: bool
     caller: Mapping[str, str]
+    cores: str = ""
+    """Of the machine, as Docker takes them; empty for all."""
 
 
 def launch(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
@@ -117,13 +119,22 @@ def launch(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
         except OSError as error:
             raise disk_error("made", Path(error.filename or "/tmp"), error) from None
         tty = sys.stdout.isatty() and sys.stderr.isatty()
-        terms = Terms(job, image, gpus, folders, policies, leases, int(engine.memory * MEMORY_SHARE), tty, caller)
+        terms = Terms(job, image, gpus, folders, policies, leases, int(engine.memory * MEMORY_SHARE), tty, caller,
+                      own_cores())  # fmt: skip
         try:
             return _phases(engine, terms, host)
         finally:
             if made:
                 with suppress(OSError):  # there is something in it
                     job.options.out.rmdir()
+
+
+def own_cores() -> str:
+    """The cores that this process may use, as Docker takes them; empty where it may use all."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ""  # macOS
+    own = sorted(os.sched_getaffinity(0))
+    return "" if len(own) == os.cpu_count() else ",".join(map(str, own))
 
 
 def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
@@ -194,6 +205,8 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
         "shm_size": SHM,
         "log_config": {"Type": "none"},
     }
+    if terms.cores:
+        given["cpuset_cpus"] = terms.cores
     if gpus is not None:
         request: dict[str, Any] = {"capabilities": [["gpu"]]}
         request |= {"device_ids": list(gpus)} if gpus else {"count": -1}

@@ -1,24 +1,25 @@
 """Who took a failing verdict upon themselves, and whether after the last push."""
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 from github.PullRequest import PullRequest
 
+from perfci.github import check
 from perfci.github.api import Api, ApiError
+from perfci.github.result import Question
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
 
-_REASON = re.compile(rf"^{ACCEPT_LINE}:[ \t]*(\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 _LONGEST = 500
 
 
-def acceptance(pull: PullRequest, api: Api) -> tuple[Acceptance | None, str]:
+def acceptance(pull: PullRequest, suite: str, api: Api) -> tuple[Acceptance | None, str]:
     """The acceptance of a pull request as it is now, or why its label does not count; both empty without the label.
 
-    The label counts when someone with write access set it after the last push to the head. Times are GitHub's own: of
-    the label from the events of the pull request, of the push from the activity of the head's branch. The dates in
-    commits are the author's to choose, and a workflow run may be older than the push that brought its commit here.
+    The label counts when someone with write access set it after the last push to the head, and after a check had said
+    of this very head that it does not pass: nobody accepts what they cannot know. Times are GitHub's own: of the label
+    from the events of the pull request, of the push from the activity of the head's branch. The dates in commits are
+    the author's to choose, and a workflow run may be older than the push that brought its commit here.
     Raises ApiError.
     """
     if ACCEPT_LABEL not in {label.name for label in pull.labels}:
@@ -41,8 +42,22 @@ def acceptance(pull: PullRequest, api: Api) -> tuple[Acceptance | None, str]:
     at = last.created_at.astimezone(UTC)
     if pushed is None or at <= pushed:
         return None, f"the label {ACCEPT_LABEL} does not count: the head was pushed to after it was set"
-    reason = _REASON.search(pull.body or "")
-    return Acceptance(by=login, at=_iso(at), reason=reason[1][:_LONGEST] if reason else ""), ""
+    question = Question.of_pull(pull.number, pull.base.ref)
+    failed = check.failed_since(suite, pull.head.sha, question, api)
+    if failed is None or at < failed.astimezone(UTC):
+        return None, (
+            f"the label {ACCEPT_LABEL} does not count: no verdict on {pull.head.sha[:10]} was there to accept when it "
+            "was set: set it anew"
+        )
+    author = pull.user.login if pull.user else ""
+    return Acceptance(by=login, at=_iso(at), reason=_reason(pull.body or ""), author=author), ""
+
+
+def _reason(body: str) -> str:
+    """What the description gives as the reason; empty where it gives none."""
+    start = f"{ACCEPT_LINE}:".lower()
+    given = (line.strip()[len(start) :].strip() for line in body.splitlines() if line.lower().startswith(start))
+    return next((text[:_LONGEST] for text in given if text), "")
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:

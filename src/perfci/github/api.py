@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -107,6 +108,11 @@ class Api:
     def get(self, path: str, parameters: dict[str, Any] | None = None) -> Any:
         """The JSON at `path`, for what PyGithub has no words for."""
         return self._github.requester.requestJsonAndCheck("GET", path, parameters)[1]
+
+    @cached_property
+    def app(self) -> str:
+        """Slug of the app that the token speaks for, such as `github-actions`."""
+        return self.viewer().removesuffix("[bot]")
 
     def viewer(self) -> str:
         """Login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's token."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import stat
 import zipfile
 import zlib
@@ -17,9 +18,10 @@ from pydantic import ValidationError
 
 from perfci.github.api import Api, ApiError
 from perfci.github.settings import ArtifactName
-from perfci.model.plan import Looks
+from perfci.model.limits import is_own
+from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.publication import Artifact, Origin
-from perfci.model.results import Results
+from perfci.model.results import UNMEASURED, Results
 from perfci.render.escape import shorten, visible
 
 MEMBER = "results.json"
@@ -33,13 +35,18 @@ MOST_ARTIFACTS = 256
 MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
+MOST_METRICS = 1000
+"""Of a case: what its commands report, and what profilers could not tell."""
 MOST_QUESTIONS = 20_000
+SMALLEST_LIMIT = 1e-4
+"""Of a kernel's own on a change: a smaller one could never be answered, and so would never fail."""
 MOST_ITEMS = 20_000
 """Of one list or object."""
 MOST_OBJECTS = 500_000
 """JSON objects altogether; a launch pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
 """Characters of one string, or digits of one number."""
+_OWN = re.compile(r": limits\[[0-9]{1,6}\]\Z")
 _CENTRAL = b"PK\x01\x02"
 """Begins an entry of a zip's directory (PKWARE APPNOTE 4.3.12)."""
 
@@ -62,7 +69,7 @@ def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> 
         if name not in newest or (of, one.id) > (newest[name][0], newest[name][1].id):
             newest[name] = of, one
     if len(newest) > MOST_ARTIFACTS:
-        raise ApiError(f"artifacts: the run has {len(newest)} of this suite; at most {MOST_ARTIFACTS} are read")
+        raise Unfit(f"has {len(newest)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
     return [(name, newest[name][1]) for name in sorted(newest)]
 
 
@@ -75,8 +82,11 @@ def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
     return f"{parsed.job} {parsed.shard}".removesuffix(" 0"), parsed.attempt
 
 
-def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results:
-    """The measurements in an artifact of the run that `origin` names. Raises Unfit, ApiError."""
+def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
+    """The measurements in an artifact of the run that `origin` names; None where it says that nothing was measured.
+
+    Raises Unfit, ApiError.
+    """
     run = remote.workflow_run
     if run.id != origin.run_id or run.head_sha != origin.head_sha:
         raise Unfit("belongs to another run")
@@ -90,9 +100,8 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results:
         if error.status in {404, 410}:
             raise Unfit("is gone: run the measuring job again") from None
         raise
-    results = parse(read_member(content))
-    confirm(results, origin, api)
-    return results
+    member = read_member(content)
+    return None if member is None else parse(member)
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
@@ -106,10 +115,11 @@ def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
     )
 
 
-def read_member(archive: bytes) -> bytes:
+def read_member(archive: bytes) -> bytes | None:
     """The bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
 
-    One entry that has no place in an artifact makes the archive unfit, whatever else is in it.
+    None where UNMEASURED stands in its place, of which nothing is read: who publishes finds the reason. One entry that
+    has no place in an artifact makes the archive unfit, whatever else is in it.
     """
     if archive.count(_CENTRAL) > MOST_ENTRIES:
         raise Unfit(f"has more than {MOST_ENTRIES} entries")
@@ -121,6 +131,8 @@ def read_member(archive: bytes) -> bytes:
             if any(count > 1 for count in Counter(entry.filename for entry in entries).values()):
                 raise Unfit("has two entries of one name")
             member = next((entry for entry in entries if entry.filename == MEMBER), None)
+            if member is None and any(entry.filename == UNMEASURED for entry in entries):
+                return None
             if member is None:
                 raise Unfit(f"has no {MEMBER}: the measuring job ended before it could write one")
             if member.file_size > MEMBER_BYTES:
@@ -233,7 +245,7 @@ def _check_text(data: Any) -> None:
 
 
 def _check_bounds(results: Results) -> None:
-    plan, normal = results.plan, Looks()
+    plan = results.plan
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"has more than {MOST_CASES} cases")
     if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
@@ -242,31 +254,27 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("has two cases of one name")
     if len(plan.judgements) + len(plan.gates) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
-    looks = plan.looks
-    usual = (looks.alpha, looks.beta, looks.confirm) == (normal.alpha, normal.beta, normal.confirm)
-    spent = math.isclose(math.fsum(looks.convict), 1.0, abs_tol=1e-6)
     # What would let a change pass that perfci, planning by itself, would convict.
-    if not usual or not spent or plan.m > max(1, sum(one.gating for one in plan.judgements)):
-        raise Unfit("was planned with error rates that are not perfci's")
-
-
-def confirm(results: Results, origin: Origin, api: Api) -> None:
-    """Raise Unfit unless the measured head is the run's, or the commit that GitHub merged it into. Raises ApiError."""
-    head = results.arms.get("head")
-    commit = head.commit if head else None
-    if head is None or commit is None:
-        raise Unfit("does not say which commit was measured")
-    if head.dirty:
-        raise Unfit("measured uncommitted changes")
-    if commit == origin.head_sha:
-        return
-    if not (len(commit) in {40, 64} and all(character in "0123456789abcdef" for character in commit)):
-        raise Unfit("does not say which commit was measured")
-    try:
-        merged = api.call("the measured commit", lambda: api.repository.get_git_commit(commit).parents)
-    except ApiError as error:
-        if error.status == 404:
-            raise Unfit("measured another commit than the run's") from None
-        raise
-    if origin.head_sha not in {parent.sha for parent in merged}:
-        raise Unfit("measured another commit than the run's")
+    if plan.looks != Looks() or plan.m > max(1, sum(one.gating for one in plan.judgements)):
+        raise Unfit("was planned with looks or error rates that are not perfci's")
+    if not plan.judged or plan.exact_pairs is not None:
+        raise Unfit("was planned for something else than a verdict")
+    skipped = [case for case in results.cases if case.stopped == "skipped"]
+    if any(case.pairs or any(arm.status == "ok" for arm in case.arms.values()) for case in skipped):
+        raise Unfit("calls a case skipped that was measured, or works")
+    if any(case.origin == "imported" for case in results.cases):
+        raise Unfit("has cases that another tool measured")
+    for case in results.cases:
+        named = {name for pair in case.pairs for values in pair.values.values() for name in values}
+        seen = [arm.evidence for arm in case.arms.values() if arm.evidence is not None]
+        if len(named) > MOST_METRICS or any(len(one.faults) > MOST_METRICS for one in seen):
+            raise Unfit(f"has a case with more than {MOST_METRICS} metrics or faults")
+    declared = {(arm.file, arm.line) for case in results.cases for arm in case.arms.values() if arm.file}
+    places = {f"{file}:{line}" for file, line in declared}
+    limits: list[Judgement | Gate] = [*plan.judgements, *plan.gates]
+    for limit in limits:
+        if not math.isfinite(limit.bound) or (limit.kind == "regression" and limit.bound < SMALLEST_LIMIT):
+            raise Unfit("has a limit that nothing can answer")
+    asked: list[Judgement | Gate | Waiting] = [*limits, *plan.waiting]
+    if any(is_own(it.source) and _OWN.sub("", it.source) not in places for it in asked):
+        raise Unfit("has a limit that stands neither in a policy nor beside a kernel")

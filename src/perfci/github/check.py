@@ -1,21 +1,39 @@
 """The check run on the head: what a branch rule can require."""
 
 import re
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 from github.CheckRun import CheckRun
 
 from perfci.github.api import Api
+from perfci.github.result import FAILED, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
-from perfci.render.comment import CheckText
-from perfci.render.escape import shorten, visible
+from perfci.render.comment import TITLE_LIMIT, CheckText
+from perfci.render.escape import prose, shorten, visible
 
 MOST_ANNOTATIONS = 50
 """In one request (GitHub's documentation, "Create a check run")."""
 ALL_ANNOTATIONS = 200
-_ID = re.compile(r"perfci/(?P<suite>[a-z0-9-]{1,60})/(?P<run>[0-9]{1,18})/(?P<attempt>[0-9]{1,9})")
-Conclusion = Literal["success", "failure", "neutral", "action_required"]
+MOST_LINES = 1_000_000
+"""Of a file that an annotation may stand in."""
+_LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
+_OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
+
+
+@dataclass
+class Concluded:
+    """What the checks of a commit say now."""
+
+    conclusion: Conclusion | None
+    """None where there is no check of ours."""
+    url: str = ""
+    """Address of the check that was written; empty where none was."""
+    notes: list[str] = field(default_factory=list)
+    """What people have to know of it, one line each."""
 
 
 def name_of(suite: str) -> str:
@@ -23,80 +41,159 @@ def name_of(suite: str) -> str:
     return "perfci" if suite == "perfci" else f"perfci ({suite})"
 
 
-def conclusion(publication: Publication) -> Conclusion:
-    """What GitHub is told.
-
-    Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
-    to compare, or where the limits are only observed and do not hold.
-    """
-    code = publication.exit_code
-    if code:
-        return "failure" if code == 1 else "action_required"
-    return "neutral" if publication.undecided else "success"
-
-
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
-    """Earlier measurements of the same head, as their check runs tell of them. Raises ApiError."""
-    found = api.call("check runs", lambda: _own(suite, origin.head_sha, api))
-    mine = (origin.run_id, origin.attempt)
+    """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
+    found = api.call("check runs", lambda: _ours(_listed(suite, origin.head_sha, api), suite, api))
+    asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
     return [
-        Attempt(run_id=key[0], attempt=key[1], sentence=check.output.title or "", url=check.details_url or "")
-        for key, check in sorted(found.items())
-        if key < mine
+        Attempt(
+            run_id=one.run,
+            attempt=one.attempt,
+            sentence=_LED.sub("", check.output.title or "", count=1),
+            url=check.details_url or "",
+        )
+        for one, check in sorted(found, key=lambda item: item[0].age)
+        if one.question == asked and one.age < mine
     ]
 
 
-def write(publication: Publication, text: CheckText, api: Api) -> str:
-    """Write the check run of this run and attempt, and return its address. Raises Forbidden, ApiError.
+def failed_since(suite: str, head: str, question: Question, api: Api) -> datetime | None:
+    """When a check first said at this head that it does not pass; None where none did. Raises ApiError."""
+    found = api.call("check runs", lambda: _ours(_listed(suite, head, api), suite, api))
+    times = [
+        check.started_at
+        for one, check in found
+        if one.question == question and one.own in FAILED and check.started_at is not None
+    ]
+    return min(times, default=None)
 
-    Of several runs at one head the newest speaks: GitHub shows what was begun last, so an older one that comes late
-    takes over the conclusion of the newer.
+
+def write(publication: Publication, text: CheckText, api: Api) -> Concluded:
+    """Write the check of this run and attempt, then conclude all of the commit. Raises Forbidden, ApiError.
+
+    Its own result comes first, and is complete only after all have been read: of two publishers at least one sees both
+    results, and a check that is not complete lets nothing pass.
     """
-    return api.call("the check run", lambda: _write(publication, text, api))
+    check = api.call("the check run", lambda: _write(publication, text, api))
+    done = conclude(publication.suite, publication.origin.head_sha, api)
+    done.url = str(check.html_url)
+    return done
 
 
-def _write(publication: Publication, text: CheckText, api: Api) -> str:
-    origin, suite = publication.origin, publication.suite
-    mine = (origin.run_id, origin.attempt)
-    own = _own(suite, origin.head_sha, api)
-    newest = max(own, default=mine)
-    concluded: str = conclusion(publication)
-    title, summary = text.title, text.summary
-    if newest > mine:
-        concluded = own[newest].conclusion or concluded
-        title = f"Superseded by run {newest[0]}, attempt {newest[1]}"
+def conclude(suite: str, head: str, api: Api) -> Concluded:
+    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError."""
+    pulls = api.call("open pull requests", lambda: _open(head, api))
+    queued = api.call("branches that end there", lambda: _queued(head, api))
+    return api.call("the check runs", lambda: _conclude(suite, head, pulls, queued, api))
+
+
+def _write(publication: Publication, text: CheckText, api: Api) -> CheckRun:
+    origin, mine = publication.origin, Result.made(publication)
+    there = _ours(_listed(mine.suite, origin.head_sha, api), mine.suite, api)
+    check = next((c for one, c in there if (one.question, one.age) == (mine.question, mine.age)), None)
     notes = annotations(publication)
-    check = own.get(mine)
     sent = check.output.annotations_count if check is not None else 0
-    output: dict[str, Any] = {"title": title, "summary": summary}
+    output: dict[str, Any] = {"title": text.title, "summary": text.summary}
     first = {**output, "annotations": notes[sent : sent + MOST_ANNOTATIONS]}
     if check is None:
         check = api.repository.create_check_run(
-            name=name_of(suite),
+            name=name_of(mine.suite),
             head_sha=origin.head_sha,
             details_url=origin.run_url,
-            external_id=f"perfci/{suite}/{origin.run_id}/{origin.attempt}",
-            status="completed",
-            conclusion=concluded,
+            external_id=str(mine),
+            status="in_progress",
             output=first,
         )
     else:
-        check.edit(status="completed", conclusion=concluded, output=first)
+        check.edit(external_id=str(mine), output=first)
     for begin in range(sent + MOST_ANNOTATIONS, len(notes), MOST_ANNOTATIONS):
         check.edit(output={**output, "annotations": notes[begin : begin + MOST_ANNOTATIONS]})
-    return str(check.html_url)
+    return check
 
 
-def _own(suite: str, head: str, api: Api) -> dict[tuple[int, int], CheckRun]:
-    """The check runs of the suite on a commit, by run and attempt."""
-    runs = api.repository.get_commit(head).get_check_runs(check_name=name_of(suite), filter="all")
-    found: dict[tuple[int, int], CheckRun] = {}
-    for check in runs:
-        key = _ID.fullmatch(check.external_id or "")
-        if key is not None and key["suite"] == suite:
-            found[int(key["run"]), int(key["attempt"])] = check
-    return found
+def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, api: Api) -> Concluded:
+    listed = _listed(suite, head, api)
+    ours = _ours(listed, suite, api)
+    decided = decide([one for one, _ in ours], pulls, queued)
+    if decided is None:
+        return Concluded(None)
+    bases = {one.question: one.base for one in pulls}
+    title = next((_LED.sub("", check.output.title or "", count=1) for one, check in ours if one == decided.by), "")
+    speaking = newest(one for one, _ in ours)
+    done = Concluded(decided.conclusion)
+    for result, check in ours:
+        lead, why = _led(result, speaking[result.question], decided, bases, title)
+        _edit(check, lead, why, decided.conclusion)
+        done.notes += [why] if why and why not in done.notes else []
+    foreign = [
+        check for check in listed if not _is_ours(check, api) or not (check.external_id or "").startswith("perfci/")
+    ]
+    for name in sorted({str(check.app.slug or check.app.name) for check in foreign if check.app is not None}):
+        done.notes.append(
+            f"{name} wrote a check named {name_of(suite)} on this commit, too, which is not perfci's: let the branch's "
+            "rule take the check from the app that publishes alone (docs/security.md)"
+        )
+    return done
+
+
+def _is_ours(check: CheckRun, api: Api) -> bool:
+    """Whether the app that this publisher speaks for wrote it: what stands in another's is another's word."""
+    return check.app is not None and check.app.slug == api.app
+
+
+def _led(result: Result, speaks: Result, decided: Decided, bases: dict[Question, str], title: str) -> tuple[str, str]:
+    """What the title of a check begins with, and why, where it does not say what its own run came to."""
+    if result.age < speaks.age:
+        return f"Superseded by run {speaks.run}, attempt {speaks.attempt}", ""
+    if decided.by is None:
+        return f"Waits for {decided.waits}", (
+            f"the check waits for {decided.waits}: this commit is its head, too, and a branch rule cannot tell the two "
+            "apart: close it, or have it measured"
+        )
+    if decided.by.question == result.question or decided.conclusion == result.concluded:
+        return "", ""
+    other = decided.by.question
+    if other.of == QUEUE:
+        return "Held by the merge queue", "the check says what the merge queue's own run came to"
+    who = f"#{other.of} (into {bases[other]})" if other in bases else f"run {decided.by.run}"
+    return f"Held by {who}", (
+        f"the check says what {who} came to: {title}. This commit is its head, too, and a branch rule cannot tell the "
+        "two apart"
+    )
+
+
+def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
+    """Complete a check, unless it says just that already."""
+    own = _LED.sub("", check.output.title or "", count=1)
+    title = shorten(f"{lead}: {own}" if lead else own, TITLE_LIMIT)
+    summary = _OTHERS.sub("", check.output.summary or "")
+    if why:
+        told = prose(f"{why[0].upper()}{why[1:]}.", 1000)
+        summary = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n{summary}"
+    said = (check.status, check.conclusion, check.output.title, check.output.summary)
+    if said != ("completed", concluded, title, summary):
+        check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
+
+
+def _listed(suite: str, head: str, api: Api) -> list[CheckRun]:
+    return list(api.repository.get_commit(head).get_check_runs(check_name=name_of(suite), filter="all"))
+
+
+def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
+    """Those of the suite that we wrote, with what each run came to: of one run two publishers may have written two."""
+    found = [(Result.read(check.external_id or ""), check) for check in listed if _is_ours(check, api)]
+    return [(one, check) for one, check in found if one is not None and one.suite == suite]
+
+
+def _open(head: str, api: Api) -> list[Open]:
+    """The open pull requests with this head. GitHub's list of a commit's own misses those from forks."""
+    return [Open(one.number, one.base.ref) for one in api.repository.get_pulls(state="open") if one.head.sha == head]
+
+
+def _queued(head: str, api: Api) -> bool:
+    """Whether a branch that a merge queue made ends with this commit."""
+    found = api.get(f"/repos/{api.name}/commits/{head}/branches-where-head")
+    return any(str(one["name"]).startswith("gh-readonly-queue/") for one in found)
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
@@ -116,7 +213,7 @@ def _declared(row: Row) -> bool:
     """Whether a row names a place in the repository; what it names is the code's own word."""
     file = row.file
     return (
-        row.line > 0
+        0 < row.line < MOST_LINES
         and 0 < len(file) <= 1000
         and file.isprintable()
         and not file.startswith(("/", "~"))

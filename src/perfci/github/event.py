@@ -14,7 +14,8 @@ from perfci.model.publication import Origin
 
 _COPIED = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,9})")
 """Branches of copy-pr-bot: the head of a pull request whose author is unknown here."""
-_QUEUED = re.compile(r"/pr-([1-9][0-9]{0,9})-[0-9a-f]{40,64}$")
+QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<base>.+)/pr-(?P<pull>[1-9][0-9]{0,9})-(?P<sha>[0-9a-f]{40,64})")
+"""A branch of a merge queue: what is merged into, the pull request at its end, the commit that it is put on."""
 
 
 def _ref(text: str) -> str:
@@ -157,7 +158,7 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
     """
     reader = _READERS.get(name)
     if reader is None:
-        raise UsageError(f"event {name[:60]!r}: is not supported: start the workflow on {', '.join(_READERS)}")
+        raise UsageError(f"event {name[:60]!r}: is not supported: start the workflow on {', '.join(_MEASURING)}")
     return reader(name, payload, _read(Surroundings, env, "environment"))
 
 
@@ -203,9 +204,9 @@ def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
 def _merge_group(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
     event = _read(_MergeGroupEvent, payload, name)
     group, repository = event.merge_group, event.repository.full_name
-    queued = _QUEUED.search(group.head_ref)
+    queued = QUEUE_BRANCH.fullmatch(_short(group.head_ref))
     origin = _origin(env, name, repository, group.head_sha, group.head_ref).model_copy(
-        update={"pull_request": int(queued[1]) if queued else None, "base_ref": _short(group.base_ref)}
+        update={"pull_request": int(queued["pull"]) if queued else None, "base_ref": _short(group.base_ref)}
     )
     default = event.repository.default_branch
     return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False, default=default)
@@ -239,6 +240,8 @@ def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
     return _of_branch(_origin(env, name, repository, env.GITHUB_SHA, env.GITHUB_REF), env.GITHUB_REF, base, default)
 
 
+_MEASURING = ("pull_request", "push", "merge_group", "workflow_dispatch", "schedule")
+"""Events that the measuring action takes; the publishing one takes `workflow_run`, too, after one of these."""
 _READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] = {
     "pull_request": _pull_request,
     "push": _push,

@@ -3,7 +3,6 @@
 A value beside a fault that could have changed it is none: it neither keeps a limit nor breaks one.
 """
 
-import re
 from typing import Any
 
 from perfci.judge import already
@@ -15,6 +14,7 @@ from perfci.model.base import ArmName
 from perfci.model.doubt import TRACERS, UNPROFILED, concerns, doubt
 from perfci.model.evidence import Evidence, Fault
 from perfci.model.metrics import UNSEEN_OF_COMMANDS
+from perfci.model.patterns import finds
 from perfci.model.plan import Gate
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
@@ -119,7 +119,7 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     names = _names(seen)
     if not names:
         return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
-    if any(re.search(gate.pattern, name) for name in names):  # what was lost beside it cannot undo it
+    if any(finds(gate.pattern, name) for name in names):  # what was lost beside it cannot undo it
         return _judged("unchanged", "pass", f"a kernel matches {gate.pattern}")
     # Of a command ncu sees only the kernels that it was asked for.
     if doubt(seen, gate.metric) or (case.origin == "command" and seen.trace is None):
@@ -129,7 +129,7 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     effect = context.effect("violation", gate.severity)
     base = _evidence(case, "base")
     in_base = [] if doubt(base, gate.metric) else _names(base)
-    if in_base and not any(re.search(gate.pattern, name) for name in in_base):
+    if in_base and not any(finds(gate.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
     return _judged("violation", effect, broken)
 

@@ -28,10 +28,12 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         found |= {name: short for name, short in made.items() if used[short] == 1}
         left = [name for name in left if name not in found]
     taken = set(found.values())
+    last: Counter[str] = Counter()
     for name in left:
-        short, number = _fitting(name, _telling), 1
-        while (numbered := f"{short} #{number}") in taken:
-            number += 1
+        short = _fitting(name, _telling)
+        last[short] += 1
+        while (numbered := f"{short} #{last[short]}") in taken:
+            last[short] += 1
         found[name] = numbered
         taken.add(numbered)
     return {name: found[name] for name in given}

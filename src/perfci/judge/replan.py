@@ -1,23 +1,16 @@
 """Judging by a policy other than the one that the run was planned with: base's of today, or one that is being tried."""
 
-import re
-from typing import TypeVar
-
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
 from perfci.model.coverage import mistake
-from perfci.model.limits import UNSEEN, Subject, gates, judgements, late, waiting
+from perfci.model.limits import UNSEEN, Asked, Subject, gates, is_own, judgements, late, tightened, waiting
 from perfci.model.metrics import CATALOGUE
-from perfci.model.plan import Declared, Gate, Judgement
+from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.report import Report
 from perfci.model.reported import Reports, at_first, ever
 from perfci.model.results import Case, Results
-
-Asked = TypeVar("Asked", Judgement, Gate)
-_WRITTEN = re.compile(r"limits\[\d+\]|default")
-"""The source of a limit that stands in a policy; a kernel's own names its file."""
 
 
 def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:
@@ -35,7 +28,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
     asked = _merged([*written, *late(policy, again, written)], results.plan.judgements)
     gating = _merged(gates(policy, subjects, declared.kernels), results.plan.gates)
-    own = [one for one in results.plan.waiting if not _WRITTEN.fullmatch(one.source)]
+    own = [one for one in results.plan.waiting if is_own(one.source)]
     waits = [*waiting(policy, subjects, declared.kernels), *own]
     if results.mode == "run":
         asked = [one for one in asked if one.kind != "regression"]
@@ -48,13 +41,12 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
 
 
 def _merged(written: list[Asked], planned: list[Asked]) -> list[Asked]:
-    """Those of the policy, and in their place the kernels' own, which come last and so count."""
-    made: dict[tuple[str, ...], Asked] = {}
-    for one in written:
-        made[one.case, one.device, one.metric, one.kind] = one
+    """Those of the policy, which the kernels' own may tighten."""
+    made: dict[tuple[str, ...], Asked] = {(one.case, one.device, one.metric, one.kind): one for one in written}
     for one in planned:
-        if not _WRITTEN.fullmatch(one.source):
-            made[one.case, one.device, one.metric, one.kind] = one
+        if is_own(one.source):
+            key = one.case, one.device, one.metric, one.kind
+            made[key] = tightened(made[key], one) if key in made else one
     return [made[key] for key in sorted(made)]
 
 

@@ -29,7 +29,7 @@ from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.model.base import ArmName, DeviceKind, PerfciError, PolicyError
 from perfci.model.comparison import differences
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import Subject, gates, judgements, late, told, waiting
+from perfci.model.limits import Subject, gates, judgements, late, looser, told, waiting
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Command, Policy
 from perfci.model.reported import ever
@@ -136,6 +136,7 @@ class Measurement:
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
             notes += [*filter(None, [place.lost]), *piped(place.arms["head"].policy.commands), *told(plan.waiting)]
+            notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.gates:
                 notes += find_tools(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
@@ -151,8 +152,9 @@ class Measurement:
         require_some(cases, found, arms, options.cases)
         idle = self._covered(place, found)
         seen = subjects(cases, found, facts.devices)
-        plan = make_plan(options, place, seen, everything(place, found))
-        idle += [] if options.profile else redeclared(cases, found, limits)
+        known = everything(place, found)
+        plan = make_plan(options, place, seen, known)
+        idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         identity = self._identity(sources, arms, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)

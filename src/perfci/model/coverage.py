@@ -12,6 +12,8 @@ from perfci.model.policy import Limit, Policy
 
 SHOWN = 6
 """Names that an error lists at most."""
+LONGEST, MOST = 200, 5000
+"""Characters of an id, and ids, among which the nearest is looked for: a stranger may bring any."""
 _LITERAL = re.compile(r"[^*?\[]*")
 
 
@@ -62,7 +64,8 @@ def _matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
 
 def nearest(pattern: str, ids: Iterable[str]) -> str:
     """What was probably meant by a glob that matches none of `ids`; else what there is."""
-    known = list(dict.fromkeys(ids))
+    known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
+    pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
     close = get_close_matches(pattern, [*of_kernels, *known], 1)
     if close:

@@ -1,8 +1,9 @@
 """From a policy and the cases to the judgements of a plan."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,6 +21,12 @@ TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
 """Seconds, of one sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
 of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen short kernels' limits."""
 
+Key = tuple[str, str, str, str]
+"""Case, device, metric and kind of bound."""
+BoundKind = Literal["regression", "min", "max"]
+Asked = TypeVar("Asked", Judgement, Gate)
+
+_IN_POLICY = re.compile(r"limits\[\d+\]")
 UNSEEN = "another tool's files hold nothing that profilers see"
 """Of an imported case."""
 
@@ -32,7 +39,7 @@ class Subject:
     device: DeviceKind
     device_name: str = ""
     own: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    """Limits that the kernel declares itself; they come after the policy's."""
+    """Limits that the kernel declares itself: they add to the policy's, and tighten them."""
     where: str = ""
     """`file:line` of the declaration."""
     reports: frozenset[str] | None = None
@@ -116,45 +123,122 @@ def asked_of(limit: Limit, metric: Metric, subject: Subject, kind: str) -> bool:
 
 
 def judgements(policy: Policy, subjects: Iterable[Subject]) -> list[Judgement]:
-    """One judgement per case, metric and kind of bound; of several limits the last counts.
+    """One judgement per case, metric and kind of bound: of the policy's limits the last counts, and a kernel's own may
+    tighten it.
 
     Sorted by case, device, metric and kind, so that the plan does not depend on the order of discovery.
     Raises UsageError for a kernel's own limit that is wrong.
     """
-    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
-    common = written or [(limit, "default") for limit in DEFAULT_LIMITS]
-    made: dict[tuple[str, str, str, str], Judgement] = {}
+    made: dict[Key, Judgement] = {}
     for subject in subjects:
-        for limit, source in [*common, *declared(subject, policy.metrics)]:
-            if not applies(limit, subject):
-                continue
-            metric = resolve(limit.metric, policy.metrics)
-            if metric.tier in OBSERVED:
-                continue
-            bounds: dict[str, float | None] = {
-                "regression": limit.regression,
-                "min": None if limit.min is None else bound_in_unit(limit.min, metric),
-                "max": None if limit.max is None else bound_in_unit(limit.max, metric),
-            }
-            for kind, bound in bounds.items():
-                if bound is None or not asked_of(limit, metric, subject, kind):
-                    continue
-                timed = metric.unit == "s" and kind == "regression"
-                made[subject.id, subject.device, metric.name, kind] = Judgement(
-                    case=subject.id,
-                    device=subject.device,
-                    metric=metric.name,
-                    unit=metric.unit,
-                    better=metric.better,
-                    kind=kind,
-                    bound=bound,
-                    floor=(limit.floor or 0.0) if timed else 0.0,
-                    tick=TIMER_TICK[subject.device] if timed and limit.floor is None else 0.0,
-                    severity=limit.severity,
-                    on_missing=limit.on_missing,
-                    source=source,
-                )
+        made |= _strictest(
+            _judged(_common(policy), subject, policy), _judged(declared(subject, policy.metrics), subject, policy)
+        )
     return [made[key] for key in sorted(made)]
+
+
+def is_own(source: str) -> bool:
+    """Whether the source of a limit is a kernel's declaration, and not a policy."""
+    return source != "default" and not _IN_POLICY.fullmatch(source)
+
+
+def _written(policy: Policy) -> list[tuple[Limit, str]]:
+    return [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
+
+
+def _common(policy: Policy) -> list[tuple[Limit, str]]:
+    return _written(policy) or [(limit, "default") for limit in DEFAULT_LIMITS]
+
+
+def _judged(limits: Iterable[tuple[Limit, str]], subject: Subject, policy: Policy) -> dict[Key, Judgement]:
+    """What these limits ask of one case; the last counts."""
+    made: dict[Key, Judgement] = {}
+    for limit, source in limits:
+        if not applies(limit, subject):
+            continue
+        metric = resolve(limit.metric, policy.metrics)
+        if metric.tier in OBSERVED:
+            continue
+        for kind, bound in _bounds(limit, metric).items():
+            if bound is None or not asked_of(limit, metric, subject, kind):
+                continue
+            timed = metric.unit == "s" and kind == "regression"
+            made[subject.id, subject.device, metric.name, kind] = Judgement(
+                case=subject.id,
+                device=subject.device,
+                metric=metric.name,
+                unit=metric.unit,
+                better=metric.better,
+                kind=kind,
+                bound=bound,
+                floor=(limit.floor or 0.0) if timed else 0.0,
+                tick=TIMER_TICK[subject.device] if timed and limit.floor is None else 0.0,
+                severity=limit.severity,
+                on_missing=limit.on_missing,
+                source=source,
+            )
+    return made
+
+
+def _bounds(limit: Limit, metric: Metric) -> dict[BoundKind, float | None]:
+    return {
+        "regression": limit.regression,
+        "min": None if limit.min is None else bound_in_unit(limit.min, metric),
+        "max": None if limit.max is None else bound_in_unit(limit.max, metric),
+    }
+
+
+def tightened(one: Asked, own: Asked) -> Asked:
+    """Of a policy's limit and a kernel's own on the same: nothing that the policy asks is asked less strictly.
+
+    So a change cannot loosen a limit beside the code that it changes.
+    """
+    changes: dict[str, Any] = {
+        "severity": "fail" if "fail" in (one.severity, own.severity) else "warn",
+        "on_missing": "fail" if "fail" in (one.on_missing, own.on_missing) else "warn",
+    }
+    if isinstance(one, Judgement) and isinstance(own, Judgement):
+        lower = min(one, own, key=lambda limit: (limit.floor, limit.tick))
+        changes |= {"floor": lower.floor, "tick": lower.tick}
+    if is_stricter(own, one):
+        changes |= {"bound": own.bound, "source": own.source}
+    return one.model_copy(update=changes)
+
+
+def is_stricter(one: Judgement | Gate, other: Judgement | Gate) -> bool:
+    """Whether the bound of `one` is beyond that of `other`. Of two expressions for a kernel's name none is."""
+    if one.kind == "kernels":
+        return False
+    return one.bound > other.bound if one.kind == "min" else one.bound < other.bound
+
+
+def _strictest(of_policy: Mapping[Key, Asked], own: Mapping[Key, Asked]) -> dict[Key, Asked]:
+    return {
+        **of_policy,
+        **{key: tightened(of_policy[key], one) if key in of_policy else one for key, one in own.items()},
+    }
+
+
+def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[str]:
+    """The kernels' own limits that are less strict than the policy's, which count: one line each.
+
+    `kernels`: as of gates(). Raises UsageError for a kernel's own limit that is wrong.
+    """
+    found: dict[str, None] = {}
+    for subject in subjects:
+        own = declared(subject, policy.metrics)
+        both: list[tuple[Mapping[Key, Judgement | Gate], Mapping[Key, Judgement | Gate]]] = [
+            (_judged(_common(policy), subject, policy), _judged(own, subject, policy)),
+            (_gated(_written(policy), subject, policy, kernels), _gated(own, subject, policy, kernels)),
+        ]
+        for counts, asked in both:
+            for key, one in asked.items():
+                other = key in counts and one.kind == "kernels" and one != counts[key]
+                if key in counts and (other or is_stricter(counts[key], one)):
+                    found[
+                        f"{one.source}: is less strict than the policy's own ({counts[key].source}), which counts"
+                    ] = None
+    return list(found)
 
 
 def late(policy: Policy, subjects: Iterable[Subject], planned: Iterable[Judgement]) -> list[Judgement]:
@@ -172,41 +256,45 @@ def late(policy: Policy, subjects: Iterable[Subject], planned: Iterable[Judgemen
 
 
 def gates(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Gate]:
-    """One gate per case on a GPU, observed metric and kind of bound; of several limits the last counts.
+    """One gate per case on a GPU, observed metric and kind of bound, of limits as judgements() takes them.
 
     `kernels`: ids of all cases of kernels, asked for or not. Sorted as judgements are. Raises UsageError for a
     kernel's own limit that is wrong.
     """
-    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
-    made: dict[tuple[str, str, str, str], Gate] = {}
+    made: dict[Key, Gate] = {}
     for subject in subjects:
-        for limit, source in [*written, *declared(subject, policy.metrics)]:
-            metric = resolve(limit.metric, policy.metrics)
-            if not applies(limit, subject) or unseen(limit, subject, kernels):
-                continue
-            common: dict[str, Any] = {
-                "case": subject.id,
-                "device": subject.device,
-                "better": metric.better,
-                "severity": limit.severity,
-                "on_missing": limit.on_missing,
-                "source": source,
-            }
-            bounds: dict[str, float | None] = {
-                "regression": limit.regression,
-                "min": None if limit.min is None else bound_in_unit(limit.min, metric),
-                "max": None if limit.max is None else bound_in_unit(limit.max, metric),
-            }
-            for kind, bound in bounds.items():
-                if bound is not None and metric.tier in OBSERVED:
-                    made[subject.id, subject.device, metric.name, kind] = Gate(
-                        metric=metric.name, unit=metric.unit, tier=metric.tier, kind=kind, bound=bound, **common
-                    )
-            if limit.expect_kernels is not None:
-                made[subject.id, subject.device, "kernels", "kernels"] = Gate(
-                    metric="kernels", unit="", tier="trace", kind="kernels", pattern=limit.expect_kernels, **common
-                )
+        own = declared(subject, policy.metrics)
+        made |= _strictest(_gated(_written(policy), subject, policy, kernels), _gated(own, subject, policy, kernels))
     return [made[key] for key in sorted(made)]
+
+
+def _gated(
+    limits: Iterable[tuple[Limit, str]], subject: Subject, policy: Policy, kernels: Collection[str]
+) -> dict[Key, Gate]:
+    """What these limits ask profilers of one case; the last counts."""
+    made: dict[Key, Gate] = {}
+    for limit, source in limits:
+        metric = resolve(limit.metric, policy.metrics)
+        if not applies(limit, subject) or unseen(limit, subject, kernels):
+            continue
+        common: dict[str, Any] = {
+            "case": subject.id,
+            "device": subject.device,
+            "better": metric.better,
+            "severity": limit.severity,
+            "on_missing": limit.on_missing,
+            "source": source,
+        }
+        for kind, bound in _bounds(limit, metric).items():
+            if bound is not None and metric.tier in OBSERVED:
+                made[subject.id, subject.device, metric.name, kind] = Gate(
+                    metric=metric.name, unit=metric.unit, tier=metric.tier, kind=kind, bound=bound, **common
+                )
+        if limit.expect_kernels is not None:
+            made[subject.id, subject.device, "kernels", "kernels"] = Gate(
+                metric="kernels", unit="", tier="trace", kind="kernels", pattern=limit.expect_kernels, **common
+            )
+    return made
 
 
 def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
@@ -225,7 +313,7 @@ def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str
     fits counts. What a command does not report, a glob does not ask it for. `kernels`: as of gates(). Raises UsageError
     for a kernel's own limit that is wrong.
     """
-    written = [(limit, f"limits[{i}]") for i, limit in enumerate(policy.limits)]
+    written = _written(policy)
     seen = list(subjects)
     judged: list[Judgement | Gate] = [*judgements(policy, seen), *gates(policy, seen, kernels)]
     answered = {(one.case, one.device, one.metric, one.kind) for one in judged}

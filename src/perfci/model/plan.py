@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from perfci.model.base import ArmName, DeviceKind, Document, Items
 from perfci.model.metrics import Tier
-from perfci.model.policy import Severity
+from perfci.model.policy import Regex, Severity
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -100,7 +100,7 @@ class Gate(Document):
     kind: Literal["regression", "min", "max", "kernels"]
     bound: float = 0.0
     """Relative change for `regression`; a value in `unit` for `min` and `max`."""
-    pattern: str = ""
+    pattern: Regex | Literal[""] = ""
     """Of `kernels`: what the name of some kernel must match."""
     severity: Severity = "fail"
     on_missing: Severity = "fail"

@@ -1,7 +1,6 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -9,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.patterns import compiled
 from perfci.model.units import (
     BOUND_UNITS,
     FLOP_UNITS,
@@ -37,10 +37,7 @@ def _inside(path: str) -> str:
 
 
 def _regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+    compiled(text)
     return text
 
 

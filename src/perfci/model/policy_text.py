@@ -11,6 +11,8 @@ from perfci.model.base import UsageError
 from perfci.model.policy import Command, Limit, Policy
 
 FILE = "perfci.yaml"
+LONGEST = 256 << 10
+"""Characters of a policy at most: reading YAML takes a second for 100 kB, and a stranger's change may bring one."""
 _LIMIT = re.compile(r"limits\[([0-9]+)\](?:\.([a-z_]+))?")
 _MODELS: dict[str, type[BaseModel]] = {"limits": Limit, "commands": Command}
 _WANTED = {
@@ -29,7 +31,14 @@ _WANTED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice: the second would silently win."""
+    """SafeLoader that refuses a key written twice: the second would silently win. And aliases, by which a few lines
+    become millions."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "an alias (*name) is not read: write it out", mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -49,6 +58,8 @@ class _Loader(yaml.SafeLoader):
 
 def parse_policy(text: str, name: str = FILE) -> Policy:
     """Read a policy. `name` is the file as it is to be named in errors. Raises UsageError."""
+    if len(text) > LONGEST:
+        raise UsageError(f"{name}: is longer than {LONGEST >> 10} KiB: name cases by globs")
     try:
         loader = _Loader(text)
         try:

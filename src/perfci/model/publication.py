@@ -47,7 +47,9 @@ class Acceptance(Document):
     at: str
     """ISO 8601, UTC."""
     reason: str = ""
-    """From a line `Perf-Accepted: …` of the pull request's description."""
+    """From a line `Perf-Accepted: …` of the pull request's description, which may be another's than who accepted."""
+    author: str = ""
+    """Login of whoever opened the pull request, whose description it is; empty where that account is gone."""
 
 
 class Attempt(Document):
@@ -79,10 +81,14 @@ class Publication(Document):
     shards: list[Shard] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
     """What kept a job that should have measured from being heard, one line each."""
+    jobs: int = 0
+    """How many jobs were to be heard; 0 where that is not known."""
     unmeasured: str = ""
     """Why nothing had to be measured; empty where something had."""
     nothing: str = ""
     """Why there was nothing to compare, which is no pass; empty where there was something."""
+    adopting: str = ""
+    """Why the limits bind nobody yet, where base has no policy: what passes by them is no pass."""
     acceptance: Acceptance | None = None
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""
@@ -91,7 +97,7 @@ class Publication(Document):
     def undecided(self) -> bool:
         """Whether something that was asked has no answer, and nothing fails that nobody accepted."""
         silent = any(shard.report.verdict == "undecided" for shard in self.shards)
-        return self.exit_code == 0 and (silent or bool(self.nothing))
+        return self.exit_code == 0 and (silent or bool(self.nothing or self.adopting))
 
     @property
     def exit_code(self) -> int:

@@ -233,6 +233,10 @@ class Moment(Document):
 Finite = Annotated[float, Field(ge=0)]
 
 
+UNMEASURED = "unmeasured.json"
+"""In the place of `results.json` where nothing had to be measured."""
+
+
 class Results(Document):
     """`results.json`."""
 

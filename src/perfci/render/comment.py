@@ -168,7 +168,8 @@ def _heading(name: str, view: View) -> Safe:
 def _accepted(publication: Publication) -> Safe:
     accepted = publication.acceptance
     assert accepted is not None
-    reason = f": {markdown(accepted.reason)}" if accepted.reason else ", without a reason"
+    whose = f"{code(accepted.author, 40)}'s description" if accepted.author else "the description"
+    reason = f". The reason, in {whose}: {markdown(accepted.reason)}" if accepted.reason else ", without a reason"
     return Safe(f"Accepted by {code(accepted.by, 40)} on {markdown(_minute(accepted.at), 30)}{reason}")
 
 

@@ -22,9 +22,9 @@ class Verdict:
         self.views = [view for _, view in self.shards]
         idle = publication.unmeasured or publication.nothing
         self.missing = publication.missing or ([] if shards or idle else [NO_RESULTS])
-        self.jobs = len(shards) + len(publication.missing)
+        self.jobs = publication.jobs or len(shards) + len(publication.missing)
         self.failing = [one for one in self.shards if one[1].failing and one[1].report.verdict != "error"]
-        self.silent = len(self.missing) + sum(view.report.verdict == "error" for view in self.views)
+        self.silent = max(self.jobs, 1) - sum(view.report.verdict != "error" for view in self.views)
         """Jobs that gave no verdict."""
 
     @property
@@ -54,6 +54,8 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict with its largest gating change."""
         text = self._one() if self.jobs <= 1 else self._several()
+        if self.publication.adopting and not self.publication.exit_code:
+            return f"Adopting perfci: {self.publication.adopting}"
         plain = text.replace(NEEDS_A_LOOK, "")
         if self.accepted:
             return f"Accepted: {plain}"
@@ -81,10 +83,15 @@ class Verdict:
                 return f"Nothing to compare: {self.publication.nothing}"
             passed = "Nothing was measured" if self.accepted else "Passed without measuring"
             return f"{passed}: {self.publication.unmeasured}"
+        if self.missing and self.failing:
+            return f"No verdict: {self.missing[0]}; {self.views[0].sentence}"
+        if self.missing and self.views and self.views[0].report.verdict != "error":
+            return f"No verdict: {self.missing[0]}"
         return self.views[0].sentence if self.views else f"Nothing was measured: {self.missing[0]}"
 
     def _several(self) -> str:
         silent = f"{self.silent} of {count(self.jobs, 'job')} gave no verdict" if self.silent else ""
+        silent = silent or ("no verdict" if self.missing else "")
         if self.failing:
             shard, view = self.failing[0]
             parts = [named(shard.name, view.sentence)]

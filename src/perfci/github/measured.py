@@ -1,0 +1,181 @@
+"""Was it this change that was measured, against its base, and all of it? By GitHub's own history, not by what it says.
+
+The workflow that measured may be the change's own: it may have named another base, fewer cases, another device.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from github import UnknownObjectException
+from github.Comparison import Comparison
+
+from perfci.github.api import Api, ApiError
+from perfci.github.artifact import Unfit
+from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.policy import Policy
+from perfci.model.results import Results
+from perfci.render.escape import shorten, visible
+
+SHOWN = 3
+"""Cases that are named at most."""
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the publishing action says of the measurement, as the measuring action was told."""
+
+    base: str = ""
+    """Branch, tag or commit; `none`: absolute limits only; empty: what the event says."""
+    cases: Sequence[str] = ()
+    """Globs; empty: all."""
+    devices: Sequence[DeviceKind] = ()
+    """Empty: as the policy says."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The change that a run is of."""
+
+    head: str
+    """Its commit."""
+    upstream: str
+    """The commit whose history it has to leave; empty where there is none, as of a schedule."""
+    name: str
+    """What people call that commit."""
+    merged: bool
+    """Whether GitHub merges head with base for the run, as for a pull request."""
+
+
+def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
+    """Raise Unfit unless it was `change` that was measured, against the base that it leaves. Raises ApiError."""
+    commit = _commit(results, "head")
+    if commit is None:
+        raise Unfit("does not say which commit was measured")
+    if results.arms["head"].dirty:
+        raise Unfit("measured uncommitted changes")
+    merge = commit != change.head
+    parents = _parents(commit, api) if merge else []
+    if merge and (change.head not in parents or not change.merged):
+        raise Unfit("measured another commit than the run's")
+    if merge and (len(parents) != 2 or parents[1] != change.head):
+        raise Unfit("measured a commit that is not GitHub's merge of base and head")
+    wanted = _wanted(change, asked, api)
+    if results.mode != "compare":
+        if wanted:
+            raise Unfit(
+                f"was compared with nothing, and this change leaves {named(change.name)}: where that is meant, give "
+                "the publishing action `base: none`, too"
+            )
+        return
+    base = _commit(results, "base")
+    if base is None:
+        raise Unfit("does not say which commit it was compared with")
+    if not wanted:
+        raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
+    if merge and not asked.base:
+        # What stood on the branch when GitHub merged: the branch has only grown since.
+        # Not at an older commit than head knows: the branch may have been slower then.
+        left = _merge_base(wanted, change.head, api)
+        if parents[0] != base or not _holds(wanted, base, api) or not _holds(base, left, api):
+            raise Unfit(f"was compared with another commit than {named(change.name)} had")
+    elif merge and not _holds(change.upstream, parents[0], api):
+        raise Unfit(f"measured a merge with another branch than {named(change.name)}")
+    if (not merge or asked.base) and _merge_base(wanted, commit, api) != base:
+        raise Unfit(
+            f"was compared with another commit than where it leaves {named(asked.base or change.name)}: where another "
+            "base is meant, give the publishing action the same `base`; else run the measuring job anew"
+        )
+
+
+def left_out(measured: Sequence[Results], policy: Policy | None, asked: Asked) -> list[str]:
+    """What the change should have been measured for and was not, by all its jobs together, one line each."""
+    lines = []
+    missing: dict[str, None] = {}
+    seen = {case.id for results in measured for case in results.cases}
+    for results in measured:
+        declared = results.plan.declared
+        if declared is None:
+            lines.append("an artifact does not say which cases there are: measure with this version of perfci")
+            continue
+        for ident in [*declared.kernels, *declared.commands]:
+            if ident not in seen and _is_asked(ident, asked.cases):
+                missing[ident] = None
+    if missing:
+        shown = ", ".join(named(ident) for ident in list(missing)[:SHOWN])
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        lines.append(
+            f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured: where fewer cases are meant, give "
+            "the publishing action the same `cases`"
+        )
+    on = {case.device for results in measured for case in results.cases if case.stopped != "skipped"}
+    wanted = asked.devices or (policy.devices if policy is not None else None) or ()
+    lines += [f"nothing was measured on {device}, which is demanded" for device in wanted if device not in on]
+    return lines
+
+
+def _is_asked(ident: str, globs: Sequence[str]) -> bool:
+    return not globs or any(matches(glob, ident) for glob in globs)
+
+
+def _wanted(change: Change, asked: Asked, api: Api) -> str:
+    """The commit that the base has to come from; empty where there is to be none."""
+    if asked.base == "none":
+        return ""
+    if not asked.base:
+        return change.upstream
+    found = tip(asked.base.removeprefix("refs/heads/"), api)
+    return found or str(api.call(f"base {asked.base}", lambda: api.repository.get_commit(asked.base).sha))
+
+
+def tip(branch: str, api: Api) -> str | None:
+    """The commit at which a branch stands; None where there is no such branch. Raises ApiError."""
+
+    def ask() -> str | None:
+        try:
+            return api.repository.get_branch(branch).commit.sha
+        except UnknownObjectException:
+            return None
+
+    return api.call(f"branch {branch}", ask)
+
+
+def _commit(results: Results, arm: ArmName) -> str | None:
+    """The commit of an arm, if it is the whole name of one."""
+    found = results.arms.get(arm)
+    return found.commit if found is not None and found.commit and _SHA.fullmatch(found.commit) else None
+
+
+def _parents(commit: str, api: Api) -> list[str]:
+    try:
+        found = api.call("the measured commit", lambda: api.repository.get_git_commit(commit).parents)
+    except ApiError as error:
+        if error.status in {404, 422}:
+            raise Unfit("measured another commit than the run's") from None
+        raise
+    return [parent.sha for parent in found]
+
+
+def _merge_base(one: str, other: str, api: Api) -> str:
+    return str(_compared(one, other, api).merge_base_commit.sha)
+
+
+def _holds(branch: str, commit: str, api: Api) -> bool:
+    """Whether the history of the commit `branch` holds `commit`."""
+    return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
+
+
+def _compared(one: str, other: str, api: Api) -> Comparison:
+    try:
+        return api.call("the histories", lambda: api.repository.compare(one, other))
+    except ApiError as error:
+        if error.status in {404, 422}:
+            raise Unfit("was compared with a commit that this repository does not have") from None
+        raise
+
+
+def named(text: str) -> str:
+    """A name from elsewhere in a line that reads backticks as code."""
+    shown = shorten(visible(text), 100, middle=True).replace("`", "'")
+    return f"`{shown}`"

@@ -1,0 +1,158 @@
+"""What runs came to at one commit, and what they come to together.
+
+A branch rule asks for the check of a commit, whichever pull request that commit is the head of: green for one of them
+is green for all. So every check of ours on a commit carries the worst of what its open pull requests came to.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal, cast
+
+from perfci.model.publication import Origin, Publication
+
+Conclusion = Literal["success", "failure", "neutral", "action_required"]
+Own = Literal["success", "failure", "neutral", "action_required", "accepted"]
+"""What one run came to: `accepted` is a failure that somebody took upon themselves, and passes."""
+QUEUE = "queue"
+"""In the place of a pull request's number: a merge queue's group of them."""
+NONE = "0"
+"""The same of a run without a pull request."""
+FAILED = frozenset({"failure", "action_required", "accepted"})
+"""What a verdict that can be accepted, or was, is kept as."""
+_WORST_FIRST: tuple[Conclusion, ...] = ("action_required", "failure", "neutral", "success")
+_ID = re.compile(
+    r"perfci/(?P<suite>[a-z0-9-]{1,60})/(?P<of>[0-9]{1,10}|queue)/(?P<base>[0-9a-f]{12})/(?P<run>[0-9]{1,18})"
+    r"/(?P<attempt>[0-9]{1,9})/(?P<own>success|failure|neutral|action_required|accepted)"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A change against the branch that it goes into."""
+
+    of: str
+    """Number of the pull request, QUEUE, or NONE."""
+    base: str
+    """Stands for the branch's name, which may be longer than what GitHub keeps: 12 hexadecimal digits."""
+
+    @classmethod
+    def of_pull(cls, number: int, base: str) -> "Question":
+        """Whether a pull request may go into the branch `base`."""
+        return cls(str(number), sha256(base.encode()).hexdigest()[:12])
+
+    @classmethod
+    def of_run(cls, origin: Origin) -> "Question":
+        """What a run answers."""
+        asked = cls.of_pull(origin.pull_request or 0, origin.base_ref)
+        return cls(QUEUE, asked.base) if origin.event == "merge_group" else asked
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run came to, as the `external_id` of its check keeps it."""
+
+    suite: str
+    question: Question
+    run: int
+    attempt: int
+    own: Own
+
+    @classmethod
+    def made(cls, publication: Publication) -> "Result":
+        """Of what is to be published."""
+        origin = publication.origin
+        accepted = publication.acceptance is not None and publication.exit_code == 0
+        own: Own = "accepted" if accepted else conclusion(publication)
+        return cls(publication.suite, Question.of_run(origin), origin.run_id, origin.attempt, own)
+
+    @classmethod
+    def read(cls, text: str) -> "Result | None":
+        """From an `external_id`; None of any other text."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            return None
+        question = Question(found["of"], found["base"])
+        return cls(found["suite"], question, int(found["run"]), int(found["attempt"]), cast(Own, found["own"]))
+
+    def __str__(self) -> str:
+        asked = self.question
+        return f"perfci/{self.suite}/{asked.of}/{asked.base}/{self.run}/{self.attempt}/{self.own}"
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two results the newer has the larger."""
+        return self.run, self.attempt
+
+    @property
+    def concluded(self) -> Conclusion:
+        """What GitHub is told of it alone."""
+        return "success" if self.own == "accepted" else self.own
+
+
+@dataclass(frozen=True)
+class Open:
+    """An open pull request with the commit as its head."""
+
+    number: int
+    base: str
+    """Name of the branch that it goes into."""
+
+    @property
+    def question(self) -> Question:
+        """What is to be answered before it may be merged."""
+        return Question.of_pull(self.number, self.base)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the results at a commit come to."""
+
+    conclusion: Conclusion
+    by: Result | None = None
+    """The result that decides; None where one is waited for."""
+    waits: str = ""
+    """What has no result yet, for people."""
+
+
+def conclusion(publication: Publication) -> Conclusion:
+    """What one publication comes to.
+
+    Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
+    holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
+    to compare, or where the limits are only observed and do not hold.
+    """
+    code = publication.exit_code
+    if code:
+        return "failure" if code == 1 else "action_required"
+    return "neutral" if publication.undecided else "success"
+
+
+def newest(results: Iterable[Result]) -> dict[Question, Result]:
+    """Of several runs that answer one question the newest speaks."""
+    return {one.question: one for one in sorted(results, key=lambda one: one.age)}
+
+
+def decide(results: Iterable[Result], pulls: Iterable[Open], queued: bool) -> Decided | None:
+    """What a commit's checks say; None where there is no result at all. Pure.
+
+    The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
+    a result is waited for. Of a commit with none open, the worst of all that is known. While it is in a merge queue, a
+    commit is concluded by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it.
+    `queued`: whether a branch of a merge queue ends with the commit.
+    """
+    known = newest(results)
+    if queued:
+        groups = [one for one in known.values() if one.question.of == QUEUE]
+        last = max(groups, key=lambda one: one.age, default=None)
+        waits = "" if last is not None else "the merge queue's own run"
+        return Decided("action_required" if last is None else last.concluded, last, waits)
+    asked = sorted(pulls, key=lambda one: one.number)
+    counted = [known[one.question] for one in asked if one.question in known] if asked else list(known.values())
+    worst = min(counted, key=lambda one: (_WORST_FIRST.index(one.concluded), -one.run, -one.attempt), default=None)
+    silent = [one for one in asked if one.question not in known]
+    if silent and (worst is None or worst.concluded in ("success", "neutral")):
+        named = ", ".join(f"#{one.number} (into {one.base})" for one in silent[:3])
+        return Decided("action_required", waits=named + (f" and {len(silent) - 3} more" if len(silent) > 3 else ""))
+    return None if worst is None else Decided(worst.concluded, worst)

@@ -1,0 +1,290 @@
+"""Which run is published, whose change it measured, and what that change is, by what the API says."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Literal
+
+from github.Artifact import Artifact as RemoteArtifact
+from github.File import File
+from github.PullRequest import PullRequest
+from github.WorkflowJob import WorkflowJob
+from github.WorkflowRun import WorkflowRun
+
+from perfci.github import artifact
+from perfci.github.api import Api, ApiError
+from perfci.github.event import QUEUE_BRANCH, Context
+from perfci.github.measured import Asked, Change, tip
+from perfci.model.policy_text import FILE
+from perfci.model.publication import Origin
+
+When = Literal["on-change", "always", "on-regression", "never"]
+COMPARED_FILES = 300
+"""As many as GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
+MOST_FILES = 3000
+"""As many as it names of a pull request (GitHub's documentation, "List pull requests files")."""
+MOST_RUNS = 50
+"""Runs of one head that are searched for stored measurements."""
+_MEASURED = frozenset({"pull_request", "push", "merge_group", "workflow_dispatch", "schedule"})
+"""Events whose runs measure."""
+_OF_BRANCHES = _MEASURED - {"pull_request"}
+"""Events that need no pull request: the code is of people who may write to the repository."""
+_RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
+"""Actions on a pull request that leave its head where it is."""
+_RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
+"""Events of a pull request after which it goes into another branch."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the workflow's author asks of the publishing action."""
+
+    suite: str = "perfci"
+    artifacts: str = ""
+    """Glob of the artifacts to read; empty for those that the measuring action names."""
+    jobs: str = "*"
+    """Glob of the jobs that measure: one that failed, or left nothing, was not heard."""
+    asked: Asked = field(default_factory=Asked)
+    comment: When = "on-change"
+    policy: str = FILE
+    """Path in the repository."""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, and the change that it measured."""
+
+    origin: Origin
+    run: WorkflowRun
+    pull: PullRequest | None
+    """The open pull request that it is of; None for none."""
+    base: str
+    """The branch whose policy counts; empty: the measured commit's own."""
+    default: str
+    """The default branch; empty where the event does not tell."""
+    artifacts: Sequence[tuple[str, RemoteArtifact]] = ()
+    queued: PullRequest | None = None
+    """The pull request at the end of a merge queue's group."""
+    before: str = ""
+    """Where the branch stood before the push that the run is of, as the event tells; empty where it does not."""
+    idle: bool = False
+    """The run was to measure nothing, as after a label, and no other has left measurements of its head yet."""
+    closed: str = ""
+    """Why nothing can be said of a pull request, which is not open any more; empty where something can."""
+    doubt: str = ""
+    """Why it is not known which change was measured; empty where it is."""
+
+
+def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
+    """The run of `context`, or another of the same head with the measurements that it is to publish.
+
+    `action`: of the event, such as `labeled`. Raises ApiError.
+    """
+    asked = context.origin
+    run = api.call(f"run {asked.run_id}", lambda: api.repository.get_workflow_run(asked.run_id).complete())
+    pull: PullRequest | None = None
+    head, attempt = asked.head_sha, asked.attempt
+    if asked.pull_request is not None and asked.event != "merge_group":
+        pull = _pull(asked.pull_request, api)
+    if action in _RELABELLED and pull is not None:
+        head = pull.head.sha
+    elif run.head_sha != head:
+        raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
+    doubt = ""
+    try:
+        found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
+    except artifact.Unfit as error:
+        found, doubt = [], f"run {run.id} {error}"
+    idle = not doubt and not found and (action in _RELABELLED or _skipped(run, wanted, api))
+    if idle:
+        run, found = _stored(run, head, pull, wanted, api)
+        attempt, idle = run.run_attempt, not found
+    if pull is None and run.event != "merge_group":
+        pull, unknown = _pull_of(run, head, api)
+        doubt = doubt or unknown
+    queue = QUEUE_BRANCH.fullmatch(run.head_branch or "") if run.event == "merge_group" else None
+    queued = _pull(int(queue["pull"]), api) if queue else None
+    closed = ""
+    if pull is not None and pull.state != "open":
+        closed = f"pull request #{pull.number} is closed"
+    elif pull is None and not doubt and (run.event not in _OF_BRANCHES or _full_name(run) != api.name):
+        closed = f"run {run.id} is of a pull request that is not open any more"
+    base = pull.base.ref if pull is not None else queue["base"] if queue else ""
+    origin = Origin(
+        repository=api.name,
+        pull_request=pull.number if pull is not None else asked.pull_request,
+        event=run.event,
+        head_sha=head,
+        head_ref=run.head_branch or "",
+        base_ref=base,
+        fork=(_head_of(pull) if pull is not None else _full_name(run)) != api.name,
+        run_id=run.id,
+        attempt=attempt,
+        run_url=f"{run.html_url}/attempts/{attempt}",
+    )
+    before = context.base if (asked.run_id, asked.event) == (run.id, "push") and run.event == "push" else ""
+    return Source(origin, run, pull, base, context.default, found, queued, before, idle, closed, doubt)
+
+
+def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
+    """The jobs that measure, of the newest attempt. Raises ApiError."""
+    listed = api.call("jobs of the run", lambda: list(run.jobs(_filter="latest")))
+    return [job for job in listed if fnmatchcase(job.name, wanted.jobs)]
+
+
+def change(source: Source, api: Api) -> Change:
+    """What the run should have measured, and against what. Raises ApiError."""
+    upstream, name = api.call("base", lambda: _upstream(source, api))
+    return Change(source.origin.head_sha, upstream, name, merged=source.pull is not None)
+
+
+def retargeted(source: Source, api: Api) -> str:
+    """Why a measurement is of another base than the pull request goes into now; empty where it is not. Raises ApiError.
+
+    By the events of the pull request. A run that is started again has its first attempt's base.
+    """
+    pull = source.pull
+    if pull is None:
+        return ""
+    events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
+    moved = max((_utc(one.created_at) for one in events if one.event in _RETARGETED), default=None)
+    if moved is None or _utc(source.run.created_at) >= moved:
+        return ""
+    return (
+        f"run {source.run.id} began before #{pull.number} was retargeted to {pull.base.ref}: push, or close and reopen "
+        "it, so that it is measured against that"
+    )
+
+
+def changed_files(source: Source, api: Api) -> list[File] | None:
+    """The files that the head changes since it left base; None where GitHub does not name them all.
+
+    Whatever of it may fail is the caller's to repeat.
+    """
+    pull, head = source.pull, source.origin.head_sha
+    base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
+    if not base:
+        return None
+    files = list(api.repository.compare(base, head).files)
+    if len(files) < COMPARED_FILES:
+        return files
+    if pull is None:
+        return None
+    files = list(pull.get_files())
+    # They are those of the pull request as it is now: its head may have moved, unlike the commits that are compared.
+    return files if len(files) < MOST_FILES and api.get(pull.url)["head"]["sha"] == head else None
+
+
+def brings_nothing(source: Source, api: Api) -> str:
+    """The name of the base that has every commit of head's; empty where it has not. Raises ApiError."""
+    of = change(source, api)
+    if not of.upstream or api.call("comparison", lambda: api.repository.compare(of.upstream, of.head).ahead_by):
+        return ""
+    return of.name
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _pull(number: int, api: Api) -> PullRequest:
+    return api.call(f"pull request #{number}", lambda: api.repository.get_pull(number).complete())
+
+
+def _full_name(run: WorkflowRun) -> str:
+    """`owner/name` of the repository that holds the head; empty where the fork is gone."""
+    return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
+
+
+def _head_of(pull: PullRequest) -> str:
+    """The same of a pull request."""
+    return pull.head.repo.full_name if pull.head.repo else ""
+
+
+def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
+    return artifact.find(run, wanted.suite, wanted.artifacts, attempt, api)
+
+
+def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
+    """Whether no job of a run was to measure, as after a label."""
+    return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
+
+
+def _stored(
+    run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
+) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
+    """The newest run of this head that left measurements; `run` itself where none did."""
+    of = _head_of(pull) if pull is not None else _full_name(run)
+    listed = api.call("runs of the head", lambda: _first(api.repository.get_workflow_runs(head_sha=head)))
+    for other in sorted(listed, key=lambda one: one.id, reverse=True):
+        copied = pull is not None and (_full_name(other), other.head_branch) == (
+            api.name,
+            f"pull-request/{pull.number}",
+        )
+        own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
+        if other.head_sha == head and other.event in _MEASURED and (own or copied):
+            found = _artifacts(other, wanted, other.run_attempt, api)
+            if found:
+                return other, found
+    return run, []
+
+
+def _first(runs: Iterable[WorkflowRun]) -> list[WorkflowRun]:
+    return list(islice(runs, MOST_RUNS))
+
+
+def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
+    """The open pull request whose head is the run's, by owner, branch, repository and commit; or why it is not known.
+
+    One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts
+    sees that the head is another. Raises ApiError.
+    """
+    name, branch = _full_name(run), run.head_branch
+    if not name or not branch:
+        return None, ""
+    of = f"{name.partition('/')[0]}:{branch}"
+    listed = api.call("pull requests of the head", lambda: list(api.repository.get_pulls(state="open", head=of)))
+    there = [one for one in listed if one.head.repo and one.head.repo.full_name == name and one.head.ref == branch]
+    exact = [one for one in there if one.head.sha == head]
+    if len(exact) > 1:
+        named = {one.number for one in run.pull_requests or []}
+        exact = [one for one in exact if one.number in named] or exact
+    if len(exact) > 1:
+        numbers = ", ".join(f"#{one.number}" for one in exact)
+        return None, f"pull requests {numbers} have the same head: close all but one, and run the job again"
+    found = (exact or there)[:1]
+    return (_pull(found[0].number, api), "") if found else (None, "")
+
+
+def _upstream(source: Source, api: Api) -> tuple[str, str]:
+    """The commit whose history head has to leave, and what people call it; empty where head is compared with none."""
+    run, branch = source.run, source.base
+    if run.event == "merge_group":
+        queue = QUEUE_BRANCH.fullmatch(run.head_branch or "")
+        return (queue["sha"], branch) if queue else ("", "")
+    if not branch:
+        if _full_name(run) != api.name or not source.default or not run.head_branch:
+            return "", ""
+        if run.head_branch == source.default:
+            before = _before(source, api)
+            return before, before[:10]
+        if tip(run.head_branch, api) is None:  # a tag, which is measured alone
+            return "", ""
+        branch = source.default
+    return tip(branch, api) or "", branch
+
+
+def _before(source: Source, api: Api) -> str:
+    """Where the branch stood before the push that the run is of; empty where that is not known, and of a new branch."""
+    if source.run.event != "push":
+        return ""
+    if re.fullmatch(r"[0-9a-f]{40,64}", source.before):
+        return source.before
+    asked = {"ref": f"refs/heads/{source.run.head_branch}", "per_page": 100}
+    moves = api.get(f"/repos/{api.name}/activity", asked)
+    before = next((str(one["before"]) for one in moves if one["after"] == source.origin.head_sha), "")
+    return before if before.strip("0") else ""

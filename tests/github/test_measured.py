@@ -1,0 +1,179 @@
+"""What was compared is checked by GitHub's own history: the workflow that measured may be the change's own."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perfci.github.measured import Asked
+from perfci.model.plan import Declared
+from perfci.model.results import Arm, Results
+from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
+from tests.github.server import ROOT, START, GitHub, serve
+
+MERGE = "c" * 40
+OTHER = "e" * 40
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        made.commits[MERGE] = [BASE, HEAD]
+        yield made
+
+
+def of(head: str = HEAD, base: str | None = BASE, ratio: float = 1.0, **fields: Any) -> Results:
+    arms = {"base": Arm(ref="main", commit=base), "head": Arm(ref="HEAD", commit=head)}
+    return measured(ratio, 1.0).model_copy(update={"arms": arms, **fields})
+
+
+def refusal(hub: GitHub, results: Results, **wanted: Any) -> str:
+    """Why it is no answer; empty where it is one."""
+    _, run = scene(hub)
+    hub.upload(run, packed(results))
+    outcome = published(hub, run, **wanted)
+    if outcome.exit_code == 0:
+        assert hub.checks[-1]["conclusion"] in ("success", "neutral")
+        return ""
+    assert (outcome.exit_code, hub.checks[-1]["conclusion"]) == (3, "action_required")
+    return outcome.publication.missing[0]
+
+
+@pytest.mark.parametrize("head", [HEAD, MERGE])
+def test_this_change_against_its_base_is_an_answer(hub: GitHub, head: str) -> None:
+    assert refusal(hub, of(head)) == ""
+
+
+def test_a_base_that_has_moved_on_is_still_the_one_that_was_merged(hub: GitHub) -> None:
+    hub.branches["main"] = OTHER
+    hub.files[OTHER, "perfci.yaml"] = POLICY.encode()
+    assert refusal(hub, of(MERGE)) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "parents", "base", "why"),
+    [
+        (MERGE, [BASE, HEAD, OTHER], BASE, "not GitHub's merge"),
+        (MERGE, [HEAD, BASE], BASE, "not GitHub's merge"),
+        (MERGE, [HEAD], HEAD, "not GitHub's merge"),  # a commit upon head that undoes the slow-down
+        (MERGE, [BASE, OTHER], BASE, "another commit than the run's"),
+        (MERGE, [OTHER, HEAD], OTHER, "another commit than `main` had"),  # a base of the change's own making
+        (MERGE, [BASE, HEAD], ROOT, "another commit than `main` had"),  # an older one, which was slower
+        (MERGE, [ROOT, HEAD], ROOT, "another commit than `main` had"),  # a merge with where another branch stands
+        (HEAD, [BASE], ROOT, "another commit than where it leaves `main`"),
+        (HEAD, [BASE], HEAD, "another commit than where it leaves `main`"),
+        (HEAD, [BASE], "0" * 40, "another commit than where it leaves `main`"),
+    ],
+)
+def test_another_comparison_is_none(hub: GitHub, head: str, parents: list[str], base: str, why: str) -> None:
+    hub.commits[head] = parents
+    hub.commits[OTHER] = [BASE]
+    assert why in refusal(hub, of(head, base))
+
+
+def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_for_that(hub: GitHub) -> None:
+    results = of(base=None)
+    results = results.model_copy(update={"mode": "run", "arms": {"head": results.arms["head"]}})
+    assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
+    _, run = scene(hub)
+    hub.upload(run, packed(results))
+    outcome = published(hub, run, asked=Asked(base="none"))
+    assert outcome.publication.missing == []
+
+
+def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:
+    hub.branches["release"] = ROOT
+    assert "give the publishing action the same `base`" in refusal(hub, of(base=ROOT))
+    assert refusal(hub, of(base=ROOT), asked=Asked(base="release")) == ""
+    assert "where it leaves `release`" in refusal(hub, of(base=BASE), asked=Asked(base="release"))
+
+
+def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) -> None:
+    results = of()
+    everything = Declared(kernels=[*(case.id for case in results.cases), "attention/n=1"])
+    results = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": everything})})
+    assert refusal(hub, results).startswith("`attention/n=1` was not measured")
+    assert refusal(hub, results, asked=Asked(cases=["matmul/*"])) == ""
+    silent = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": None})})
+    assert "does not say which cases there are" in refusal(hub, silent)
+
+
+def test_jobs_share_the_cases_among_them(hub: GitHub) -> None:
+    _, run = scene(hub)
+    both = Declared(kernels=["attention", "matmul"])
+    for index, name in enumerate(both.kernels):
+        one = measured(1.0, names=[name])
+        plan = one.plan.model_copy(update={"declared": both})
+        hub.upload(run, packed(one.model_copy(update={"plan": plan})), name=f"perfci--measure--{index}-{name}--1")
+    assert published(hub, run).exit_code == 0
+
+
+def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
+    results = of()
+    (device,) = {case.device for case in results.cases}
+    other = {"cuda": "cpu", "cpu": "cuda"}[device]
+    results = results.model_copy(update={"plan": results.plan.model_copy(update={"devices": [device]})})
+    assert refusal(hub, results) == ""
+    assert refusal(hub, results, asked=Asked(devices=[other])) == f"nothing was measured on {other}, which is demanded"
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [{other}]\n".encode()
+    _, run = hub.pulls[7], hub.runs[100]
+    assert published(hub, run).publication.missing == [f"nothing was measured on {other}, which is demanded"]
+
+
+def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) -> None:
+    results = of(ratio=1.10)
+    asked = results.plan.judgements[0]
+    where = results.cases[0].arms["head"]
+    loose = asked.model_copy(update={"bound": 9.0, "source": f"{where.file}:{where.line}: limits[0]"})
+
+    def planned(one: Any) -> Results:
+        judgements = [one, *results.plan.judgements[1:]]
+        return results.model_copy(update={"plan": results.plan.model_copy(update={"judgements": judgements})})
+
+    _, run = scene(hub)
+    hub.upload(run, packed(planned(loose)))
+    assert published(hub, run).exit_code == 1
+    assert "stands neither in a policy nor beside a kernel" in refusal(
+        hub, planned(loose.model_copy(update={"source": "elsewhere.py:3: limits[0]"}))
+    )
+
+
+def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> None:
+    results = of()
+    looks = results.plan.looks.model_copy(update={"pairs": [8, 12, 16, 24, 32, 48, 65]})
+    plan = results.plan.model_copy(update={"looks": looks})
+    assert "looks or error rates" in refusal(hub, results.model_copy(update={"plan": plan}))
+    cases = [results.cases[0].model_copy(update={"stopped": "skipped"}), *results.cases[1:]]
+    assert "calls a case skipped that was measured" in refusal(hub, results.model_copy(update={"cases": cases}))
+
+
+def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> None:
+    pull, run = scene(hub, 1.0)
+    hub.branches["release"] = BASE
+    hub.retarget(pull, "release", START + timedelta(minutes=2))
+    outcome = published(hub, run)
+    assert outcome.publication.missing[0].startswith("run 100 began before #7 was retargeted to release")
+    run.attempt = 2
+    hub.upload(run, packed(of()), name="perfci--measure--0--2")
+    assert published(hub, run).exit_code == 3, "what is started again has the first attempt's base"
+    anew = hub.run(200, HEAD, created=START + timedelta(minutes=3))
+    hub.upload(anew, packed(of()))
+    assert published(hub, anew).exit_code == 0
+
+
+def test_a_job_that_succeeded_and_left_nothing_was_not_heard(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    run.jobs = {"measure (h100)": "success", "measure (h200)": "success", "lint": "success"}
+    outcome = published(hub, run, jobs="measure*")
+    assert outcome.publication.missing == ["of 2 jobs that measured, 1 handed over what was measured"]
+    assert hub.checks[0]["output"]["title"].startswith("1 of 2 jobs gave no verdict")
+
+
+def test_one_job_that_failed_counts_as_one(hub: GitHub) -> None:
+    _, run = scene(hub)
+    hub.upload(run, b"<html>")
+    run.jobs = {"measure": "failure"}
+    published(hub, run, jobs="measure")
+    assert "2 of 2" not in hub.checks[0]["output"]["title"]
+    assert hub.checks[0]["output"]["title"].startswith("Nothing was measured: ")

@@ -1,0 +1,279 @@
+"""One commit, several questions: the check stands for the worst of them, whoever asks the others, and whenever."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.github.publish import Outcome, publish
+from perfci.github.result import QUEUE, Decided, Open, Question, Result, decide
+from perfci.github.source import Wanted
+from perfci.model.publication import ACCEPT_LABEL
+from tests.github.scene import BASE, HEAD, POLICY, api_of, beside, measured, packed, published, scene
+from tests.github.server import REPOSITORY, ROOT, START, GitHub, Pull, serve
+
+SLOWER = (1.0, 3.0)
+SIDE = "9" * 40
+
+
+@pytest.fixture
+def hub() -> Iterator[GitHub]:
+    with serve() as made:
+        made.branches["side"] = SIDE
+        made.commits[SIDE] = [ROOT]
+        yield made
+
+
+def twin(hub: GitHub, number: int = 8, **fields: str) -> Pull:
+    """A stranger's pull request of the same commit, into a branch of his choice."""
+    return hub.pull(
+        number, HEAD, **{"base_ref": "side", "head_ref": "copy", "head_repository": "fork/kernels", **fields}
+    )
+
+
+def of_twin(hub: GitHub, run: int = 200, number: int = 8, **fields: object) -> Outcome:
+    """What its run leaves: 3 times slower, and by its own word fine."""
+    loose = POLICY.replace("2%", "900%")
+    made = hub.run(run, HEAD, branch="copy", head_repository="fork/kernels")
+    results = measured(*SLOWER, policy=loose, **fields)
+    arms = {**results.arms, "base": results.arms["base"].model_copy(update={"commit": ROOT})}
+    hub.upload(made, packed(results.model_copy(update={"arms": arms})))
+    return published(hub, made)
+
+
+def concluded(hub: GitHub) -> set[str]:
+    return {check["conclusion"] for check in hub.checks}
+
+
+def titles(hub: GitHub) -> dict[str, str]:
+    return {check["external_id"].split("/")[2]: check["output"]["title"] for check in hub.checks}
+
+
+def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub) -> None:
+    """Head brings limits of its own, which nobody reviewed."""
+    _, run = scene(hub, *SLOWER)
+    twin(hub)
+    hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    assert of_twin(hub).exit_code == 3
+    assert concluded(hub) == {"action_required"}
+    assert published(hub, run).exit_code == 1
+    assert concluded(hub) == {"action_required"}
+    hub.pulls[8].state = "closed"
+    publish(beside(hub.pulls[8], 200), "closed", Wanted(), api_of(hub))
+    assert concluded(hub) == {"failure"}
+
+
+@pytest.mark.parametrize("first", [7, 8])
+@pytest.mark.parametrize("policy", [POLICY.replace("2%", "900%"), POLICY + "mode: observe\n"])
+def test_a_twin_into_a_lenient_branch_passes_nothing(hub: GitHub, first: int, policy: str) -> None:
+    _, run = scene(hub, *SLOWER)
+    twin(hub)
+    hub.files[SIDE, "perfci.yaml"] = policy.encode()
+    steps = {7: lambda: published(hub, run), 8: lambda: of_twin(hub)}
+    outcome = steps[first]()
+    waits = "action_required" if first == 8 else "failure"
+    assert concluded(hub) == {waits}, "the other has no result yet"
+    if first == 8:
+        assert titles(hub)["8"].startswith("Waits for #7 (into main): ")
+        assert any("waits for #7 (into main)" in note for note in outcome.notes)
+    steps[15 - first]()
+    assert concluded(hub) == {"failure"}
+    assert titles(hub)["8"].startswith("Held by #7 (into main): ")
+    assert not titles(hub)["7"].startswith("Held")
+    (held,) = [check for check in hub.checks if check["external_id"].split("/")[2] == "8"]
+    assert "The check says what" in held["output"]["summary"] and "into main" in held["output"]["summary"]
+
+
+def test_a_twin_that_is_closed_lets_go(hub: GitHub) -> None:
+    """A stranger can hold a commit up, and only as long as his pull request is open."""
+    _, run = scene(hub, 1.0)
+    stranger = twin(hub)
+    published(hub, run)
+    assert concluded(hub) == {"action_required"}
+    stranger.state = "closed"
+    hub.run(300, HEAD, branch="copy", head_repository="fork/kernels", jobs={"measure": "skipped"}, conclusion=None)
+    done = publish(beside(stranger, 300), "closed", Wanted(), api_of(hub))
+    assert (done.exit_code, done.waiting) == (0, "pull request #8 is closed")
+    assert concluded(hub) == {"success"}
+    assert titles(hub)["7"].startswith("No regression")
+    assert "of others" not in hub.checks[0]["output"]["summary"]
+
+
+def test_a_closed_pull_request_is_not_judged_by_its_own_policy(hub: GitHub) -> None:
+    """Its run ends after it was closed; then it is opened again."""
+    pull, run = scene(hub, *SLOWER)
+    hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    pull.state = "closed"
+    assert published(hub, run).waiting == "run 100 is of a pull request that is not open any more"
+    assert hub.checks == []
+
+
+def test_closing_the_one_that_fails_passes_no_other(hub: GitHub) -> None:
+    """None is open: what is known stays, for whoever opens one next."""
+    pull, run = scene(hub, *SLOWER)
+    published(hub, run)
+    pull.state = "closed"
+    hub.run(150, HEAD, conclusion="skipped", jobs={"measure": "skipped"})
+    published(hub, hub.runs[150])
+    assert concluded(hub) == {"failure"}
+
+
+def test_a_branch_that_goes_into_two_is_held_until_one_is_closed(hub: GitHub) -> None:
+    """The same branch and commit: a run does not tell which it was for."""
+    _, run = scene(hub, *SLOWER)
+    hub.pull(9, HEAD, base_ref="side")
+    hub.files[SIDE, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    outcome = published(hub, run)
+    assert outcome.exit_code == 3 and "#7, #9 have the same head" in outcome.publication.missing[0]
+    assert concluded(hub) == {"action_required"}
+    direct = publish(beside(hub.pulls[9], run.id), "opened", Wanted(), api_of(hub))
+    assert direct.exit_code == 3, "measured against main, and this one goes into another branch"
+    assert concluded(hub) == {"action_required"}
+
+
+def test_a_run_that_has_only_begun_is_held_against_what_was_said_before(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    published(hub, run)
+    assert concluded(hub) == {"success"}
+    twin(hub)
+    begun = hub.run(200, HEAD, branch="copy", head_repository="fork/kernels", conclusion=None, jobs={"measure": None})
+    assert published(hub, begun, action="requested").waiting == "the run has only begun"
+    assert concluded(hub) == {"action_required"}
+
+
+def test_a_foreign_check_of_our_name_is_told(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    hub.check("perfci", HEAD, "helpful-bot")
+    outcome = published(hub, run)
+    assert any("helpful-bot wrote a check named perfci on this commit" in note for note in outcome.notes)
+    assert [check["conclusion"] for check in hub.checks] == ["success", "failure"], "it is not ours to change"
+
+
+# The merge queue
+
+
+def queue(hub: GitHub, *ratios: float, number: int = 300) -> str:
+    """A group of pull request 7 on main, measured; its commit."""
+    group = "6" * 40
+    hub.commits[group] = [BASE, HEAD]
+    hub.branches[f"gh-readonly-queue/main/pr-7-{BASE}"] = group
+    run = hub.run(number, group, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
+    hub.upload(run, packed(measured(*ratios, head=group)))
+    return group
+
+
+def test_an_accepted_regression_is_accepted_in_the_queue(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER)
+    published(hub, run)
+    hub.label(hub.pulls[7], ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
+    queue(hub, *SLOWER)
+    outcome = published(hub, hub.runs[300])
+    assert outcome.exit_code == 0 and outcome.publication.acceptance is not None
+    assert [check["conclusion"] for check in hub.checks if check["head_sha"] == "6" * 40] == ["success"]
+    hub.pulls[7].head = "d" * 40
+    hub.pushes[f"{REPOSITORY}:refs/heads/faster"] = ("d" * 40, START + timedelta(minutes=20))
+    assert published(hub, hub.runs[300]).exit_code == 1, "another head was accepted"
+
+
+def test_nobody_else_speaks_for_a_group(hub: GitHub) -> None:
+    """A pull request whose head is the queue's own commit, into a lenient branch."""
+    scene(hub)
+    group = queue(hub, *SLOWER)
+    hub.files[SIDE, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    hub.pull(8, group, base_ref="side", head_ref="copy", head_repository="fork/kernels")
+    run = hub.run(200, group, branch="copy", head_repository="fork/kernels")
+    results = measured(1.0, head=group)
+    arms = {**results.arms, "base": results.arms["base"].model_copy(update={"commit": ROOT})}
+    hub.upload(run, packed(results.model_copy(update={"arms": arms})))
+    assert published(hub, run).exit_code == 0
+    assert concluded(hub) == {"action_required"}, "the queue's own run has not spoken"
+    assert published(hub, hub.runs[300]).exit_code == 1
+    assert concluded(hub) == {"failure"}
+    published(hub, run)
+    assert concluded(hub) == {"failure"}
+
+
+def test_what_was_in_a_queue_is_any_other_commit_afterwards(hub: GitHub) -> None:
+    """The branch that it was queued for stands at it, and goes on into main."""
+    scene(hub)
+    group = queue(hub, 1.0)
+    published(hub, hub.runs[300])
+    assert concluded(hub) == {"success"}
+    del hub.branches[f"gh-readonly-queue/main/pr-7-{BASE}"]
+    hub.branches["side"] = group
+    hub.pull(9, group, head_ref="side")
+    run = hub.run(400, group, branch="side")
+    hub.upload(run, packed(measured(*SLOWER, head=group)))
+    published(hub, run)
+    assert concluded(hub) == {"failure"}
+
+
+def test_a_check_of_another_app_speaks_for_nobody(hub: GitHub) -> None:
+    """Whoever may write checks can write ours, down to its hidden mark."""
+    _, run = scene(hub, *SLOWER)
+    published(hub, run)
+    forged = hub.check("perfci", HEAD, "other-app")
+    forged["external_id"] = str(Result("perfci", Question.of_pull(7, "main"), 10**17, 1, "success"))
+    published(hub, hub.run(150, HEAD, conclusion=None, jobs={"measure": None}), action="requested")
+    published(hub, run)
+    assert [check["conclusion"] for check in hub.checks] == ["failure", "success"]
+
+
+def test_a_run_of_a_stranger_without_an_open_pull_request_says_nothing(hub: GitHub) -> None:
+    """Whatever started it: head's own policy would judge it."""
+    hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    for number, event in enumerate(("pull_request_review", "push", "issue_comment"), 100):
+        run = hub.run(number, HEAD, event=event, branch="copy", head_repository="fork/kernels")
+        hub.upload(run, packed(measured(1.0)))
+        assert published(hub, run).waiting, event
+    assert hub.checks == []
+
+
+# The rule itself
+
+OWNS = ("success", "failure", "neutral", "action_required", "accepted")
+RESULTS = st.builds(
+    Result,
+    suite=st.just("perfci"),
+    question=st.sampled_from([Question.of_pull(n, b) for n in (0, 7, 8) for b in ("main", "side")] + [Question(QUEUE, "0" * 12)]),
+    run=st.integers(1, 3),
+    attempt=st.integers(1, 2),
+    own=st.sampled_from(OWNS),
+)  # fmt: skip
+PULLS = st.lists(
+    st.builds(Open, st.sampled_from([7, 8]), st.sampled_from(["main", "side"])), unique_by=lambda one: one.number
+)
+
+
+@given(st.lists(RESULTS, unique_by=lambda one: (one.question, one.age), max_size=6), PULLS, st.booleans())
+def test_a_commit_passes_only_where_every_open_pull_request_does(
+    results: list[Result], pulls: list[Open], queued: bool
+) -> None:
+    decided = decide(results, pulls, queued)
+    for order in itertools.islice(itertools.permutations(results), 4):
+        assert decide(order, pulls, queued) == decided, "whoever comes first"
+    if decided is None:
+        assert not results
+        return
+    if queued:
+        groups = [one for one in results if one.question.of == QUEUE]
+        assert decided.conclusion == (max(groups, key=lambda one: one.age).concluded if groups else "action_required")
+    elif decided.conclusion in ("success", "neutral"):
+        for pull in pulls:
+            of = [one for one in results if one.question == pull.question]
+            assert of and max(of, key=lambda one: one.age).own in ("success", "neutral", "accepted")
+    assert (decided.by is None) == bool(decided.waits)
+
+
+@given(RESULTS)
+def test_a_result_is_read_as_it_was_written(result: Result) -> None:
+    assert Result.read(str(result)) == result
+    assert Result.read(str(result) + "/x") is None and Result.read("") is None
+
+
+def test_nothing_known_is_nothing_decided() -> None:
+    assert decide([], [], False) is None
+    assert decide([], [Open(7, "main")], False) == Decided("action_required", waits="#7 (into main)")
