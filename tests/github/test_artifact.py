@@ -224,6 +224,25 @@ def test_an_expression_that_is_none_makes_the_artifact_unfit(hub: GitHub) -> Non
     assert "plan.gates.0.pattern" in published(hub, run).publication.missing[0]
 
 
+def test_artifacts_that_take_too_long_are_told_instead_of_read(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = scene(hub)
+    for index in range(3):
+        hub.upload(run, packed(measured(1.0)), name=f"perfci--measure--{index}--1")
+    monkeypatch.setattr("perfci.github.publish.READING", 0.0)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert "was not read: the others took over 0 min" in outcome.publication.missing[-1]
+
+
+def test_more_artifacts_than_a_matrix_has_are_a_check_with_its_reason(hub: GitHub) -> None:
+    _, run = scene(hub)
+    for index in range(257):
+        hub.upload(run, b"x", name=f"perfci--measure--{index}--1")
+    outcome = published(hub, run)
+    assert outcome.publication.missing == ["run 100 has 257 artifacts of this suite; at most 256 are read"]
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
 def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> None:
     """What pydantic lets pass and judging cannot stand: free-form fields of another type."""
     _, run = scene(hub)

@@ -36,7 +36,7 @@ MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
 MOST_METRICS = 1000
-"""Of a case: what its commands report, and what profilers could not tell."""
+"""Of a case: what its commands report, what profilers could not tell, its pieces of machine code."""
 MOST_QUESTIONS = 20_000
 SMALLEST_LIMIT = 1e-4
 """Of a kernel's own on a change: a smaller one could never be answered, and so would never fail."""
@@ -267,8 +267,8 @@ def _check_bounds(results: Results) -> None:
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
         seen = [arm.evidence for arm in case.arms.values() if arm.evidence is not None]
-        if len(named) > MOST_METRICS or any(len(one.faults) > MOST_METRICS for one in seen):
-            raise Unfit(f"has a case with more than {MOST_METRICS} metrics or faults")
+        if len(named) > MOST_METRICS or any(len(one.faults) + len(one.code) > MOST_METRICS for one in seen):
+            raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
     declared = {(arm.file, arm.line) for case in results.cases for arm in case.arms.values() if arm.file}
     places = {f"{file}:{line}" for file, line in declared}
     limits: list[Judgement | Gate] = [*plan.judgements, *plan.gates]

@@ -13,6 +13,7 @@ from github.Comparison import Comparison
 from perfci.github.api import Api, ApiError
 from perfci.github.artifact import Unfit
 from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.results import Results
 from perfci.render.escape import shorten, visible
@@ -89,13 +90,28 @@ def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
         )
 
 
-def left_out(measured: Sequence[Results], policy: Policy | None, asked: Asked) -> list[str]:
+@dataclass(frozen=True)
+class Heard:
+    """What one job measured."""
+
+    declared: Declared | None
+    cases: frozenset[str]
+    devices: frozenset[DeviceKind]
+
+    @classmethod
+    def of(cls, results: Results) -> "Heard":
+        """By its results, which need not be kept for that."""
+        devices = frozenset(case.device for case in results.cases if case.stopped != "skipped")
+        return cls(results.plan.declared, frozenset(case.id for case in results.cases), devices)
+
+
+def left_out(heard: Sequence[Heard], policy: Policy | None, asked: Asked) -> list[str]:
     """What the change should have been measured for and was not, by all its jobs together, one line each."""
     lines = []
     missing: dict[str, None] = {}
-    seen = {case.id for results in measured for case in results.cases}
-    for results in measured:
-        declared = results.plan.declared
+    seen = frozenset[str]().union(*(one.cases for one in heard))
+    for one in heard:
+        declared = one.declared
         if declared is None:
             lines.append("an artifact does not say which cases there are: measure with this version of perfci")
             continue
@@ -109,7 +125,7 @@ def left_out(measured: Sequence[Results], policy: Policy | None, asked: Asked) -
             f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured: where fewer cases are meant, give "
             "the publishing action the same `cases`"
         )
-    on = {case.device for results in measured for case in results.cases if case.stopped != "skipped"}
+    on = frozenset[str]().union(*(one.devices for one in heard))
     wanted = asked.devices or (policy.devices if policy is not None else None) or ()
     lines += [f"nothing was measured on {device}, which is demanded" for device in wanted if device not in on]
     return lines

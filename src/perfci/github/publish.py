@@ -1,5 +1,6 @@
 """From measurements that a run left behind to comment, check run and verdict. Runs no code of the change, ever."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,7 +12,7 @@ from perfci.github import artifact, check, sticky
 from perfci.github.accept import acceptance
 from perfci.github.api import Api, ApiError, Forbidden
 from perfci.github.event import Context
-from perfci.github.measured import confirm, left_out, named
+from perfci.github.measured import Heard, confirm, left_out, named
 from perfci.github.source import Source, Wanted, When, brings_nothing, change, changed_files, jobs, locate, retargeted
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
@@ -27,6 +28,8 @@ from perfci.render import comment
 from perfci.render.escape import prose
 from perfci.render.words import count
 
+READING = 480.0
+"""Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""
 MOST_LIMITS = 1000
 """Of a policy that head brings, where it is read."""
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
@@ -267,11 +270,18 @@ def _read(
 ) -> _Faulty | None:
     """Every job's measurements, judged, or why they are missing. Returns what is wrong with base's policy."""
     faulty: _Faulty | None = None
-    measured: list[Results] = []
+    heard: list[Heard] = []
+    broken = False
+    began = time.monotonic()
     of = change(source, api) if source.artifacts else None
     idle = 0
     for name, remote in source.artifacts:
         shown = name if len(source.artifacts) > 1 else ""
+        if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
+            into.missing.append(
+                f"artifact {named(remote.name)} was not read: the others took over {READING / 60:g} min"
+            )
+            continue
         try:
             results = artifact.fetch(remote, source.origin, api)
             if results is None:
@@ -279,7 +289,8 @@ def _read(
                 continue
             assert of is not None
             confirm(results, of, wanted.asked, api)
-            measured.append(results)
+            heard.append(Heard.of(results))
+            broken = broken or results.error is not None
             declared = results.plan.declared or Declared(whole=False)
             if results.error is not None and results.error.kind == "policy" and policy[0] is not None:
                 # The measuring side says so, who may be the change itself: it counts where it is so.
@@ -301,8 +312,8 @@ def _read(
             into.missing.append(f"artifact {named(remote.name)} {error}")
         except _UNJUDGED as error:
             into.missing.append(f"artifact {named(remote.name)} cannot be judged ({type(error).__name__})")
-    if measured and not into.missing and all(one.error is None for one in measured):
-        into.missing += left_out(measured, policy[0], wanted.asked)
+    if heard and not into.missing and not broken:
+        into.missing += left_out(heard, policy[0], wanted.asked)
     try:
         _hear(source, into, wanted, api)
         if idle == len(source.artifacts) and not into.missing:
