@@ -148,6 +148,14 @@ def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> Non
     assert "calls a case skipped that was measured" in refusal(hub, results.model_copy(update={"cases": cases}))
 
 
+@pytest.mark.parametrize(("origin", "why"), [("command", "takes a kernel for a command"), ("imported", "another tool")])
+def test_a_case_of_another_kind_is_refused(hub: GitHub, origin: str, why: str) -> None:
+    """Of which other limits would be asked, and no profiler."""
+    results = of(ratio=1.3)
+    cases = [results.cases[0].model_copy(update={"origin": origin}), *results.cases[1:]]
+    assert why in refusal(hub, results.model_copy(update={"cases": cases}))
+
+
 def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> None:
     pull, run = scene(hub, 1.0)
     hub.branches["release"] = BASE

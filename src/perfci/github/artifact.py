@@ -264,6 +264,9 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("calls a case skipped that was measured, or works")
     if any(case.origin == "imported" for case in results.cases):
         raise Unfit("has cases that another tool measured")
+    kernels = set(plan.declared.kernels) if plan.declared is not None else set()
+    if any((case.origin == "kernel") != (case.id in kernels) for case in results.cases if kernels):
+        raise Unfit("takes a kernel for a command, or a command for a kernel")
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
         seen = [arm.evidence for arm in case.arms.values() if arm.evidence is not None]
