@@ -21,7 +21,10 @@ DEVICE = "          device: cuda # a runner that has lost its GPU fails\n"
 RUNNER = "    runs-on: [self-hosted, gpu]\n"
 VARIANTS = {
     "triton": [],
-    "extension": [(DEVICE, DEVICE.replace("cuda", "cuda cpu"))],
+    "extension": [
+        (DEVICE, DEVICE.replace("cuda", "cuda cpu")),
+        ("          device: cuda # as above\n", "          device: cuda cpu # as above\n"),
+    ],
     "kubernetes": [
         (
             RUNNER,

@@ -150,9 +150,14 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: bool) -> De
         return Decided("action_required" if last is None else last.concluded, last, waits)
     asked = sorted(pulls, key=lambda one: one.number)
     counted = [known[one.question] for one in asked if one.question in known] if asked else list(known.values())
-    worst = min(counted, key=lambda one: (_WORST_FIRST.index(one.concluded), -one.run, -one.attempt), default=None)
+    worst = min(counted, key=_severity, default=None)
     silent = [one for one in asked if one.question not in known]
     if silent and (worst is None or worst.concluded in ("success", "neutral")):
         named = ", ".join(f"#{one.number} (into {one.base})" for one in silent[:3])
         return Decided("action_required", waits=named + (f" and {len(silent) - 3} more" if len(silent) > 3 else ""))
     return None if worst is None else Decided(worst.concluded, worst)
+
+
+def _severity(one: Result) -> tuple[int, int, int, str, str]:
+    """The worst first, of equal ones the newest; whoever asks gets the same."""
+    return _WORST_FIRST.index(one.concluded), -one.run, -one.attempt, one.question.of, one.question.base
