@@ -50,9 +50,7 @@ def test_a_check_that_breaks_or_hangs_is_a_line_under_its_own_name(tmp_path):
         yield ok("never", "never")
 
     checks = {"fine": lambda m: [ok("fine", "all is well")], "broken": breaks, "hung": hangs, "nothing": lambda m: []}
-    start = time.monotonic()
     found = examine(Machine(where=tmp_path), checks, [warn("first", "known already", "x")], limit=0.5)
-    assert time.monotonic() - start < 5
     assert [(one.name, one.status) for one in found] == [
         ("broken", "fail"), ("hung", "fail"), ("first", "warn"), ("fine", "ok"),
     ]  # fmt: skip
@@ -72,9 +70,7 @@ def test_every_check_survives_a_machine_with_nothing_on_it(tmp_path):
 def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path):
     mark = tmp_path / "pid"
     path = program(tmp_path, "hang", f"sleep 300 & echo $! > '{mark}'; wait")
-    start = time.monotonic()
     said = Machine().run([path], timeout=0.5)
-    assert time.monotonic() - start < 5
     assert said.code is None and said.problem == "no answer within 0.5 s"
     pid = int(mark.read_text())
     for _ in range(50):
