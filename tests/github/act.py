@@ -256,9 +256,7 @@ PINNED = "".join(path.read_text() for path in [ROOT / "action.yml", *ROOT.glob("
 
 def _heard(line: dict[str, Any], jobs: dict[str, Job], told: dict[str, str | None]) -> None:
     """One line of act's log."""
-    job = jobs.get(line.get("jobID", "")) or jobs.get(
-        line.get("job", "").split("/")[1] if "/" in line.get("job", "") else ""
-    )
+    job = jobs.get(line.get("jobID", ""))
     if job is None:
         return
     if line.get("raw_output"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfci.github.measured import Asked
+from perfci.github.measured import Scope
 from perfci.model.plan import Declared
 from perfci.model.results import Arm, Results
 from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
@@ -78,15 +78,15 @@ def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_fo
     assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
     _, run = scene(hub)
     hub.upload(run, packed(results))
-    outcome = published(hub, run, asked=Asked(base="none"))
+    outcome = published(hub, run, scope=Scope(base="none"))
     assert outcome.publication.missing == []
 
 
 def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:
     hub.branches["release"] = ROOT
     assert "give the publishing action the same `base`" in refusal(hub, of(base=ROOT))
-    assert refusal(hub, of(base=ROOT), asked=Asked(base="release")) == ""
-    assert "where it leaves `release`" in refusal(hub, of(base=BASE), asked=Asked(base="release"))
+    assert refusal(hub, of(base=ROOT), scope=Scope(base="release")) == ""
+    assert "where it leaves `release`" in refusal(hub, of(base=BASE), scope=Scope(base="release"))
 
 
 def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) -> None:
@@ -94,7 +94,7 @@ def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) ->
     everything = Declared(kernels=[*(case.id for case in results.cases), "attention/n=1"])
     results = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": everything})})
     assert refusal(hub, results).startswith("`attention/n=1` was not measured")
-    assert refusal(hub, results, asked=Asked(cases=["matmul/*"])) == ""
+    assert refusal(hub, results, scope=Scope(cases=["matmul/*"])) == ""
     silent = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": None})})
     assert "does not say which cases there are" in refusal(hub, silent)
 
@@ -115,7 +115,7 @@ def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
     other = {"cuda": "cpu", "cpu": "cuda"}[device]
     results = results.model_copy(update={"plan": results.plan.model_copy(update={"devices": [device]})})
     assert refusal(hub, results) == ""
-    assert refusal(hub, results, asked=Asked(devices=[other])) == f"nothing was measured on {other}, which is demanded"
+    assert refusal(hub, results, scope=Scope(devices=[other])) == f"nothing was measured on {other}, which is demanded"
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [{other}]\n".encode()
     _, run = hub.pulls[7], hub.runs[100]
     assert published(hub, run).publication.missing == [f"nothing was measured on {other}, which is demanded"]

@@ -27,7 +27,7 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
 
     try:
         from perfci.github.api import Api
-        from perfci.github.measured import Asked
+        from perfci.github.measured import Scope
         from perfci.github.publish import publish
         from perfci.github.source import Wanted
     except ModuleNotFoundError as error:
@@ -40,7 +40,7 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
     if unknown := set(named.split()) - set(get_args(DeviceKind)):
         raise UsageError(f"--device {unknown.pop()!r}: write cuda, cpu, or both separated by white space")
     devices = tuple(device for device in get_args(DeviceKind) if device in named.split())
-    wanted = Wanted(asked=Asked(base, tuple(cases.split()), devices), **options)
+    wanted = Wanted(scope=Scope(base, tuple(cases.split()), devices), **options)
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:
         raise UsageError(f"--suite {wanted.suite!r}: use lower-case letters and digits, with single hyphens between")
     if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):

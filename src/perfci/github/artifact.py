@@ -264,8 +264,8 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("calls a case skipped that was measured, or works")
     if any(case.origin == "imported" for case in results.cases):
         raise Unfit("has cases that another tool measured")
-    kernels = set(plan.declared.kernels) if plan.declared is not None else set()
-    if any((case.origin == "kernel") != (case.id in kernels) for case in results.cases if kernels):
+    kernels = set(plan.declared.kernels) if plan.declared is not None else None
+    if kernels is not None and any((case.origin == "kernel") != (case.id in kernels) for case in results.cases):
         raise Unfit("takes a kernel for a command, or a command for a kernel")
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
@@ -279,5 +279,5 @@ def _check_bounds(results: Results) -> None:
         if not math.isfinite(limit.bound) or (limit.kind == "regression" and limit.bound < SMALLEST_LIMIT):
             raise Unfit("has a limit that nothing can answer")
     asked: list[Judgement | Gate | Waiting] = [*limits, *plan.waiting]
-    if any(is_own(it.source) and _OWN.sub("", it.source) not in places for it in asked):
+    if any(is_own(one.source) and _OWN.sub("", one.source) not in places for one in asked):
         raise Unfit("has a limit that stands neither in a policy nor beside a kernel")

@@ -9,6 +9,7 @@ from typing import Any
 from github.CheckRun import CheckRun
 
 from perfci.github.api import Api
+from perfci.github.event import QUEUE_BRANCH
 from perfci.github.result import FAILED, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
@@ -193,7 +194,7 @@ def _open(head: str, api: Api) -> list[Open]:
 def _queued(head: str, api: Api) -> bool:
     """Whether a branch that a merge queue made ends with this commit."""
     found = api.get(f"/repos/{api.name}/commits/{head}/branches-where-head")
-    return any(str(one["name"]).startswith("gh-readonly-queue/") for one in found)
+    return any(QUEUE_BRANCH.fullmatch(str(one["name"])) for one in found)
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:

@@ -158,7 +158,7 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
     """
     reader = _READERS.get(name)
     if reader is None:
-        raise UsageError(f"event {name[:60]!r}: is not supported: start the workflow on {', '.join(_MEASURING)}")
+        raise UsageError(f"event {name[:60]!r}: is not supported: start the workflow on {', '.join(MEASURING)}")
     return reader(name, payload, _read(Surroundings, env, "environment"))
 
 
@@ -240,7 +240,7 @@ def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
     return _of_branch(_origin(env, name, repository, env.GITHUB_SHA, env.GITHUB_REF), env.GITHUB_REF, base, default)
 
 
-_MEASURING = ("pull_request", "push", "merge_group", "workflow_dispatch", "schedule")
+MEASURING = ("pull_request", "push", "merge_group", "workflow_dispatch", "schedule")
 """Events that the measuring action takes; the publishing one takes `workflow_run`, too, after one of these."""
 _READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] = {
     "pull_request": _pull_request,

@@ -24,7 +24,7 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Scope:
     """What the publishing action says of the measurement, as the measuring action was told."""
 
     base: str = ""
@@ -49,7 +49,7 @@ class Change:
     """Whether GitHub merges head with base for the run, as for a pull request."""
 
 
-def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
+def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     """Raise Unfit unless it was `change` that was measured, against the base that it leaves. Raises ApiError."""
     commit = _commit(results, "head")
     if commit is None:
@@ -62,7 +62,7 @@ def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
         raise Unfit("measured another commit than the run's")
     if merge and (len(parents) != 2 or parents[1] != change.head):
         raise Unfit("measured a commit that is not GitHub's merge of base and head")
-    wanted = _wanted(change, asked, api)
+    wanted = _wanted(change, scope, api)
     if results.mode != "compare":
         if wanted:
             raise Unfit(
@@ -75,7 +75,7 @@ def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
         raise Unfit("does not say which commit it was compared with")
     if not wanted:
         raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
-    if merge and not asked.base:
+    if merge and not scope.base:
         # What stood on the branch when GitHub merged: the branch has only grown since.
         # Not at an older commit than head knows: the branch may have been slower then.
         left = _merge_base(wanted, change.head, api)
@@ -83,9 +83,9 @@ def confirm(results: Results, change: Change, asked: Asked, api: Api) -> None:
             raise Unfit(f"was compared with another commit than {named(change.name)} had")
     elif merge and not _holds(change.upstream, parents[0], api):
         raise Unfit(f"measured a merge with another branch than {named(change.name)}")
-    if (not merge or asked.base) and _merge_base(wanted, commit, api) != base:
+    if (not merge or scope.base) and _merge_base(wanted, commit, api) != base:
         raise Unfit(
-            f"was compared with another commit than where it leaves {named(asked.base or change.name)}: where another "
+            f"was compared with another commit than where it leaves {named(scope.base or change.name)}: where another "
             "base is meant, give the publishing action the same `base`; else run the measuring job anew"
         )
 
@@ -105,7 +105,7 @@ class Heard:
         return cls(results.plan.declared, frozenset(case.id for case in results.cases), devices)
 
 
-def left_out(heard: Sequence[Heard], policy: Policy | None, asked: Asked) -> list[str]:
+def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> list[str]:
     """What the change should have been measured for and was not, by all its jobs together, one line each."""
     lines = []
     missing: dict[str, None] = {}
@@ -116,7 +116,7 @@ def left_out(heard: Sequence[Heard], policy: Policy | None, asked: Asked) -> lis
             lines.append("an artifact does not say which cases there are: measure with this version of perfci")
             continue
         for ident in [*declared.kernels, *declared.commands]:
-            if ident not in seen and _is_asked(ident, asked.cases):
+            if ident not in seen and _is_asked(ident, scope.cases):
                 missing[ident] = None
     if missing:
         shown = ", ".join(named(ident) for ident in list(missing)[:SHOWN])
@@ -126,7 +126,7 @@ def left_out(heard: Sequence[Heard], policy: Policy | None, asked: Asked) -> lis
             "the publishing action the same `cases`"
         )
     on = frozenset[str]().union(*(one.devices for one in heard))
-    wanted = asked.devices or (policy.devices if policy is not None else None) or ()
+    wanted = scope.devices or (policy.devices if policy is not None else None) or ()
     lines += [f"nothing was measured on {device}, which is demanded" for device in wanted if device not in on]
     return lines
 
@@ -135,14 +135,14 @@ def _is_asked(ident: str, globs: Sequence[str]) -> bool:
     return not globs or any(matches(glob, ident) for glob in globs)
 
 
-def _wanted(change: Change, asked: Asked, api: Api) -> str:
+def _wanted(change: Change, scope: Scope, api: Api) -> str:
     """The commit that the base has to come from; empty where there is to be none."""
-    if asked.base == "none":
+    if scope.base == "none":
         return ""
-    if not asked.base:
+    if not scope.base:
         return change.upstream
-    found = tip(asked.base.removeprefix("refs/heads/"), api)
-    return found or str(api.call(f"base {asked.base}", lambda: api.repository.get_commit(asked.base).sha))
+    found = tip(scope.base.removeprefix("refs/heads/"), api)
+    return found or str(api.call(f"base {scope.base}", lambda: api.repository.get_commit(scope.base).sha))
 
 
 def tip(branch: str, api: Api) -> str | None:

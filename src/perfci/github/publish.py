@@ -125,8 +125,8 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
 def _conclude(outcome: Outcome, api: Api) -> None:
     """Nothing is published, and yet the checks of the commit may have to say something else than before."""
     publication = outcome.publication
-    done = lambda: check.conclude(publication.suite, publication.origin.head_sha, api)  # noqa: E731
-    _told(outcome, _tried(outcome, "checks: write", done))
+    suite, head = publication.suite, publication.origin.head_sha
+    _told(outcome, _tried(outcome, "checks: write", lambda: check.conclude(suite, head, api)))
 
 
 def _told(outcome: Outcome, concluded: check.Concluded | None) -> None:
@@ -288,7 +288,7 @@ def _read(
                 idle += 1
                 continue
             assert of is not None
-            confirm(results, of, wanted.asked, api)
+            confirm(results, of, wanted.scope, api)
             heard.append(Heard.of(results))
             broken = broken or results.error is not None
             declared = results.plan.declared or Declared(whole=False)
@@ -313,7 +313,7 @@ def _read(
         except _UNJUDGED as error:
             into.missing.append(f"artifact {named(remote.name)} cannot be judged ({type(error).__name__})")
     if heard and not into.missing and not broken:
-        into.missing += left_out(heard, policy[0], wanted.asked)
+        into.missing += left_out(heard, policy[0], wanted.scope)
     try:
         _hear(source, into, wanted, api)
         if idle == len(source.artifacts) and not into.missing:
@@ -355,7 +355,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
     """Why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it does."""
     if policy is None or not policy.ignore:
         return ""
-    files = api.call("changed files", lambda: changed_files(source, api))
+    files = changed_files(source, api)
     if files is None or not policy.ignores([path for one in files for path in _paths(one)]):
         return ""
     whose = "base" if source.base else "the commit"

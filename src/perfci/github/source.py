@@ -16,8 +16,8 @@ from github.WorkflowRun import WorkflowRun
 
 from perfci.github import artifact
 from perfci.github.api import Api, ApiError
-from perfci.github.event import QUEUE_BRANCH, Context
-from perfci.github.measured import Asked, Change, tip
+from perfci.github.event import MEASURING, QUEUE_BRANCH, Context
+from perfci.github.measured import Change, Scope, tip
 from perfci.model.policy_text import FILE
 from perfci.model.publication import Origin
 
@@ -28,9 +28,7 @@ MOST_FILES = 3000
 """As many as it names of a pull request (GitHub's documentation, "List pull requests files")."""
 MOST_RUNS = 50
 """Runs of one head that are searched for stored measurements."""
-_MEASURED = frozenset({"pull_request", "push", "merge_group", "workflow_dispatch", "schedule"})
-"""Events whose runs measure."""
-_OF_BRANCHES = _MEASURED - {"pull_request"}
+_OF_BRANCHES = frozenset(MEASURING) - {"pull_request"}
 """Events that need no pull request: the code is of people who may write to the repository."""
 _RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
 """Actions on a pull request that leave its head where it is."""
@@ -47,7 +45,7 @@ class Wanted:
     """Glob of the artifacts to read; empty for those that the measuring action names."""
     jobs: str = "*"
     """Glob of the jobs that measure: one that failed, or left nothing, was not heard."""
-    asked: Asked = field(default_factory=Asked)
+    scope: Scope = field(default_factory=Scope)
     comment: When = "on-change"
     policy: str = FILE
     """Path in the repository."""
@@ -138,7 +136,7 @@ def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
 
 def change(source: Source, api: Api) -> Change:
     """What the run should have measured, and against what. Raises ApiError."""
-    upstream, name = api.call("base", lambda: _upstream(source, api))
+    upstream, name = _upstream(source, api)
     return Change(source.origin.head_sha, upstream, name, merged=source.pull is not None)
 
 
@@ -161,22 +159,20 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """The files that the head changes since it left base; None where GitHub does not name them all.
-
-    Whatever of it may fail is the caller's to repeat.
-    """
+    """The files that the head changes since it left base; None where GitHub does not name them all. Raises ApiError."""
     pull, head = source.pull, source.origin.head_sha
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
         return None
-    files = list(api.repository.compare(base, head).files)
+    files = api.call("changed files", lambda: list(api.repository.compare(base, head).files))
     if len(files) < COMPARED_FILES:
         return files
     if pull is None:
         return None
-    files = list(pull.get_files())
+    files = api.call("changed files", lambda: list(pull.get_files()))
     # They are those of the pull request as it is now: its head may have moved, unlike the commits that are compared.
-    return files if len(files) < MOST_FILES and api.get(pull.url)["head"]["sha"] == head else None
+    now = api.call("the pull request", lambda: api.get(pull.url)["head"]["sha"])
+    return files if len(files) < MOST_FILES and now == head else None
 
 
 def brings_nothing(source: Source, api: Api) -> str:
@@ -226,7 +222,7 @@ def _stored(
             f"pull-request/{pull.number}",
         )
         own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
-        if other.head_sha == head and other.event in _MEASURED and (own or copied):
+        if other.head_sha == head and other.event in MEASURING and (own or copied):
             found = _artifacts(other, wanted, other.run_attempt, api)
             if found:
                 return other, found
@@ -285,6 +281,6 @@ def _before(source: Source, api: Api) -> str:
     if re.fullmatch(r"[0-9a-f]{40,64}", source.before):
         return source.before
     asked = {"ref": f"refs/heads/{source.run.head_branch}", "per_page": 100}
-    moves = api.get(f"/repos/{api.name}/activity", asked)
+    moves = api.call("activity of the branch", lambda: api.get(f"/repos/{api.name}/activity", asked))
     before = next((str(one["before"]) for one in moves if one["after"] == source.origin.head_sha), "")
     return before if before.strip("0") else ""

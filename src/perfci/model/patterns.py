@@ -1,10 +1,12 @@
 """Regular expressions of policies, held against names that code under test may have made."""
 
+import functools
 from typing import Any
 
 import re2
 
 
+@functools.lru_cache(maxsize=256)  # each is held against every name
 def compiled(text: str) -> Any:
     """`text` for a search in time linear in the name (RE2). Raises ValueError for what is no such expression."""
     options = re2.Options()
