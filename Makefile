@@ -7,16 +7,18 @@ BESIDE := --numprocesses logical --maxprocesses 8 --dist loadgroup
 WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 
+NPM := $(if $(shell command -v npm),node_modules)
+
 .PHONY: run test test-slow test-docker test-gpu check schemas pictures dist image prove-image clean
 
 run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
 
-test: $(VENV)/ready
+test: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)
 	$(BIN)/python -m pytest -m "not slow and alone"
 
-test-slow: $(VENV)/ready
+test-slow: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "slow and not alone" $(BESIDE)
 	$(BIN)/python -m pytest -m "slow and alone"
 
@@ -26,7 +28,7 @@ test-docker: $(VENV)/ready
 test-gpu: $(VENV)/ready
 	$(BIN)/python -m pytest -m gpu
 
-check: $(VENV)/ready
+check: $(VENV)/ready node_modules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -34,6 +36,7 @@ check: $(VENV)/ready
 	$(BIN)/zizmor --offline --pedantic --strict-collection --quiet . $(filter-out .github/%,$(WORKFLOWS))
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml publish/action.yml
+	node --import ./tests/github/json.mjs tests/github/workflows.mjs $(WORKFLOWS) action.yml publish/action.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/shellcheck $(SCRIPTS)
 	$(BIN)/hadolint Dockerfile
@@ -41,9 +44,8 @@ check: $(VENV)/ready
 schemas: $(VENV)/ready
 	$(BIN)/python -m perfci.model.schemas schemas
 
-pictures: $(VENV)/ready
-	npm install --silent --no-save --prefix $(VENV)/pictures github-markdown-css@5.8.1
-	$(BIN)/python -m docs.pictures.take $(VENV)/pictures/node_modules/github-markdown-css/github-markdown.css
+pictures: $(VENV)/ready node_modules
+	$(BIN)/python -m docs.pictures.take node_modules/github-markdown-css/github-markdown.css
 
 dist: $(VENV)/ready
 	rm -rf dist
@@ -57,9 +59,14 @@ prove-image: image
 	.ci/prove-image $(VARIANT)
 
 clean:
-	rm -rf $(VENV) dist perfci-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules dist perfci-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,torch]"
+	touch $@
+
+node_modules: package-lock.json
+	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer, with npm" >&2; exit 1; }
+	npm ci --silent
 	touch $@

@@ -15,7 +15,9 @@ import yaml
 
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.system import pins
-from tests.github.expressions import condition, template, text
+from tests.github.expressions import condition, text, value
+
+pytestmark = pytest.mark.node  # expressions are evaluated by GitHub's own
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "src/perfci/cli/templates/perf.yml"
@@ -82,8 +84,7 @@ def contexts(event: dict[str, Any], name: str = "pull_request", **variables: str
 
 def runs(job: dict[str, Any], known: dict[str, Any]) -> bool:
     """Whether a job runs where those that it needs passed or were skipped by their `if`."""
-    status = {"success": lambda: True, "failure": lambda: False, "cancelled": lambda: False, "always": lambda: True}
-    return condition(job.get("if"), known, status)
+    return condition(job.get("if"), known)
 
 
 def documented(what: str) -> dict[str, str]:
@@ -174,7 +175,7 @@ def test_what_is_measured_is_checked_out_without_a_token_and_with_its_base(name:
             [checkout] = [step for step in steps(job) if step.get("uses", "").startswith("actions/checkout@")]
             assert checkout["with"]["persist-credentials"] == "false"
             for event in started:
-                assert text(template(checkout["with"]["fetch-depth"], contexts({}, event))) == depths[event], event
+                assert text(checkout["with"]["fetch-depth"], contexts({}, event)) == depths[event], event
 
 
 @each_workflow
@@ -184,9 +185,7 @@ def test_what_leaves_the_code_as_it_is_measures_nothing_and_ends_no_measurement(
     if "labeled" not in events(name).get("pull_request", {}).get("types", []):
         return
     unpublished = {"labelled", "edited"}
-    groups = {
-        said: template(WORKFLOWS[name]["concurrency"]["group"], contexts(event)) for said, event in EVENTS.items()
-    }
+    groups = {said: text(WORKFLOWS[name]["concurrency"]["group"], contexts(event)) for said, event in EVENTS.items()}
     assert groups["accepted"] == groups["accepted no more"]
     assert groups["opened"] == groups["retargeted"] == groups["closed"], "which end what is measured"
     assert len(set(groups.values())) == 4, "the code, each label, and other edits have a group of their own"
@@ -209,8 +208,8 @@ def test_a_fork_gets_no_runner_of_ours() -> None:
     for head, runner in (("org/perfci", ["self-hosted", "gpu"]), ("fork/perfci", "ubuntu-latest")):
         event = {"pull_request": {"head": {"repo": {"full_name": head}}}}
         known = contexts(event, PERFCI_GPU_RUNNER='["self-hosted", "gpu"]')
-        assert template(job["runs-on"], known) == runner
-    assert template(job["runs-on"], contexts({}, "push")) == "ubuntu-latest"  # no variable, no runner
+        assert value(job["runs-on"], known) == runner
+    assert value(job["runs-on"], contexts({}, "push")) == "ubuntu-latest"  # no variable, no runner
 
 
 def test_a_release_was_seen_to_work_on_a_gpu() -> None:
@@ -269,12 +268,11 @@ def played(job: str, variant: str, publish: str, folder: Path) -> str:
         "RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "GITHUB_REPOSITORY": "org/Perfci",
         "GITHUB_SHA": "a" * 40, "GITHUB_REF_NAME": "v1.2.3", "GITHUB_ACTOR": "somebody",
     }  # fmt: skip
-    status = {"success": lambda: True, "failure": lambda: False, "cancelled": lambda: False, "always": lambda: True}
     for step in steps(jobs(RELEASE)[job]):
         if "pip install" in step.get("run", "") or "gh release" in step.get("run", ""):
             continue  # perfci is here, and GitHub is not
-        if "run" in step and condition(step.get("if"), known, status):
-            given = {key: text(template(value, known)) for key, value in step.get("env", {}).items()}
+        if "run" in step and condition(step.get("if"), known):
+            given = {key: text(one, known) for key, one in step.get("env", {}).items()}
             subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=env | given, check=True)
     return (folder / "asked").read_text() if (folder / "asked").exists() else ""
 
@@ -288,8 +286,8 @@ def test_an_image_is_built_from_the_pins_and_pushed_only_where_the_variable_says
     assert variant in job["strategy"]["matrix"]["variant"]
     asked = played("image", variant, publish, tmp_path)
     [built] = [line for line in asked.splitlines() if line.startswith("docker buildx build")]
-    for key, value in pins.variant(variant).arguments(variant).items():
-        assert f" --build-arg {key}={value} " in f"{built} "
+    for key, one in pins.variant(variant).arguments(variant).items():
+        assert f" --build-arg {key}={one} " in f"{built} "
     assert f"REVISION={'a' * 40} --provenance=mode=max --sbom=true" in built
     others = [step for step in steps(job) if "docker login" in str(step) or "actions/attest" in str(step)]
     assert len(others) == 2 and all(step["if"] == "vars.PERFCI_PUBLISH_IMAGES == 'true'" for step in others)
@@ -352,3 +350,23 @@ def test_a_release_has_the_version_of_its_tag_and_notes(tag: str, said: str, tmp
     )
     assert (done.returncode != 0) == bool(said) and said in done.stdout
     assert said or (tmp_path / "notes.md").read_text().strip() == "- This."
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("perf.yml", " github.event.", " githob.event.", "Unrecognized named-value: 'githob'"),
+        ("perf.yml", "runs-on:", "run-on:", "Unexpected value 'run-on'"),
+        ("action.yml", "using: composite", "using: composit", "composit"),
+    ],
+)
+def test_check_says_what_github_refuses(name: str, before: str, after: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    source = TEMPLATE if name == TEMPLATE.name else ROOT / name
+    faulty = source.read_text().replace(before, after, 1)
+    assert faulty != source.read_text()
+    path.write_text(faulty)
+    scripts = ROOT / "tests/github"
+    command = ["node", "--import", str(scripts / "json.mjs"), str(scripts / "workflows.mjs"), str(source), str(path)]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and said in done.stdout and str(source) not in done.stdout
