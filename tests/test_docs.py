@@ -147,6 +147,23 @@ def test_the_permissions_are_those_of_the_workflow() -> None:
     assert found == {job: one["permissions"] for job, one in TEMPLATE["jobs"].items()}
 
 
+def test_whatever_cannot_be_done_to_the_check_is_tried() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    who, tests = re.findall(r"## Who can do what to the check\n(.*?)\n### The tests\n(.*?)\n### ", text, re.DOTALL)[0]
+    rows = [
+        row for row in re.findall(r"^\| (.*) \|$", who, re.MULTILINE) if not row.startswith(("it can", "can |", "---"))
+    ]
+    listed = dict(re.findall(r"^(\d+)\. (.*?)(?=^\d+\.|\Z)", tests, re.MULTILINE | re.DOTALL))
+    assert [row.rsplit(" | ", 1)[-1] for row in rows] == list(listed)
+    for number, said in listed.items():
+        file = ""
+        for word in re.findall(r"`([^`]+)`", said):
+            if word.endswith(".py"):
+                file = (ROOT / word if "/" in word else ROOT / "tests/github" / word).read_text()
+            else:
+                assert f"def {word}(" in file, (number, word)
+
+
 def test_names_are_those_of_the_code() -> None:
     github, security = GITHUB.read_text(), (ROOT / "docs/security.md").read_text()
     events = github.partition("## What is compared with what")[2].partition("## The measuring action")[0]

@@ -64,10 +64,10 @@ def after(run: Run) -> Context:
     return context("workflow_run", payload, environment(999))
 
 
-def beside(pull: Pull, run: int) -> Context:
-    """The context of a publisher that is a job of the pull request's own run."""
+def beside(pull: Pull, run: int, event: str = "pull_request", **fields: str) -> Context:
+    """The context of a publisher that is a job of the pull request's own run, or of another that it starts."""
     payload = {
-        "action": "synchronize",
+        **fields,
         "repository": {"full_name": REPOSITORY, "default_branch": "main"},
         "pull_request": {
             "number": pull.number,
@@ -75,7 +75,7 @@ def beside(pull: Pull, run: int) -> Context:
             "base": {"ref": pull.base_ref, "sha": BASE, "repo": {"full_name": REPOSITORY}},
         },
     }
-    return context("pull_request", payload, environment(run))
+    return context(event, payload, environment(run))
 
 
 def environment(run: int) -> dict[str, str]:

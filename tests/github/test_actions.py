@@ -84,7 +84,14 @@ class Account:
         self.hub.changed = git("diff", "--name-only", self.base, head).splitlines()
         return self.hub.pull(7, head, head_ref=branch, head_repository=FORK if fork else REPOSITORY)
 
-    def event(self, pull: Pull, action: str = "opened", label: str = "", workflow: str = WORKFLOW) -> dict[str, Job]:
+    def event(
+        self,
+        pull: Pull,
+        action: str = "opened",
+        label: str = "",
+        workflow: str = WORKFLOW,
+        started: str = "pull_request",
+    ) -> dict[str, Job]:
         """The jobs that an event on the pull request starts."""
         payload: dict[str, Any] = {
             "action": action, "repository": {"full_name": REPOSITORY, "default_branch": "main"},
@@ -94,7 +101,7 @@ class Account:
                 "base": {"ref": "main", "sha": self.base, "repo": {"full_name": REPOSITORY}},
             },
         } | ({"label": {"name": label}} if label else {})  # fmt: skip
-        return self.machine.deliver(workflow, "pull_request", payload, pull)
+        return self.machine.deliver(workflow, started, payload, pull)
 
     def completed(self, workflow: str = PUBLISHER) -> Job:
         """The publisher that the end of the newest run starts."""
@@ -185,11 +192,15 @@ def test_the_workflows_for_public_projects(account: Account) -> None:
     assert account.completed(publish).result == "failure"
     assert account.concluded == ["failure"]
     account.label(pull)
-    account.event(pull, "labeled", ACCEPT_LABEL, perf)
-    published = account.completed(publish)
+    published = account.event(pull, "labeled", ACCEPT_LABEL, publish, "pull_request_target")["publish"]
     assert published.result == "success", published.log
     assert account.concluded == ["success"]
     assert len(account.hub.artifacts) == 1
+    account.hub.branches["side"] = account.base
+    twin = account.hub.pull(8, pull.head, base_ref="side", head_ref="copy", head_repository=FORK)
+    held = account.event(twin, "opened", workflow=publish, started="pull_request_target")["publish"]
+    assert "nothing to publish: pull request #8 is yet to be measured" in held.log
+    assert account.concluded == ["action_required"]
 
 
 @pytest.mark.slow

@@ -133,6 +133,10 @@ CASES = {
         ),
         {}, {"pull_request": None}, {"trusted": False},
     ),
+    "a branch like an option": (
+        "pull_request", changed("pull_request.synchronize", pull_request__head__ref="--upload-pack=id"), {},
+        {"head_ref": "--upload-pack=id"}, {},
+    ),
 }  # fmt: skip
 
 
@@ -151,6 +155,7 @@ def test_context(case: str) -> None:
         ("push", payload("push.tag.deleted"), "was deleted: there is nothing to measure"),
         ("push", changed("push.branch.created", ref="refs/heads/a\nb"), "push: ref does not fit"),
         ("push", changed("push.branch.created", ref="--upload-pack=id"), "push: ref does not fit"),
+        ("pull_request", changed("pull_request.opened", pull_request__base__ref="-a"), "base.ref does not fit"),
         ("push", changed("push.branch.created", after="HEAD"), "push: after does not fit"),
         ("push", changed("push.branch.created", after=HEAD + "\n"), "push: after does not fit"),
         ("pull_request", changed("pull_request.opened", pull_request__number="2"), "pull_request.number does not fit"),

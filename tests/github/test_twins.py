@@ -144,6 +144,57 @@ def test_a_run_that_has_only_begun_is_held_against_what_was_said_before(hub: Git
     assert concluded(hub) == {"action_required"}
 
 
+def moved(hub: GitHub, pull: Pull, action: str, **fields: str) -> Outcome:
+    """What the base repository's own workflow makes of a pull request, whatever that brings or runs."""
+    made = hub.run(400 + len(hub.runs), BASE, event="pull_request_target", jobs={"publish": None}, conclusion=None)
+    context = beside(pull, made.id, "pull_request_target", **fields)
+    return publish(context, action, Wanted(), api_of(hub))
+
+
+@pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "edited"])
+def test_a_check_that_was_earned_elsewhere_falls_when_the_commit_is_proposed(hub: GitHub, action: str) -> None:
+    """Measured into a lenient branch, then proposed for main, by a change whose own workflow does not run for that."""
+    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
+    twin(hub)
+    hub.files[SIDE, "perfci.yaml"] = POLICY.replace("2%", "900%").encode()
+    of_twin(hub)
+    assert concluded(hub) == {"success"}
+    into_main = hub.pull(7, HEAD, head_ref="copy", head_repository="fork/kernels")
+    outcome = moved(hub, into_main, action)
+    assert (outcome.exit_code, outcome.waiting) == (0, "pull request #7 is yet to be measured")
+    assert concluded(hub) == {"action_required"}
+    assert titles(hub)["8"].startswith("Waits for #7 (into main): ")
+
+
+def test_what_moves_on_or_closes_lets_go_of_the_commit(hub: GitHub) -> None:
+    _, run = scene(hub, 1.0)
+    stranger = twin(hub)
+    published(hub, run)
+    assert concluded(hub) == {"action_required"}
+    stranger.head = "d" * 40
+    hub.commits["d" * 40] = [HEAD]
+    moved(hub, stranger, "synchronize", before=HEAD)
+    assert concluded(hub) == {"success"}
+    stranger.head = HEAD
+    moved(hub, stranger, "synchronize", before="d" * 40)
+    assert concluded(hub) == {"action_required"}
+    stranger.state = "closed"
+    assert moved(hub, stranger, "closed").waiting == "pull request #8 is closed"
+    assert concluded(hub) == {"success"}
+
+
+def test_a_label_counts_without_a_workflow_of_the_change(hub: GitHub) -> None:
+    pull, run = scene(hub, *SLOWER)
+    published(hub, run)
+    assert moved(hub, pull, "labeled").exit_code == 1, "nobody has set it"
+    hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
+    assert moved(hub, pull, "labeled").exit_code == 0
+    assert concluded(hub) == {"success"}
+    pull.labels.clear()
+    assert moved(hub, pull, "unlabeled").exit_code == 1
+    assert concluded(hub) == {"failure"}
+
+
 def test_a_foreign_check_of_our_name_is_told(hub: GitHub) -> None:
     _, run = scene(hub, *SLOWER)
     hub.check("perfci", HEAD, "helpful-bot")

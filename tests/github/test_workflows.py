@@ -112,9 +112,8 @@ def test_jobs_have_the_rights_that_the_actions_ask_for_and_no_others(name: str) 
 @each_workflow
 def test_code_of_a_pull_request_meets_no_rights(name: str) -> None:
     """A job that may write, or that starts with the rights of the base repository, runs no code but perfci's own."""
-    assert "pull_request_target" not in events(name)
     for job in jobs(name).values():
-        if steps(job, "publish") or "workflow_run" in events(name):
+        if steps(job, "publish") or events(name).keys() & {"workflow_run", "pull_request_target"}:
             done = [step for step in steps(job) if not own_code(step)]
             assert done == steps(job, "publish"), "a publishing job does nothing else"
 
@@ -182,17 +181,40 @@ def test_what_is_measured_is_checked_out_without_a_token_and_with_its_base(name:
 def test_what_leaves_the_code_as_it_is_measures_nothing_and_ends_no_measurement(name: str) -> None:
     """What accepts a regression, and the end, are published; a workflow_run of its own does that where there is no such
     job."""
-    if "labeled" not in events(name).get("pull_request", {}).get("types", []):
-        return
     unpublished = {"labelled", "edited"}
-    groups = {said: text(WORKFLOWS[name]["concurrency"]["group"], contexts(event)) for said, event in EVENTS.items()}
-    assert groups["accepted"] == groups["accepted no more"]
-    assert groups["opened"] == groups["retargeted"] == groups["closed"], "which end what is measured"
-    assert len(set(groups.values())) == 4, "the code, each label, and other edits have a group of their own"
+    for started in events(name).keys() & {"pull_request", "pull_request_target"}:
+        heard = {said: contexts(event, started) for said, event in EVENTS.items() if of(event, events(name)[started])}
+        for job in jobs(name).values():
+            for said, known in heard.items() if steps(job, "measure") or steps(job, "publish") or "uses" in job else ():
+                wanted = said not in unpublished if steps(job, "publish") else said in ("opened", "retargeted")
+                assert runs(job, known) == wanted, said
+        if started == "pull_request" and "edited" in heard:
+            groups = {said: text(WORKFLOWS[name]["concurrency"]["group"], known) for said, known in heard.items()}
+            ending = {"opened", "retargeted", "closed"} & set(groups)
+            assert len({groups[said] for said in ending}) == 1, "these end what is measured"
+            assert not [said for said in groups if said not in ending and groups[said] == groups["opened"]]
+
+
+def of(event: dict[str, Any], started: dict[str, Any]) -> bool:
+    """Whether a workflow that says this of an event starts on it."""
+    return event["action"] in started.get("types", ["opened", "synchronize", "reopened"])
+
+
+@each_workflow
+def test_who_publishes_waits_for_who_publishes_of_the_same_head(name: str) -> None:
+    """A job that waits ends one that waited before: never one that judges for one that holds up, or does nothing."""
+    if "workflow_run" not in events(name):
+        return
+    assert "concurrency" not in WORKFLOWS[name], "of a job that is skipped it does not count"
+    run = {"action": "completed", "workflow_run": {"head_branch": "a", "head_repository": {"full_name": "b/c"}}}
+    head = {"head": {"ref": "a", "repo": {"full_name": "b/c"}}, "number": 5}
     for job in jobs(name).values():
+        published = text(job["concurrency"]["group"], contexts(run, "workflow_run"))
         for said, event in EVENTS.items():
-            wanted = said not in unpublished if steps(job, "publish") else said in ("opened", "retargeted")
-            assert runs(job, contexts(event)) == wanted, said
+            known = contexts(event | {"pull_request": head}, "pull_request_target")
+            if runs(job, known):
+                same = text(job["concurrency"]["group"], known) == published
+                assert same == (said in ("accepted", "accepted no more")), said
 
 
 def test_make_has_what_workflows_and_scripts_ask_for() -> None:

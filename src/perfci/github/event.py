@@ -18,15 +18,23 @@ QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<base>.+)/pr-(?P<pull>[1-9][0-9
 """A branch of a merge queue: what is merged into, the pull request at its end, the commit that it is put on."""
 
 
-def _ref(text: str) -> str:
+def _named(text: str) -> str:
     # What `git check-ref-format` forbids, as far as it could do harm; shells and Markdown are met by escaping.
-    if text.startswith("-") or ".." in text or "@{" in text or re.search(r"[\x00-\x20\x7f~^:?*\[\\]", text):
+    if ".." in text or "@{" in text or re.search(r"[\x00-\x20\x7f~^:?*\[\\]", text):
         raise ValueError("is no name of a branch or tag")
     return text
 
 
+def _ref(text: str) -> str:
+    if text.startswith("-"):
+        raise ValueError("would be taken for an option of git's")
+    return _named(text)
+
+
 Sha = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
 Ref = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_ref)]
+Name = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_named)]
+"""Of a head, which git is never asked for by name: a stranger's may begin with a hyphen."""
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=200)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 
@@ -46,22 +54,29 @@ class _HeadRepository(_Untrusted):
     full_name: Slug
 
 
-class _Side(_Untrusted):
-    ref: Ref
+class _Head(_Untrusted):
+    ref: Name
     sha: Sha
     repo: _HeadRepository | None = None
     """None where the fork has been deleted."""
 
 
+class _Base(_Untrusted):
+    ref: Ref
+    sha: Sha
+
+
 class _PullRequest(_Untrusted):
     number: Number
-    head: _Side
-    base: _Side
+    head: _Head
+    base: _Base
 
 
 class _PullRequestEvent(_Untrusted):
     pull_request: _PullRequest
     repository: _Repository
+    before: Sha | None = None
+    """The head until the push that is told of."""
 
 
 class _PushEvent(_Untrusted):
@@ -88,7 +103,7 @@ class _Run(_Untrusted):
     run_attempt: Number
     event: Annotated[str, Field(pattern=r"^[a-z_]{1,64}$")]
     head_sha: Sha
-    head_branch: Ref | None = None
+    head_branch: Name | None = None
     head_repository: _HeadRepository | None = None
 
 
@@ -133,6 +148,8 @@ class Context:
     """The event carries the rights of the base repository: code of a pull request must not run."""
     default: str = ""
     """The default branch; empty where the event does not tell."""
+    left: str = ""
+    """The commit that was the pull request's head until this push; empty for what is no push to one."""
 
 
 def load(env: Mapping[str, str]) -> Context:
@@ -186,7 +203,7 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     privileged = name == "pull_request_target"
     merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
     default = event.repository.default_branch
-    return Context(origin, pull.base.sha, merge, head, head == repository, privileged, default)
+    return Context(origin, pull.base.sha, merge, head, head == repository, privileged, default, event.before or "")
 
 
 def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:

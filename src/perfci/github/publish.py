@@ -21,7 +21,7 @@ from perfci.model.coverage import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
-from perfci.model.publication import ACCEPT_LABEL, Acceptance, Publication, Shard
+from perfci.model.publication import ACCEPT_LABEL, Acceptance, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.render import comment
@@ -35,6 +35,8 @@ MOST_LIMITS = 1000
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
 _BEGUN = frozenset({"requested", "in_progress"})
 """What has happened to a run that `workflow_run` tells of, before it has measured."""
+_MOVED = frozenset({"opened", "reopened", "synchronize", "edited", "closed"})
+"""What has happened to a pull request that `pull_request_target` tells of, where it is another change than before."""
 _QUIET = frozenset({"unchanged", "skipped"})
 _UNJUDGED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """What judging and rendering may raise of values that no measurement gives."""
@@ -80,14 +82,17 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     `action`: of the event, such as `labeled`. Raises ApiError where not even the run or base's policy can be found
     out; whatever fails after that is named in the outcome, and its exit code stands.
     """
+    if waiting := _waiting(context.origin, action):
+        outcome = _concluded(waiting, context.origin, wanted.suite, api)
+        if context.left:  # whose other pull requests it holds up no longer
+            _tried(outcome, "checks: write", lambda: check.conclude(wanted.suite, context.left, api))
+        return outcome
     try:
         source = locate(context, action, wanted, api)
+        if source.closed:
+            return _concluded(source.closed, source.origin, wanted.suite, api)
         outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin))
         publication = outcome.publication
-        if source.closed or action in _BEGUN:
-            outcome.waiting = source.closed or "the run has only begun"
-            _conclude(outcome, api)
-            return outcome
         faulty: _Faulty | None = None
         if source.doubt:
             publication.missing.append(source.doubt)
@@ -122,11 +127,20 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     return outcome
 
 
-def _conclude(outcome: Outcome, api: Api) -> None:
+def _waiting(origin: Origin, action: str) -> str:
+    """Why an event brings nothing to publish; empty where it may."""
+    if action in _BEGUN:
+        return "the run has only begun"
+    if origin.event == "pull_request_target" and action in _MOVED:
+        return f"pull request #{origin.pull_request} {'is closed' if action == 'closed' else 'is yet to be measured'}"
+    return ""
+
+
+def _concluded(waiting: str, origin: Origin, suite: str, api: Api) -> Outcome:
     """Nothing is published, and yet the checks of the commit may have to say something else than before."""
-    publication = outcome.publication
-    suite, head = publication.suite, publication.origin.head_sha
-    _told(outcome, _tried(outcome, "checks: write", lambda: check.conclude(suite, head, api)))
+    outcome = Outcome(Publication(suite=suite, origin=origin), waiting=waiting)
+    _told(outcome, _tried(outcome, "checks: write", lambda: check.conclude(suite, origin.head_sha, api)))
+    return outcome
 
 
 def _told(outcome: Outcome, concluded: check.Concluded | None) -> None:
