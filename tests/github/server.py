@@ -95,6 +95,7 @@ class Pull:
     labels: list[str] = field(default_factory=list)
     state: str = "open"
     events: list[dict[str, Any]] = field(default_factory=list)
+    created: datetime = START
 
 
 @dataclass
@@ -145,6 +146,10 @@ class GitHub:
         self.checks: list[dict[str, Any]] = []
         self.files: dict[tuple[str, str], bytes] = {}
         self.branches: dict[str, str] = {"main": MAIN}
+        self.protected: set[str] = set()
+        """Branches with a protection of their own."""
+        self.rules: dict[str, list[str]] = {}
+        """Branch → types of the rules that rulesets have for it."""
         self.commits: dict[str, list[str]] = {}
         """Commit → its parents; of all others it is MAIN."""
         self.permissions: dict[str, str] = {"maintainer": "write", "stranger": "read", "author": "read"}
@@ -323,7 +328,7 @@ def _pull_json(hub: GitHub, pull: Pull, kind: str) -> dict[str, Any]:
     url = f"{hub.api}/repos/{REPOSITORY}/pulls/{pull.number}"
     label = made["labels"][0]
     return made | {
-        "number": pull.number, "state": pull.state, "body": pull.body, "url": url,
+        "number": pull.number, "state": pull.state, "body": pull.body, "url": url, "created_at": iso(pull.created),
         "issue_url": f"{hub.api}/repos/{REPOSITORY}/issues/{pull.number}",
         "labels": [label | {"name": name} for name in pull.labels], "requested_teams": [],
         "head": made["head"] | {"sha": pull.head, "ref": pull.head_ref, "label": f"{owner}:{pull.head_ref}", "repo": repository(pull.head_repository)},
@@ -427,7 +432,41 @@ def _(hub, path, query, body):
     if path["branch"] not in hub.branches:
         return MISSING
     made = example("branch-get")
-    return 200, made | {"name": path["branch"], "commit": made["commit"] | {"sha": hub.branches[path["branch"]]}}, {}
+    return (
+        200,
+        made
+        | {
+            "name": path["branch"],
+            "protected": path["branch"] in hub.protected,
+            "commit": made["commit"] | {"sha": hub.branches[path["branch"]]},
+        },
+        {},
+    )
+
+
+@route("GET", "/rules/branches/{branch}")
+def _(hub, path, query, body):
+    made = example("repository-rule-items")[0]
+    asked = {"strict_required_status_checks_policy": False, "required_status_checks": [{"context": "perfci"}]}
+    fields = {"required_status_checks": {"parameters": asked}, "deletion": {}}
+    base = {key: value for key, value in made.items() if key != "parameters"}
+    return 200, [base | {"type": one} | fields[one] for one in hub.rules.get(path["branch"], [])], {}
+
+
+@route("GET", "")
+def _(hub, path, query, body):
+    made = {k: v for k, v in example("full-repository-default-response").items() if k not in ("source", "parent")}
+    owner, name = REPOSITORY.split("/")
+    url = f"{hub.api}/repos/{REPOSITORY}"
+    found = {
+        "full_name": REPOSITORY,
+        "name": name,
+        "owner": user(owner),
+        "default_branch": "main",
+        "url": url,
+        "language": None,
+    }
+    return 200, made | found, {}
 
 
 @route("GET", "/compare/{range}")
@@ -446,10 +485,15 @@ def _(hub, path, query, body):
     return 200, made | found | {"files": _files(hub)[:300]}, {}
 
 
-@route("GET", "/commits/{sha}/branches-where-head")
+@route("GET", "/git/matching-refs/{path}")
 def _(hub, path, query, body):
-    made = example("branch-short-items")[0]
-    rows = [made | {"name": name, "commit": made["commit"] | {"sha": sha}} for name, sha in hub.branches.items() if sha == path["sha"]]  # fmt: skip
+    made = example("git-ref-items")[0]
+    found = [(f"refs/heads/{name}", sha) for name, sha in hub.branches.items()]
+    rows = [
+        made | {"ref": ref, "object": made["object"] | {"sha": sha}}
+        for ref, sha in found
+        if ref.startswith(f"refs/{path['path']}")
+    ]
     return 200, rows, {}
 
 
@@ -564,7 +608,7 @@ def _changed(hub: GitHub, check: dict[str, Any], body: dict[str, Any]) -> dict[s
     check["given"] += notes
     check |= {
         key: body[key]
-        for key in ("name", "head_sha", "status", "conclusion", "external_id", "details_url")
+        for key in ("name", "head_sha", "status", "conclusion", "external_id", "details_url", "started_at")
         if key in body
     }
     told = {key: output[key] for key in ("title", "summary") if key in output}

@@ -197,6 +197,7 @@ def test_the_workflows_for_public_projects(account: Account) -> None:
     assert account.concluded == ["success"]
     assert len(account.hub.artifacts) == 1
     account.hub.branches["side"] = account.base
+    account.hub.protected.add("side")
     twin = account.hub.pull(8, pull.head, base_ref="side", head_ref="copy", head_repository=FORK)
     held = account.event(twin, "opened", workflow=publish, started="pull_request_target")["publish"]
     assert "nothing to publish: pull request #8 is yet to be measured" in held.log
@@ -295,6 +296,7 @@ def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(accou
     other = account.event(pull, "edited")
     assert {name: job.result for name, job in other.items()} == {"measure": "skipped", "publish": "skipped"}
     account.hub.branches["side"] = account.base
+    account.hub.protected.add("side")
     account.hub.pull(8, pull.head, base_ref="side", head_ref="copy")
     pull.state = "closed"
     jobs = account.event(pull, "closed")

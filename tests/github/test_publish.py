@@ -589,7 +589,7 @@ def test_of_a_head_that_moves_meanwhile_many_files_are_not_known(hub: GitHub) ->
 
 
 def test_a_push_of_ignored_files_is_compared_with_what_was_there(hub: GitHub) -> None:
-    hub.files[HEAD, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
     hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
     run = hub.run(100, HEAD, event="push", branch="main")
     hub.changed = ["docs/a.md"]

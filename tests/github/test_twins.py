@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.github.publish import Outcome, publish
-from perfci.github.result import QUEUE, Decided, Open, Question, Result, decide
+from perfci.github.result import Open, Question, Result, decide
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import BASE, HEAD, POLICY, api_of, beside, measured, packed, published, scene
@@ -23,6 +23,7 @@ SIDE = "9" * 40
 def hub() -> Iterator[GitHub]:
     with serve() as made:
         made.branches["side"] = SIDE
+        made.protected.add("side")
         made.commits[SIDE] = [ROOT]
         yield made
 
@@ -289,7 +290,7 @@ OWNS = ("success", "failure", "neutral", "action_required", "accepted")
 RESULTS = st.builds(
     Result,
     suite=st.just("perfci"),
-    question=st.sampled_from([Question.of_pull(n, b) for n in (0, 7, 8) for b in ("main", "side")] + [Question(QUEUE, "0" * 12)]),
+    question=st.sampled_from([Question.of_pull(n, b) for n in (0, 7, 8) for b in ("main", "side")] + [Question.of_queue(b) for b in ("main", "side")]),
     run=st.integers(1, 3),
     attempt=st.integers(1, 2),
     own=st.sampled_from(OWNS),
@@ -299,9 +300,13 @@ PULLS = st.lists(
 )
 
 
-@given(st.lists(RESULTS, unique_by=lambda one: (one.question, one.age), max_size=6), PULLS, st.booleans())
-def test_a_commit_passes_only_where_every_open_pull_request_does(
-    results: list[Result], pulls: list[Open], queued: bool
+@given(
+    st.lists(RESULTS, unique_by=lambda one: (one.question, one.age), max_size=6),
+    PULLS,
+    st.lists(st.sampled_from(["main", "side"]), unique=True),
+)
+def test_a_commit_passes_only_where_everything_that_is_asked_does(
+    results: list[Result], pulls: list[Open], queued: list[str]
 ) -> None:
     decided = decide(results, pulls, queued)
     for order in itertools.islice(itertools.permutations(results), 4):
@@ -309,13 +314,14 @@ def test_a_commit_passes_only_where_every_open_pull_request_does(
     if decided is None:
         assert not results
         return
-    if queued:
-        groups = [one for one in results if one.question.of == QUEUE]
-        assert decided.conclusion == (max(groups, key=lambda one: one.age).concluded if groups else "action_required")
-    elif decided.conclusion in ("success", "neutral"):
-        for pull in pulls:
-            of = [one for one in results if one.question == pull.question]
+    asked = [Question.of_queue(base) for base in queued]
+    asked += [pull.question for pull in pulls if pull.base not in queued]
+    if decided.conclusion in ("success", "neutral"):
+        for question in asked:
+            of = [one for one in results if one.question == question]
             assert of and max(of, key=lambda one: one.age).own in ("success", "neutral", "accepted")
+    elif asked:
+        assert decided.by is None or decided.by.question in asked, "nobody else holds it up"
     assert (decided.by is None) == bool(decided.waits)
 
 
@@ -326,5 +332,5 @@ def test_a_result_is_read_as_it_was_written(result: Result) -> None:
 
 
 def test_nothing_known_is_nothing_decided() -> None:
-    assert decide([], [], False) is None
-    assert decide([], [Open(7, "main")], False) == Decided("action_required", waits="#7 (into main)")
+    assert decide([], []) is None
+    assert decide([], [Open(7, "main")]) is None, "nothing of ours is there to hold up"

@@ -208,7 +208,11 @@ def test_who_publishes_waits_for_who_publishes_of_the_same_head(name: str) -> No
     assert "concurrency" not in WORKFLOWS[name], "of a job that is skipped it does not count"
     run = {"action": "completed", "workflow_run": {"head_branch": "a", "head_repository": {"full_name": "b/c"}}}
     head = {"head": {"ref": "a", "repo": {"full_name": "b/c"}}, "number": 5}
+    twins = [{"head": {"ref": ref, "repo": {"full_name": of}}} for of, ref in (("s/k-a", "b"), ("s/k", "a-b"))]
     for job in jobs(name).values():
+        opened = [EVENTS["opened"] | {"pull_request": one} for one in twins]
+        groups = [text(job["concurrency"]["group"], contexts(one, "pull_request_target")) for one in opened]
+        assert groups[0] != groups[1]
         published = text(job["concurrency"]["group"], contexts(run, "workflow_run"))
         for said, event in EVENTS.items():
             known = contexts(event | {"pull_request": head}, "pull_request_target")

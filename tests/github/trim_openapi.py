@@ -11,6 +11,7 @@ from typing import Any
 
 REPO = "/repos/{owner}/{repo}"
 OPERATIONS = {
+    REPO: ["get"],
     f"{REPO}/actions/runs": ["get"],
     f"{REPO}/actions/runs/{{run_id}}": ["get"],
     f"{REPO}/actions/runs/{{run_id}}/artifacts": ["get"],
@@ -22,16 +23,17 @@ OPERATIONS = {
     f"{REPO}/check-runs/{{check_run_id}}": ["patch"],
     f"{REPO}/collaborators/{{username}}/permission": ["get"],
     f"{REPO}/commits/{{ref}}/check-runs": ["get"],
-    f"{REPO}/commits/{{commit_sha}}/branches-where-head": ["get"],
     f"{REPO}/compare/{{basehead}}": ["get"],
     f"{REPO}/contents/{{path}}": ["get"],
     f"{REPO}/git/commits/{{commit_sha}}": ["get"],
+    f"{REPO}/git/matching-refs/{{ref}}": ["get"],
     f"{REPO}/issues/{{issue_number}}/comments": ["get", "post"],
     f"{REPO}/issues/{{issue_number}}/events": ["get"],
     f"{REPO}/issues/comments/{{comment_id}}": ["patch", "delete"],
     f"{REPO}/pulls": ["get"],
     f"{REPO}/pulls/{{pull_number}}": ["get"],
     f"{REPO}/pulls/{{pull_number}}/files": ["get"],
+    f"{REPO}/rules/branches/{{branch}}": ["get"],
 }
 UNREAD = {"description", "summary", "externalDocs", "tags", "x-octokit", "x-github", "headers"}
 """Keys that say nothing about what fits."""

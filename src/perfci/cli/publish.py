@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,10 +56,14 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
     report = outcome.publication
     if outcome.waiting:
         typer.echo(_line(f"nothing to publish: {outcome.waiting}"))
-        files.summary([f"Nothing to publish: {outcome.waiting}.\n"])
+        for line in outcome.notes:
+            typer.echo(_line(f"- {line}"))
+        if outcome.stale:
+            typer.echo(_line("the checks of the commit may say what does not hold any more: run this job again"))
+        files.summary([f"Nothing to publish: {outcome.waiting}.\n{_notes(outcome.notes)}"])
         raise typer.Exit(outcome.exit_code)
 
-    notes = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes)
+    notes = _notes(outcome.notes)
     files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
     verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
     url = outcome.comment.url if outcome.comment else ""
@@ -70,6 +74,10 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
     if outcome.comment is not None:
         typer.echo(_line(f"comment: {outcome.comment.state} {url}"))
     raise typer.Exit(outcome.exit_code)
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in notes)
 
 
 def _line(text: str) -> str:

@@ -13,8 +13,10 @@ from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
 _LONGEST = 500
 
 
-def acceptance(pull: PullRequest, suite: str, api: Api) -> tuple[Acceptance | None, str]:
+def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) -> tuple[Acceptance | None, str]:
     """The acceptance of a pull request as it is now, or why its label does not count; both empty without the label.
+
+    `owns`: the verdicts, one of which has to have been there to accept.
 
     The label counts when someone with write access set it after the last push to the head, and after a check had said
     of this very head that it does not pass: nobody accepts what they cannot know. Times are GitHub's own: of the label
@@ -43,7 +45,8 @@ def acceptance(pull: PullRequest, suite: str, api: Api) -> tuple[Acceptance | No
     if pushed is None or at <= pushed:
         return None, f"the label {ACCEPT_LABEL} does not count: the head was pushed to after it was set"
     question = Question.of_pull(pull.number, pull.base.ref)
-    failed = check.failed_since(suite, pull.head.sha, question, api)
+    name = check.name_of(suite, check.unasked(pull.base.ref, api))
+    failed = check.failed_since(suite, pull.head.sha, question, name, owns, api)
     if failed is None or at < failed.astimezone(UTC):
         return None, (
             f"the label {ACCEPT_LABEL} does not count: no verdict on {pull.head.sha[:10]} was there to accept when it "

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import quote
 
 from github.CheckRun import CheckRun
 
-from perfci.github.api import Api
+from perfci.github.api import Api, ApiError
 from perfci.github.event import QUEUE_BRANCH
-from perfci.github.result import FAILED, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
+from perfci.github.result import FAILED, FAULTY, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
 from perfci.render.comment import TITLE_LIMIT, CheckText
@@ -21,6 +23,12 @@ MOST_ANNOTATIONS = 50
 ALL_ANNOTATIONS = 200
 MOST_LINES = 1_000_000
 """Of a file that an annotation may stand in."""
+_LONGEST_BRANCH = 80
+_LONGEST_WHY = 500
+"""Before it is escaped: with the longest summary of its own it stays below GitHub's 65 535 characters."""
+_ASKING = frozenset({"required_status_checks", "merge_queue"})
+"""Types of a ruleset's rules with which a branch may ask for a check."""
+_ROUNDS = 3
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
 _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
 
@@ -37,14 +45,40 @@ class Concluded:
     """What people have to know of it, one line each."""
 
 
-def name_of(suite: str) -> str:
-    """What a branch rule names."""
-    return "perfci" if suite == "perfci" else f"perfci ({suite})"
+def name_of(suite: str, into: str = "") -> str:
+    """What a branch rule names; `into`: of the checks that no rule asks for, the branch that they are for."""
+    name = "perfci" if suite == "perfci" else f"perfci ({suite})"
+    return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
+
+
+@lru_cache(maxsize=64)
+def unasked(base: str, api: Api) -> str:
+    """The branch `base` where no rule asks for its checks, else empty. Raises ApiError.
+
+    A rule asks for the check of a commit, whatever that was proposed for. So what holds for a branch that anybody may
+    loosen must not be named as what another's rule asks for: no event might come that would take it back in time.
+    """
+    if not base:
+        return ""
+    try:
+        return "" if api.call(f"rules of {base}", lambda: _asks(base, api)) else base
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return ""
+
+
+def _asks(base: str, api: Api) -> bool:
+    if base == api.repository.default_branch or api.repository.get_branch(base).protected:
+        return True
+    rules = api.get(f"/repos/{api.name}/rules/branches/{quote(base, safe='')}")
+    return any(rule["type"] in _ASKING for rule in rules)
 
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
     """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
-    found = api.call("check runs", lambda: _ours(_listed(suite, origin.head_sha, api), suite, api))
+    name = name_of(suite, unasked(origin.base_ref, api))
+    found = api.call("check runs", lambda: _ours(_listed(name, origin.head_sha, api), suite, api))
     asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
     return [
         Attempt(
@@ -58,13 +92,15 @@ def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
     ]
 
 
-def failed_since(suite: str, head: str, question: Question, api: Api) -> datetime | None:
-    """When a check first said at this head that it does not pass; None where none did. Raises ApiError."""
-    found = api.call("check runs", lambda: _ours(_listed(suite, head, api), suite, api))
+def failed_since(
+    suite: str, head: str, question: Question, name: str, owns: frozenset[str], api: Api
+) -> datetime | None:
+    """When a check `name` first came to one of `owns` at this head; None where none did. Raises ApiError."""
+    found = api.call("check runs", lambda: _ours(_listed(name, head, api), suite, api))
     times = [
         check.started_at
         for one, check in found
-        if one.question == question and one.own in FAILED and check.started_at is not None
+        if one.question == question and one.own in owns and check.started_at is not None
     ]
     return min(times, default=None)
 
@@ -75,36 +111,70 @@ def write(publication: Publication, text: CheckText, api: Api) -> Concluded:
     Its own result comes first, and is complete only after all have been read: of two publishers at least one sees both
     results, and a check that is not complete lets nothing pass.
     """
-    check = api.call("the check run", lambda: _write(publication, text, api))
-    done = conclude(publication.suite, publication.origin.head_sha, api)
+    base = unasked(publication.origin.base_ref, api)
+    check = api.call("the check run", lambda: _write(publication, text, name_of(publication.suite, base), api))
+    done = conclude(publication.suite, publication.origin.head_sha, publication.origin.base_ref, api)
     done.url = str(check.html_url)
     return done
 
 
-def conclude(suite: str, head: str, api: Api) -> Concluded:
-    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError."""
-    pulls = api.call("open pull requests", lambda: _open(head, api))
+def conclude(suite: str, head: str, base: str, api: Api) -> Concluded:
+    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError.
+
+    Those that a rule may ask for, and those for the branch `base` where none does.
+    """
+    done = Concluded(None)
+    for into in dict.fromkeys(("", unasked(base, api))):
+        made = _stable(suite, head, into, api)
+        done.conclusion = made.conclusion or done.conclusion
+        done.notes += made.notes
+    return done
+
+
+def _stable(suite: str, head: str, into: str, api: Api) -> Concluded:
+    """Conclude what was read, and again what has changed meanwhile: a pull request may be opened at any moment."""
+    done, before = Concluded(None), None
+    for _ in range(_ROUNDS):
+        seen = _asked(head, into, api)
+        if seen == before:
+            break
+        before = seen
+        done = api.call("the check runs", partial(_conclude, suite, head, into, *seen, api))
+        if done.conclusion is None:
+            break
+    return done
+
+
+def _asked(head: str, into: str, api: Api) -> tuple[list[Open], list[str]]:
+    """The open pull requests of a head into `into`, or into all branches whose rules ask; and the queues it is in."""
+    found = api.call("open pull requests", lambda: _open(head, api))
+    if into:
+        return [one for one in found if one.base == into], []
+    asking = {base for base in {one.base for one in found} if not unasked(base, api)}
     queued = api.call("branches that end there", lambda: _queued(head, api))
-    return api.call("the check runs", lambda: _conclude(suite, head, pulls, queued, api))
+    return [one for one in found if one.base in asking], queued
 
 
-def _write(publication: Publication, text: CheckText, api: Api) -> CheckRun:
+def _write(publication: Publication, text: CheckText, name: str, api: Api) -> CheckRun:
     origin, mine = publication.origin, Result.made(publication)
-    there = _ours(_listed(mine.suite, origin.head_sha, api), mine.suite, api)
-    check = next((c for one, c in there if (one.question, one.age) == (mine.question, mine.age)), None)
+    there = _ours(_listed(name, origin.head_sha, api), mine.suite, api)
+    said, check = next(((o, c) for o, c in there if (o.question, o.age) == (mine.question, mine.age)), (None, None))
     notes = annotations(publication)
     sent = check.output.annotations_count if check is not None else 0
     output: dict[str, Any] = {"title": text.title, "summary": text.summary}
     first = {**output, "annotations": notes[sent : sent + MOST_ANNOTATIONS]}
     if check is None:
         check = api.repository.create_check_run(
-            name=name_of(mine.suite),
+            name=name,
             head_sha=origin.head_sha,
             details_url=origin.run_url,
             external_id=str(mine),
             status="in_progress",
             output=first,
         )
+    elif said is not None and said.own not in FAILED | FAULTY and mine.own in FAILED | FAULTY:
+        # From now on there is something to accept.
+        check.edit(external_id=str(mine), output=first, started_at=datetime.now(UTC))
     else:
         check.edit(external_id=str(mine), output=first)
     for begin in range(sent + MOST_ANNOTATIONS, len(notes), MOST_ANNOTATIONS):
@@ -112,8 +182,9 @@ def _write(publication: Publication, text: CheckText, api: Api) -> CheckRun:
     return check
 
 
-def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, api: Api) -> Concluded:
-    listed = _listed(suite, head, api)
+def _conclude(suite: str, head: str, into: str, pulls: Sequence[Open], queued: Sequence[str], api: Api) -> Concluded:
+    name = name_of(suite, into)
+    listed = _listed(name, head, api)
     ours = _ours(listed, suite, api)
     decided = decide([one for one, _ in ours], pulls, queued)
     if decided is None:
@@ -129,9 +200,9 @@ def _conclude(suite: str, head: str, pulls: Sequence[Open], queued: bool, api: A
     foreign = [
         check for check in listed if not _is_ours(check, api) or not (check.external_id or "").startswith("perfci/")
     ]
-    for name in sorted({str(check.app.slug or check.app.name) for check in foreign if check.app is not None}):
+    for app in sorted({str(check.app.slug or check.app.name) for check in foreign if check.app is not None}):
         done.notes.append(
-            f"{name} wrote a check named {name_of(suite)} on this commit, too, which is not perfci's: let the branch's "
+            f"{app} wrote a check named {name} on this commit, too, which is not perfci's: let the branch's "
             "rule take the check from the app that publishes alone (docs/security.md)"
         )
     return done
@@ -169,15 +240,16 @@ def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
     title = shorten(f"{lead}: {own}" if lead else own, TITLE_LIMIT)
     summary = _OTHERS.sub("", check.output.summary or "")
     if why:
-        told = prose(f"{why[0].upper()}{why[1:]}.", 1000)
-        summary = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n{summary}"
+        told = prose(f"{why[0].upper()}{why[1:]}.", _LONGEST_WHY)
+        lead = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n"
+        summary = lead + summary
     said = (check.status, check.conclusion, check.output.title, check.output.summary)
     if said != ("completed", concluded, title, summary):
         check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
 
 
-def _listed(suite: str, head: str, api: Api) -> list[CheckRun]:
-    return list(api.repository.get_commit(head).get_check_runs(check_name=name_of(suite), filter="all"))
+def _listed(name: str, head: str, api: Api) -> list[CheckRun]:
+    return list(api.repository.get_commit(head).get_check_runs(check_name=name, filter="all"))
 
 
 def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
@@ -191,10 +263,13 @@ def _open(head: str, api: Api) -> list[Open]:
     return [Open(one.number, one.base.ref) for one in api.repository.get_pulls(state="open") if one.head.sha == head]
 
 
-def _queued(head: str, api: Api) -> bool:
-    """Whether a branch that a merge queue made ends with this commit."""
-    found = api.get(f"/repos/{api.name}/commits/{head}/branches-where-head")
-    return any(QUEUE_BRANCH.fullmatch(str(one["name"])) for one in found)
+def _queued(head: str, api: Api) -> list[str]:
+    """The branches into which a merge queue has made a branch that ends with this commit."""
+    # Unlike the branches that end at a commit, of which anybody may make many, these come all at once.
+    found = api.get(f"/repos/{api.name}/git/matching-refs/{quote('heads/gh-readonly-queue/', safe='')}")
+    ended = [str(one["ref"]) for one in found if one["object"]["sha"] == head]
+    groups = [QUEUE_BRANCH.fullmatch(ref.removeprefix("refs/heads/")) for ref in ended]
+    return sorted({group["base"] for group in groups if group is not None})
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:

@@ -106,28 +106,31 @@ class Heard:
 
 
 def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> list[str]:
-    """What the change should have been measured for and was not, by all its jobs together, one line each."""
+    """What the change should have been measured for and was not, by all its jobs together, one line each.
+
+    Of a device that is demanded only the jobs count that have it: a case that they skip cannot run there.
+    """
     lines = []
-    missing: dict[str, None] = {}
-    seen = frozenset[str]().union(*(one.cases for one in heard))
-    for one in heard:
-        declared = one.declared
-        if declared is None:
-            lines.append("an artifact does not say which cases there are: measure with this version of perfci")
-            continue
-        for ident in [*declared.kernels, *declared.commands]:
-            if ident not in seen and _is_asked(ident, scope.cases):
-                missing[ident] = None
-    if missing:
-        shown = ", ".join(named(ident) for ident in list(missing)[:SHOWN])
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        lines.append(
-            f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured: where fewer cases are meant, give "
-            "the publishing action the same `cases`"
-        )
-    on = frozenset[str]().union(*(one.devices for one in heard))
+    if any(one.declared is None for one in heard):
+        lines.append("an artifact does not say which cases there are: measure with this version of perfci")
+    declared = [one.declared for one in heard if one.declared is not None]
+    asked = dict.fromkeys(ident for one in declared for ident in [*one.kernels, *one.commands])
     wanted = scope.devices or (policy.devices if policy is not None else None) or ()
-    lines += [f"nothing was measured on {device}, which is demanded" for device in wanted if device not in on]
+    for device in wanted or ("",):
+        there = [one for one in heard if not device or device in one.devices]
+        if device and not there:
+            lines.append(f"nothing was measured on {device}, which is demanded")
+            continue
+        seen = frozenset[str]().union(*(one.cases for one in there))
+        missing = [ident for ident in asked if ident not in seen and _is_asked(ident, scope.cases)]
+        if missing:
+            shown = ", ".join(named(ident) for ident in missing[:SHOWN])
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            on = f" on {device}" if device else ""
+            lines.append(
+                f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured{on}: "
+                "where fewer cases are meant, give the publishing action the same `cases`"
+            )
     return lines
 
 

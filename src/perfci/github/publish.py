@@ -13,6 +13,7 @@ from perfci.github.accept import acceptance
 from perfci.github.api import Api, ApiError, Forbidden
 from perfci.github.event import Context
 from perfci.github.measured import Heard, confirm, left_out, named
+from perfci.github.result import FAILED, FAULTY
 from perfci.github.source import Source, Wanted, When, brings_nothing, change, changed_files, jobs, locate, retargeted
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
@@ -56,6 +57,8 @@ class Outcome:
     """What could not be done, one line each. The verdict stands."""
     waiting: str = ""
     """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
+    stale: bool = False
+    """Nothing was published, and the checks that are there may say what does not hold any more."""
     problem: UsageError | None = None
     """What is wrong with base's policy: nothing is judged then, unless somebody accepted the change that mends it."""
 
@@ -63,7 +66,7 @@ class Outcome:
     def exit_code(self) -> int:
         """What the job ends with."""
         if self.waiting:
-            return 0
+            return 3 if self.stale else 0
         return self.publication.exit_code if self.problem is None else self.problem.exit_code
 
 
@@ -83,15 +86,16 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     out; whatever fails after that is named in the outcome, and its exit code stands.
     """
     if waiting := _waiting(context.origin, action):
-        outcome = _concluded(waiting, context.origin, wanted.suite, api)
-        if context.left:  # whose other pull requests it holds up no longer
-            _tried(outcome, "checks: write", lambda: check.conclude(wanted.suite, context.left, api))
+        outcome = Outcome(Publication(suite=wanted.suite, origin=context.origin), waiting=waiting)
+        for head in filter(None, (context.left, context.origin.head_sha)):  # what it leaves it holds up no longer
+            _conclude(outcome, head, api)
         return outcome
     try:
         source = locate(context, action, wanted, api)
+        outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin), waiting=source.closed)
         if source.closed:
-            return _concluded(source.closed, source.origin, wanted.suite, api)
-        outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin))
+            _conclude(outcome, source.origin.head_sha, api)
+            return outcome
         publication = outcome.publication
         faulty: _Faulty | None = None
         if source.doubt:
@@ -136,11 +140,12 @@ def _waiting(origin: Origin, action: str) -> str:
     return ""
 
 
-def _concluded(waiting: str, origin: Origin, suite: str, api: Api) -> Outcome:
-    """Nothing is published, and yet the checks of the commit may have to say something else than before."""
-    outcome = Outcome(Publication(suite=suite, origin=origin), waiting=waiting)
-    _told(outcome, _tried(outcome, "checks: write", lambda: check.conclude(suite, origin.head_sha, api)))
-    return outcome
+def _conclude(outcome: Outcome, head: str, api: Api) -> None:
+    """Nothing is published, and yet the checks of a commit may have to say something else than before."""
+    suite, base = outcome.publication.suite, outcome.publication.origin.base_ref
+    concluded = _tried(outcome, "checks: write", lambda: check.conclude(suite, head, base, api))
+    outcome.stale = outcome.stale or concluded is None
+    _told(outcome, concluded)
 
 
 def _told(outcome: Outcome, concluded: check.Concluded | None) -> None:
@@ -157,8 +162,8 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
     except UsageError as error:  # a required check that never comes would not say why
         publication.missing.append(str(error))
         return _Faulty(error)
-    if policy[0] is None and source.base:
-        if source.base == source.default:
+    if policy[0] is None and (source.base or source.default):
+        if source.base in ("", source.default):
             publication.adopting = f"{policy[1]} does not exist yet, so that no limit binds this change"
         else:
             publication.missing.append(
@@ -178,7 +183,8 @@ def _accept(outcome: Outcome, source: Source, faulty: _Faulty | None, wanted: Wa
     # Of a merge queue's group the head is another: what counts is what was accepted of the pull request as it is.
     if pull is None or not (failed or faulty) or (source.pull and pull.head.sha != source.origin.head_sha):
         return
-    told = _tried(outcome, "pull-requests: read", lambda: acceptance(pull, wanted.suite, api))
+    owns = FAILED if faulty is None else FAULTY
+    told = _tried(outcome, "pull-requests: read", lambda: acceptance(pull, wanted.suite, owns, api))
     accepted, why = told or (None, "")
     outcome.notes += [why] if why else []
     if faulty is None:
@@ -235,12 +241,15 @@ def _worth_telling(publication: Publication, when: When) -> bool:
 
 
 def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
-    """The policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError."""
-    sha = source.origin.head_sha
-    if source.base:
+    """The policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
+
+    Without a pull request that of the default branch: nobody has looked at another, and a rule may take the check.
+    """
+    sha, branch = source.origin.head_sha, source.base or source.default
+    if branch:
         # By commit: a tag may have the branch's name. Without the right to read this is what fails, not the file.
-        sha = api.call(f"branch {source.base}", lambda: api.repository.get_branch(source.base).commit.sha)
-    where = f"{source.base or sha[:10]}:{path}"
+        sha = api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
+    where = f"{branch or sha[:10]}:{path}"
     try:
         found = api.call(where, lambda: _content(path, sha, api))
         return parse_policy(found.decode(), where), where
@@ -307,10 +316,9 @@ def _read(
             broken = broken or results.error is not None
             declared = results.plan.declared or Declared(whole=False)
             if results.error is not None and results.error.kind == "policy" and policy[0] is not None:
-                # The measuring side says so, who may be the change itself: it counts where it is so.
-                faulty = (
-                    _Faulty(UsageError(results.error.text), declared) if mistake(policy[0], declared, {}) else faulty
-                )
+                # The measuring side says so, who may be the change itself: it counts where it is so, in our words.
+                text = mistake(policy[0], declared, {})
+                faulty = _Faulty(UsageError(f"{policy[1]}: {text}"), declared) if text else faulty
             shard = Shard(
                 name=shown,
                 report=_judged(results, *policy, wanted.strict),
@@ -339,7 +347,8 @@ def _read(
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
-    return faulty
+    # What could be judged, and failed, is not to be accepted as a policy that is mended.
+    return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
 
 
 def _hear(source: Source, into: Publication, wanted: Wanted, api: Api) -> None:
@@ -372,7 +381,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
     files = changed_files(source, api)
     if files is None or not policy.ignores([path for one in files for path in _paths(one)]):
         return ""
-    whose = "base" if source.base else "the commit"
+    whose = "base" if source.base else "the default branch"
     return f"{whose}'s `ignore` names every changed file ({count(len(files), 'file')})"
 
 

@@ -19,11 +19,13 @@ QUEUE = "queue"
 """In the place of a pull request's number: a merge queue's group of them."""
 NONE = "0"
 """The same of a run without a pull request."""
-FAILED = frozenset({"failure", "action_required", "accepted"})
+FAILED = frozenset({"failure", "accepted"})
 """What a verdict that can be accepted, or was, is kept as."""
+FAULTY = frozenset({"action_required", "accepted"})
+"""The same where base's policy is at fault, and nothing could be judged."""
 _WORST_FIRST: tuple[Conclusion, ...] = ("action_required", "failure", "neutral", "success")
 _ID = re.compile(
-    r"perfci/(?P<suite>[a-z0-9-]{1,60})/(?P<of>[0-9]{1,10}|queue)/(?P<base>[0-9a-f]{12})/(?P<run>[0-9]{1,18})"
+    r"perfci/(?P<suite>[a-z0-9-]{1,60})/(?P<of>[0-9]{1,10}|queue)/(?P<base>[0-9a-f]{64})/(?P<run>[0-9]{1,18})"
     r"/(?P<attempt>[0-9]{1,9})/(?P<own>success|failure|neutral|action_required|accepted)"
 )
 
@@ -35,18 +37,23 @@ class Question:
     of: str
     """Number of the pull request, QUEUE, or NONE."""
     base: str
-    """Stands for the branch's name, which may be longer than what GitHub keeps: 12 hexadecimal digits."""
+    """Stands for the branch's name, which may be longer than what GitHub keeps: its SHA-256."""
 
     @classmethod
     def of_pull(cls, number: int, base: str) -> "Question":
         """Whether a pull request may go into the branch `base`."""
-        return cls(str(number), sha256(base.encode()).hexdigest()[:12])
+        return cls(str(number), sha256(base.encode()).hexdigest())
+
+    @classmethod
+    def of_queue(cls, base: str) -> "Question":
+        """Whether a group of the merge queue of `base` may go into that."""
+        return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
     def of_run(cls, origin: Origin) -> "Question":
         """What a run answers."""
-        asked = cls.of_pull(origin.pull_request or 0, origin.base_ref)
-        return cls(QUEUE, asked.base) if origin.event == "merge_group" else asked
+        queued = origin.event == "merge_group"
+        return cls.of_queue(origin.base_ref) if queued else cls.of_pull(origin.pull_request or 0, origin.base_ref)
 
 
 @dataclass(frozen=True)
@@ -134,27 +141,28 @@ def newest(results: Iterable[Result]) -> dict[Question, Result]:
     return {one.question: one for one in sorted(results, key=lambda one: one.age)}
 
 
-def decide(results: Iterable[Result], pulls: Iterable[Open], queued: bool) -> Decided | None:
+def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
     """What a commit's checks say; None where there is no result at all. Pure.
 
     The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
-    a result is waited for. Of a commit with none open, the worst of all that is known. While it is in a merge queue, a
-    commit is concluded by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it.
-    `queued`: whether a branch of a merge queue ends with the commit.
+    a result is waited for. `queued`: branches whose merge queue has the commit as a group's. Into these it is concluded
+    by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it. With neither, the
+    worst of what runs of the repository's own branches came to, or else of all that is known.
     """
     known = newest(results)
-    if queued:
-        groups = [one for one in known.values() if one.question.of == QUEUE]
-        last = max(groups, key=lambda one: one.age, default=None)
-        waits = "" if last is not None else "the merge queue's own run"
-        return Decided("action_required" if last is None else last.concluded, last, waits)
-    asked = sorted(pulls, key=lambda one: one.number)
-    counted = [known[one.question] for one in asked if one.question in known] if asked else list(known.values())
+    pulls, into = list(pulls), sorted(set(queued))
+    asked = {Question.of_queue(base): f"the merge queue's own run (into {base})" for base in into} | {
+        one.question: f"#{one.number} (into {one.base})"
+        for one in sorted(pulls, key=lambda one: one.number)
+        if one.base not in into
+    }
+    own = [one for one in known.values() if one.question.of in (QUEUE, NONE)]
+    counted = [known[one] for one in asked if one in known] if asked else own or list(known.values())
     worst = min(counted, key=_severity, default=None)
-    silent = [one for one in asked if one.question not in known]
-    if silent and (worst is None or worst.concluded in ("success", "neutral")):
-        named = ", ".join(f"#{one.number} (into {one.base})" for one in silent[:3])
-        return Decided("action_required", waits=named + (f" and {len(silent) - 3} more" if len(silent) > 3 else ""))
+    silent = [named for one, named in asked.items() if one not in known]
+    if known and silent and (worst is None or worst.concluded in ("success", "neutral")):
+        named = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+        return Decided("action_required", waits=named)
     return None if worst is None else Decided(worst.concluded, worst)
 
 

@@ -143,11 +143,17 @@ def change(source: Source, api: Api) -> Change:
 def retargeted(source: Source, api: Api) -> str:
     """Why a measurement is of another base than the pull request goes into now; empty where it is not. Raises ApiError.
 
-    By the events of the pull request. A run that is started again has its first attempt's base.
+    By the events of the pull request, and its age: a run that it started is no older. A run that is started again has
+    its first attempt's base.
     """
     pull = source.pull
     if pull is None:
         return ""
+    if source.run.event == "pull_request" and _utc(source.run.created_at) < _utc(pull.created_at):
+        return (
+            f"run {source.run.id} is older than #{pull.number}, and so of another pull request: push, or close and "
+            "reopen it, so that it is measured"
+        )
     events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
     moved = max((_utc(one.created_at) for one in events if one.event in _RETARGETED), default=None)
     if moved is None or _utc(source.run.created_at) >= moved:
@@ -170,9 +176,10 @@ def changed_files(source: Source, api: Api) -> list[File] | None:
     if pull is None:
         return None
     files = api.call("changed files", lambda: list(pull.get_files()))
-    # They are those of the pull request as it is now: its head may have moved, unlike the commits that are compared.
-    now = api.call("the pull request", lambda: api.get(pull.url)["head"]["sha"])
-    return files if len(files) < MOST_FILES and now == head else None
+    # They are those of the pull request as it is now: it may have moved, unlike the commits that are compared.
+    now = api.call("the pull request", lambda: api.get(pull.url))
+    moved = (now["head"]["sha"], now["base"]["ref"]) != (head, source.base)
+    return None if moved or len(files) >= MOST_FILES else files
 
 
 def brings_nothing(source: Source, api: Api) -> str:
