@@ -9,7 +9,7 @@ SCRIPTS := action/start $(wildcard .ci/* examples/*/*.sh)
 
 NPM := $(if $(shell command -v npm),node_modules)
 
-.PHONY: run test test-slow test-docker test-gpu check schemas pictures dist image prove-image clean
+.PHONY: run test test-all test-docker test-gpu check schemas pictures dist image prove-image clean
 
 run: $(VENV)/ready
 	$(BIN)/perfci compare --base HEAD
@@ -18,9 +18,9 @@ test: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)
 	$(BIN)/python -m pytest -m "not slow and alone"
 
-test-slow: $(VENV)/ready $(NPM)
-	$(BIN)/python -m pytest -m "slow and not alone" $(BESIDE)
-	$(BIN)/python -m pytest -m "slow and alone"
+test-all: $(VENV)/ready $(NPM)
+	$(BIN)/python -m pytest -m "not alone" $(BESIDE)
+	$(BIN)/python -m pytest -m "alone"
 
 test-docker: $(VENV)/ready
 	$(BIN)/python -m pytest -m docker
