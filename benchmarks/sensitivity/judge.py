@@ -137,6 +137,11 @@ def slower(pair: Pair, by: float) -> Pair:
     return pair.model_copy(update={"values": values})
 
 
+def at(index: int, pair: Pair) -> Pair:
+    """The pair as the one that was measured at `index`."""
+    return pair if pair.index == index else pair.model_copy(update={"index": index})
+
+
 def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Status, int]:
     """What the gate says after these pairs, and how many it used. `inconclusive` where they do not suffice."""
     case = Case.model_construct(
@@ -144,7 +149,7 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
         kernel="case",
         device="cuda",
         arms={arm: CaseArm() for arm in ARMS},
-        pairs=[pair.model_copy(update={"index": index}) for index, pair in enumerate(pairs)],
+        pairs=[at(index, pair) for index, pair in enumerate(pairs)],
     )
     decision = answer(case, judgement(r), looks, m, ended=len(pairs) >= looks.pairs[-1]).decision
     return "inconclusive" if decision.status == "continue" else decision.status, decision.n
@@ -157,10 +162,15 @@ def judgement(r: float) -> Judgement:
     )
 
 
+def ways(pairs: Sequence[Pair], slow: float) -> list[tuple[Pair, Pair]]:
+    """Each pair as it was and with its arms exchanged, head slower by `slow`."""
+    return [(slower(pair, slow), slower(exchanged(pair), slow)) for pair in pairs]
+
+
 def resampled(
-    pairs: Sequence[Pair], slow: float, r: float, rng: np.random.Generator, m: int = M, alike: bool = True
+    pairs: Sequence[tuple[Pair, Pair]], r: float, rng: np.random.Generator, m: int = M, alike: bool = True
 ) -> tuple[Status, int]:
-    """One judgement of pairs drawn with replacement, head slower by `slow`; with `alike`, arms exchanged by a coin.
+    """One judgement of `ways` drawn with replacement; with `alike`, arms exchanged by a coin.
 
     Looks are taken as in a run: more pairs are drawn only where the first ones leave it undecided.
     """
@@ -170,8 +180,8 @@ def resampled(
     used = 0
     for n in looks.pairs[2:]:
         for _ in range(n - len(drawn)):
-            pair = pairs[int(rng.integers(len(pairs)))]
-            drawn.append(slower(exchanged(pair) if alike and rng.integers(2) else pair, slow))
+            plain, turned = pairs[int(rng.integers(len(pairs)))]
+            drawn.append(at(len(drawn), turned if alike and rng.integers(2) else plain))
         status, used = decided(drawn, r, looks, m)
         if status != "inconclusive":
             break
@@ -207,7 +217,8 @@ def perfci_row(
     scale = slow if live is None else 0.0
     rng = np.random.default_rng([seed, round(slow * 1e6), round(r * 1e6)])
     alike = live is None or slow == 0
-    trials = [resampled(pairs, scale, r, rng, alike=alike) for _ in range(runs)]
+    drawn_from = ways(pairs, scale)
+    trials = [resampled(drawn_from, r, rng, alike=alike) for _ in range(runs)]
     own = consumed([slower(pair, scale) for pair in pairs], r)
     if not runs:
         trials = own
@@ -231,13 +242,15 @@ def red_runs(
 
     Each case of a run is one of the kernels, with launch pairs drawn anew.
     """
-    sources = [pairs_of(array) for kernel in recording.kernels for array in _alike(recording, kernel, contract)]
+    sources = [
+        ways(pairs_of(array), 0.0) for kernel in recording.kernels for array in _alike(recording, kernel, contract)
+    ]
     if not sources:
         raise ValueError(f"no launch pairs of unchanged code under the contract {contract!r}")
     rng = np.random.default_rng(seed)
     red = undecided = 0
     for _ in range(runs):
-        statuses = [resampled(sources[int(rng.integers(len(sources)))], 0.0, r, rng)[0] for _ in range(cases)]
+        statuses = [resampled(sources[int(rng.integers(len(sources)))], r, rng)[0] for _ in range(cases)]
         red += "regression" in statuses
         undecided += sum(status != "unchanged" for status in statuses)
     return red, undecided

@@ -840,14 +840,15 @@ def large(path, launches):
 @pytest.mark.timeout(1200)
 def test_a_large_trace_is_read_in_bounded_memory(tmp_path):
     path = tmp_path / "large.sqlite"
-    large(path, 1_200_000)
+    large(path, 500_000)
     size = path.stat().st_size
     for way in ("ranges", "whole"):
         out = subprocess.run([sys.executable, "-c", READER, str(path), way], check=True, capture_output=True, text=True)
         told = json.loads(out.stdout)
         print(f"{size / 2**20:.0f} MiB, {way}: {told}")
         assert told["faults"] == []
-        assert told["rss"] < 300e6
+        # 160e6 to 185e6, whatever the size; rows that are held would take 60 bytes each at least.
+        assert told["rss"] < 230e6
         if way == "ranges":
-            assert (told["traces"], told["executions"], told["kernels"]) == (4, 100, 3000)
-    assert size > 100e6
+            assert (told["traces"], told["executions"], told["kernels"]) == (4, 100, 1250)
+    assert size > 40e6

@@ -11,6 +11,7 @@ What cannot be seen in a trace, and is therefore not asked here:
 import random
 import shutil
 import sqlite3
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,11 @@ def look(path: Path, whole: bool) -> dict[str | None, Evidence]:
     return {name: evidence(reading, name) for name in CASES}
 
 
-def judged(base: Evidence, head: Evidence, metric: str, kind: str, bound: float) -> str:
+@cache
+def gate_of(metric: str, kind: str, bound: float) -> Gate:
+    """The same few are asked thousands of times."""
     about = resolve(metric, {})
-    gate = Gate(
+    return Gate(
         case="k",
         device="cuda",
         metric=metric,
@@ -67,9 +70,14 @@ def judged(base: Evidence, head: Evidence, metric: str, kind: str, bound: float)
         kind=kind,
         bound=bound,
     )
+
+
+def judged(base: Evidence, head: Evidence, metric: str, kind: str, bound: float) -> str:
     origin = "command" if head.reports else "kernel"
     arms = {"base": CaseArm(evidence=base), "head": CaseArm(evidence=head)}
-    return gate_row(CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, arms=arms), gate).class_
+    return gate_row(
+        CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, arms=arms), gate_of(metric, kind, bound)
+    ).class_
 
 
 def moved(evidence: Evidence, metric: str, factor: float) -> Evidence:

@@ -37,10 +37,11 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.raw: dict[str, list[str]] = {"style": [], "script": [], "title": []}
-        self.text = ""
+        self._texts: list[str] = []
         self._open = ""
         self.feed(text)
         self.close()
+        self.text = "".join(self._texts)  # joined once: a large report has a hundred thousand
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
@@ -55,7 +56,7 @@ class Page(HTMLParser):
         if self._open in self.raw:
             self.raw[self._open][-1] += data
         else:
-            self.text += data
+            self._texts.append(data)
 
     @property
     def data(self) -> dict:

@@ -6,6 +6,7 @@ chip here, and checked against `ncu --query-metrics --chips` of 2024.1 for those
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tu102": ("tu102", "tu104", "tu106", "tu116", "tu117"),
@@ -228,6 +229,7 @@ def chip_of(major: int, minor: int) -> str | None:
     return _COMPUTE.get((major, minor))
 
 
+@lru_cache(maxsize=256)
 def family(chip: str) -> str | None:
     """The family of a chip such as `GB203`, in any case; None where perfci does not know it."""
     return next((name for name, chips in FAMILIES.items() if chip.lower() in chips), None)
@@ -244,6 +246,7 @@ def expand(names: str | Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
+@lru_cache(maxsize=1024)
 def source(name: str, chip: str) -> Source | None:
     """Where `name` comes from on a chip; None where that cannot give it. Raises KeyError for an unknown name.
 
@@ -256,6 +259,7 @@ def source(name: str, chip: str) -> Source | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def sources(name: str, chip: str) -> tuple[Source, ...]:
     """All that a report may hold `name` under, best first; where the chip is not known, on any. KeyError as above."""
     quantity, where = QUANTITIES[name], family(chip)

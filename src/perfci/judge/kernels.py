@@ -128,9 +128,15 @@ def identify(name: str) -> Kernel:
     return Kernel(key, _short(label), family, attention, library, types, cast, scalar)
 
 
+def spaced(name: str) -> str:
+    """`name` in one line, with single spaces."""
+    plain = name if name.isprintable() else "".join(c if c.isprintable() else " " for c in name)
+    return " ".join(plain.split())
+
+
 def parts(name: str) -> tuple[str, str, str]:
     """`name` in one line without return type and anonymous namespaces; its function; what stands behind that."""
-    plain = _ANONYMOUS.sub("", " ".join("".join(c if c.isprintable() else " " for c in name).split()))
+    plain = _ANONYMOUS.sub("", spaced(name))
     plain = plain.removeprefix("void ").replace("at::native::", "at::")
     head = re.split(r"[<(\[{]", plain, maxsplit=1)[0].strip() or plain
     return plain, head.rsplit("::", 1)[-1] or head, plain[len(head) :]

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from perfci.judge.kernels import LAUNCHERS, computed, identify, parts
+from perfci.judge.kernels import LAUNCHERS, computed, identify, parts, spaced
 
 SHORT, LONGER, BRIEF = 64, 120, 52
 """Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
@@ -49,7 +49,7 @@ def brief_names(names: Iterable[str]) -> list[str]:
 
 def _fitting(name: str, form: Callable[[str], str]) -> str:
     """`name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to show."""
-    whole = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    whole = spaced(name)
     spelt = form(name)
     return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
 

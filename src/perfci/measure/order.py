@@ -41,7 +41,7 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
 
 def _spent(case: Case) -> float:
     """Seconds that the pairs of a case have taken."""
-    return math.fsum(math.fsum(pair.seconds.values()) for pair in case.pairs)
+    return math.fsum([math.fsum(pair.seconds.values()) for pair in case.pairs])
 
 
 def _seconds_needed(case: Case, plan: Plan) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from perfci.model.metrics import Direction
 from perfci.model.plan import Looks
-from perfci.stats.walsh import Array, hodges_lehmann, p_greater, p_less
+from perfci.stats.walsh import Array, Averages, hodges_lehmann, p_greater, p_less
 
 Status = Literal["regression", "violation", "improvement", "unchanged", "clock", "continue", "inconclusive", "invalid"]
 ReasonCode = Literal[
@@ -154,23 +154,24 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     for look, n in enumerate(looks.pairs):
         if n > len(values):
             break
-        reached, used = look, values[:n]
+        reached, used = look, Averages(values[:n])
         alpha, beta = looks.alpha / m * looks.convict[look], looks.beta * looks.acquit[look]
-        named, p, faster = _look(used, r_log, alpha, beta, looks.confirm, look, acquitted=acquittal is not None)
+        named, p, faster = _look(used, n, r_log, alpha, beta, looks.confirm, look, acquitted=acquittal is not None)
         if named is not None:
             return named
         acquittal = acquittal if p is None else (look, p)
         if acquittal is not None and not (faster and _may_convict_after(look, looks, m)):
-            return _passed(used, r_log, look, acquittal)
+            return _passed(used, n, r_log, look, acquittal)
     n = len(values)
     if ended and reached is not None:
         alpha, beta = looks.alpha / m * _left(looks.convict, looks, n), looks.beta * _left(looks.acquit, looks, n)
-        named, p, _ = _look(values, r_log, alpha, beta, looks.confirm, None, acquitted=acquittal is not None)
+        used = Averages(values)
+        named, p, _ = _look(used, n, r_log, alpha, beta, looks.confirm, None, acquitted=acquittal is not None)
         if named is not None:
             return named
         acquittal = acquittal if p is None else (None, p)
         if acquittal is not None:
-            return _passed(values, r_log, None, acquittal)
+            return _passed(used, n, r_log, None, acquittal)
     estimate = hodges_lehmann(values) if n else None
     if acquittal is not None:
         return Decision("continue", acquittal[0], n, acquittal[1], estimate, acquitted=True)
@@ -178,40 +179,49 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
 
 
 def _look(
-    used: Array, r_log: float, alpha: float, beta: float, confirm: float, look: int | None, *, acquitted: bool
+    used: Averages,
+    n: int,
+    r_log: float,
+    alpha: float,
+    beta: float,
+    confirm: float,
+    look: int | None,
+    *,
+    acquitted: bool,
 ) -> tuple[Decision | None, float | None, bool]:
     """What one look names, the p-value of an acquittal, and whether it looks faster by more than r/2.
 
-    `look`: its index, None for the last one. `acquitted`: already, so that neither is asked again.
+    `used`: of its n pairs. `look`: its index, None for the last one. `acquitted`: already, so that neither is asked
+    again.
     """
 
     def named(status: Status, p: float) -> tuple[Decision, None, bool]:
-        return Decision(status, look, len(used), p, hodges_lehmann(used), acquitted, last=look is None), None, False
+        return Decision(status, look, n, p, used.hodges_lehmann(), acquitted, last=look is None), None, False
 
     if not acquitted and alpha > 0:
-        p = p_greater(used, 0.0)
-        if p <= alpha and p_greater(used, r_log / 2) <= confirm:
+        p = used.p_greater(0.0)
+        if p <= alpha and used.p_greater(r_log / 2) <= confirm:
             return named("regression", p)
-    faster = p_less(used, -r_log / 2) <= confirm
+    faster = used.p_less(-r_log / 2) <= confirm
     if faster and alpha > 0:
-        p = p_less(used, 0.0)
+        p = used.p_less(0.0)
         if p <= alpha:
             return named("improvement", p)
     if acquitted:
         return None, None, faster
-    p = p_less(used, r_log)
+    p = used.p_less(r_log)
     return None, p if p <= beta else None, faster
 
 
-def _passed(used: Array, r_log: float, look: int | None, acquittal: tuple[int | None, float]) -> Decision:
+def _passed(used: Averages, n: int, r_log: float, look: int | None, acquittal: tuple[int | None, float]) -> Decision:
     """How an acquitted case ends. `look`: which ended it, None for the last one; `acquittal`: its look and p-value."""
-    p = p_less(used, -r_log)
+    p = used.p_less(-r_log)
     if p <= SEEN:
-        return Decision("improvement", look, len(used), p, hodges_lehmann(used), acquitted=True, last=look is None)
+        return Decision("improvement", look, n, p, used.hodges_lehmann(), acquitted=True, last=look is None)
     by, p = acquittal
     if look is None:
         look = by
-    return Decision("unchanged", look, len(used), p, hodges_lehmann(used), acquitted=True, last=look is None)
+    return Decision("unchanged", look, n, p, used.hodges_lehmann(), acquitted=True, last=look is None)
 
 
 def decide_beside(
@@ -306,8 +316,9 @@ def _bound_look(
     used: Array, bound: float, side: Literal["min", "max"], alpha: float, look: int | None
 ) -> Decision | None:
     """What one look says of a bound; `look`: its index, None for the last one."""
-    centre = hodges_lehmann(used)
-    p = (p_greater if side == "max" else p_less)(used, bound)
+    averages = Averages(used)
+    centre = averages.hodges_lehmann()
+    p = (averages.p_greater if side == "max" else averages.p_less)(bound)
     if p <= alpha:
         return Decision("violation", look, len(used), p, centre, last=look is None)
     if (centre <= bound) if side == "max" else (centre >= bound):

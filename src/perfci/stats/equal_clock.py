@@ -24,7 +24,7 @@ import numpy as np
 
 from perfci.model.base import ARMS
 from perfci.model.results import Case, Pair
-from perfci.stats.series import DERIVED, both, paired_values
+from perfci.stats.series import DERIVED, paired, values_of
 from perfci.stats.walsh import Array
 
 
@@ -73,10 +73,10 @@ def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
     `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes (from fewer where there
     are not yet as many). A later pair without a clock enters as measured.
     """
-    base, head = paired_values(case, metric)
+    found = paired(case, metric)
+    pairs, (base, head) = [pair for pair, _, _ in found], values_of(found)
     with np.errstate(divide="ignore", invalid="ignore"):
         measured = np.log(head) - np.log(base)
-    pairs = both(case, metric)
     b = slope(pairs[:first]) if metric == "time" or metric in DERIVED else None
     if b is None:
         return LogRatios(base, head, measured, measured, None, None)

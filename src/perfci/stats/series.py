@@ -1,11 +1,11 @@
 """Launch values of a case, metric by metric, with the metrics that follow from time and declared work."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfci.model.base import ARMS, ArmName
+from perfci.model.base import ArmName
 from perfci.model.results import Case, CaseArm, Pair, Work
 from perfci.stats.walsh import Array
 
@@ -54,15 +54,29 @@ def arm_values(case: Case, arm: ArmName, metric: str) -> Array:
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
+def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
+    """The pairs that have a value of `metric` in both arms, in the order measured, with base's and head's."""
+    found = []
+    for pair in in_order(case):
+        base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)
+        if base is not None and head is not None:
+            found.append((pair, base, head))
+    return found
+
+
 def both(case: Case, metric: str) -> list[Pair]:
     """The pairs that have a value of `metric` in both arms, in the order measured."""
-    return [pair for pair in in_order(case) if all(value(case, pair, arm, metric) is not None for arm in ARMS)]
+    return [pair for pair, _, _ in paired(case, metric)]
 
 
 def paired_values(case: Case, metric: str) -> tuple[Array, Array]:
     """Base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
-    pairs = both(case, metric)
-    base, head = (np.array([value(case, pair, arm, metric) for pair in pairs], dtype=np.float64) for arm in ARMS)
+    return values_of(paired(case, metric))
+
+
+def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]:
+    """Base's and head's values of what `paired` found, shape (pairs,) each."""
+    base, head = (np.array([one[at] for one in found], dtype=np.float64) for at in (1, 2))
     return base, head
 
 

@@ -7,6 +7,7 @@ exact for observations that are symmetric about the location, and monotone: rais
 p-value of "greater".
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -59,7 +60,7 @@ def _averages(x: Sequence[float] | Array) -> Array:
         raise ValueError("an observation is not a finite number")
     i, j = _upper(values.size)
     half = 0.5 * values  # halved first, so that the largest numbers do not overflow
-    averages: Array = half[i] + half[j]
+    averages: Array = half.take(i) + half.take(j)
     return averages
 
 
@@ -75,29 +76,48 @@ def walsh(x: Sequence[float] | Array) -> Array:
     return np.sort(_averages(x))
 
 
+class Averages:
+    """The Walsh averages of x, taken once for several questions."""
+
+    def __init__(self, x: Sequence[float] | Array) -> None:
+        """x: shape (n,). Raises ValueError where it is empty or not finite."""
+        self._averages = _averages(x)
+        self._tail = null_tail(len(x))
+
+    def p_greater(self, c: float) -> float:
+        """See the function of this name."""
+        if math.isnan(c):
+            raise ValueError("the location to test is not a number")
+        return float(self._tail[np.count_nonzero(self._averages > c)])
+
+    def p_less(self, c: float) -> float:
+        """See the function of this name."""
+        if math.isnan(c):
+            raise ValueError("the location to test is not a number")
+        return float(self._tail[np.count_nonzero(self._averages < c)])
+
+    def hodges_lehmann(self) -> float:
+        """See the function of this name."""
+        return middle(np.sort(self._averages))
+
+
 def p_greater(x: Sequence[float] | Array, c: float) -> float:
     """Exact one-sided p-value of "the location of x is greater than c".
 
     Ties with c count against, which keeps the test conservative on values with ties.
     Raises ValueError where x is empty or not finite, or c is not a number.
     """
-    averages = _averages(x)
-    if np.isnan(c):
-        raise ValueError("the location to test is not a number")
-    return float(null_tail(len(x))[np.count_nonzero(averages > c)])
+    return Averages(x).p_greater(c)
 
 
 def p_less(x: Sequence[float] | Array, c: float) -> float:
     """Exact one-sided p-value of "the location of x is less than c"; see `p_greater`."""
-    averages = _averages(x)
-    if np.isnan(c):
-        raise ValueError("the location to test is not a number")
-    return float(null_tail(len(x))[np.count_nonzero(averages < c)])
+    return Averages(x).p_less(c)
 
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
     """The median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
-    return middle(walsh(x))
+    return Averages(x).hodges_lehmann()
 
 
 def interval(x: Sequence[float] | Array, level: float) -> Bounds:

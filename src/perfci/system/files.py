@@ -35,7 +35,8 @@ _REMEDIES = {
 
 def one_line(text: object) -> str:
     """`text` with control characters written as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    plain = str(text)
+    return plain if plain.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
 def disk_error(action: str, path: Path, error: OSError) -> MachineError:
