@@ -76,18 +76,8 @@ class World:
         return case_of(pairs_of(time, clock))
 
 
-BLANK = dict(Pair(index=0, values={}))
-
-
-def unchecked(model, fields):
-    """A document of all these fields, as `model_construct` makes it, whose search for defaults costs more than all else."""
-    made = model.__new__(model)
-    for name, value in (
-        ("__dict__", fields), ("__pydantic_fields_set__", set(fields)), ("__pydantic_extra__", None),
-        ("__pydantic_private__", None),
-    ):  # fmt: skip
-        object.__setattr__(made, name, value)
-    return made
+BLANK = Pair(index=0, values={})
+CLOCK = Clock(hertz=1e9, blocks=1, variance=0, covariance=0)
 
 
 def pairs_of(times, clocks):
@@ -102,10 +92,12 @@ def pairs_of(times, clocks):
     for index, (seconds, clocked) in enumerate(zip(time.tolist(), sums, strict=True)):
         values = {arm: {"time": value} for arm, value in zip(ARMS, seconds, strict=True)}
         clock = {
-            arm: unchecked(Clock, dict(zip(("hertz", "variance", "covariance"), one, strict=True)) | {"blocks": blocks})
-            for arm, one in zip(ARMS, clocked, strict=True)
+            arm: CLOCK.model_copy(
+                update={"hertz": hertz, "variance": variance, "covariance": covariance, "blocks": blocks}
+            )
+            for arm, (hertz, variance, covariance) in zip(ARMS, clocked, strict=True)
         }
-        found.append(unchecked(Pair, BLANK | {"index": index, "values": values, "clock": clock}))
+        found.append(BLANK.model_copy(update={"index": index, "values": values, "clock": clock}))
     return found
 
 
