@@ -160,16 +160,16 @@ def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_a_planted_arm_effect_of_a_real_loop_is_caught(repo: Repo) -> None:
-    """3 % of the work, so that a busy machine shows it too: 0.3 % is planted in times of known noise, and on a GPU."""
-    repo.policy(PLANT.format(extra=1200))
+    """A fifth of the work, which a busy machine shows, too: 0.3 % is planted in times of known noise, and on a GPU."""
+    repo.policy(PLANT.format(extra=8000))
     repo.write("kernels/planted.py", PLANTED)
     repo.commit()
-    run = repo.perfci("calibrate", "--pairs", "40", timeout=380)
+    run = repo.perfci("calibrate", "--pairs", "24", timeout=380)
     found = {case["case"]: case for case in calibration(repo)["cases"]}
     assert found["planted"]["differs"], run.out
     # By their own intervals: how wide these are is the machine's to say.
-    assert found["planted"]["low"] < 0.04 and found["planted"]["high"] > 0.02, run.out
-    # 40 calm pairs tell effects of under 0.1 % from none, and two processes of one program may differ by that.
+    assert found["planted"]["low"] < 0.25 and found["planted"]["high"] > 0.15, run.out
+    # Calm pairs tell effects of under 0.1 % from none, and two processes of one program may differ by that.
     assert found["honest"]["low"] < 0.005 and found["honest"]["high"] > -0.005, run.out
     assert run.code == 1, run.out
 
