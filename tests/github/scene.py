@@ -10,11 +10,11 @@ from perfci.model.limits import Subject, judgements
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Arm, Results
-from tests.github.server import REPOSITORY, GitHub, Pull, Run, archive
+from tests.github.server import REPOSITORY, ROOT, GitHub, Pull, Run, archive
 from tests.judge.build import case
 from tests.judge.build import results as build_results
 
-HEAD, BASE = "a" * 40, "b" * 40
+HEAD, BASE, SIDE = "a" * 40, "b" * 40, "9" * 40
 POLICY = "version: 1\nsuite: [kernels/*.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
 
 
@@ -42,6 +42,13 @@ def scene(hub: GitHub, *ratios: float, **fields: Any) -> tuple[Pull, Run]:
     if ratios:
         hub.upload(run, packed(measured(*ratios, **fields)))
     return pull, run
+
+
+def protect_side(hub: GitHub) -> None:
+    """A second protected branch, `side`, that has left main."""
+    hub.branches["side"] = SIDE
+    hub.protected.add("side")
+    hub.commits[SIDE] = [ROOT]
 
 
 def api_of(hub: GitHub, **options: Any) -> Api:

@@ -17,9 +17,9 @@ from perfci.model.plan import Declared
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from perfci.render.fit import LIMIT
-from tests.github.scene import BASE, HEAD, POLICY, environment, measured, packed, published, scene
+from tests.github.scene import BASE, HEAD, POLICY, SIDE, environment, measured, packed, protect_side, published, scene
 from tests.github.server import REPOSITORY, ROOT, START, Answer, GitHub, serve
-from tests.github.test_twins import SIDE, SLOWER, moved, of_twin, twin
+from tests.github.test_twins import SLOWER, moved, of_twin, twin
 from tests.judge.build import arm, case
 
 LOOSE = POLICY.replace("2%", "900%")
@@ -35,9 +35,7 @@ LIMITED = Answer(
 def hub() -> Iterator[GitHub]:
     """`side` is protected as `main` is, and lenient."""
     with serve() as made:
-        made.branches["side"] = SIDE
-        made.protected.add("side")
-        made.commits[SIDE] = [ROOT]
+        protect_side(made)
         made.files[BASE, "perfci.yaml"] = POLICY.encode()
         made.files[SIDE, "perfci.yaml"] = LOOSE.encode()
         yield made
@@ -190,6 +188,20 @@ def test_a_pull_request_opened_meanwhile_is_waited_for(hub: GitHub) -> None:
     hub.hook = hook
     of_twin(hub)
     assert done and required(hub) == {"action_required"}
+
+
+def test_pull_requests_that_come_and_go_without_end_are_told(hub: GitHub) -> None:
+    """What was written last may be old already."""
+    twin(hub)
+
+    def hook(method: str, path: str) -> None:
+        if method == "PATCH" and "/check-runs/" in path:
+            hub.pull(max(hub.pulls) + 1, HEAD, head_ref=f"x{len(hub.pulls)}", head_repository=FORK)
+
+    hub.hook = hook
+    outcome = of_twin(hub)
+    assert any("changed 3 times meanwhile: run the job again" in note for note in outcome.notes)
+    assert required(hub) == {"action_required"}
 
 
 def test_pages_that_shift_hide_no_pull_request(hub: GitHub) -> None:

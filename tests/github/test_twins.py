@@ -12,19 +12,28 @@ from perfci.github.publish import Outcome, publish
 from perfci.github.result import Open, Question, Result, decide
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
-from tests.github.scene import BASE, HEAD, POLICY, api_of, beside, measured, packed, published, scene
+from tests.github.scene import (
+    BASE,
+    HEAD,
+    POLICY,
+    SIDE,
+    api_of,
+    beside,
+    measured,
+    packed,
+    protect_side,
+    published,
+    scene,
+)  # fmt: skip
 from tests.github.server import REPOSITORY, ROOT, START, GitHub, Pull, serve
 
 SLOWER = (1.0, 3.0)
-SIDE = "9" * 40
 
 
 @pytest.fixture
 def hub() -> Iterator[GitHub]:
     with serve() as made:
-        made.branches["side"] = SIDE
-        made.protected.add("side")
-        made.commits[SIDE] = [ROOT]
+        protect_side(made)
         yield made
 
 

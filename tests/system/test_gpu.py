@@ -253,14 +253,11 @@ def test_a_process_that_cannot_be_seen_is_anothers_only_if_it_was_there_before()
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_state_is_told_fast():
+def test_on_a_gpu_the_state_is_told():
     found, why = Gpu.open(0)
     if found is None:
         pytest.skip(f"needs NVML: {why}")
-    found.state()
-    start = time.perf_counter()
     state = found.state([os.getpid()])
-    assert time.perf_counter() - start < 0.02
     assert state.sm_clock and state.temperature and state.power and state.power_limit and state.memory_total
     assert state.reasons is not None and state.compute_mode is not None
     assert found.facts()["driver"]

@@ -29,6 +29,7 @@ _LONGEST_WHY = 500
 _ASKING = frozenset({"required_status_checks", "merge_queue"})
 """Types of a ruleset's rules with which a branch may ask for a check."""
 _ROUNDS = 3
+"""Of reading which pull requests there are, and writing what follows: they may be opened and closed meanwhile."""
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
 _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
 
@@ -132,7 +133,7 @@ def conclude(suite: str, head: str, base: str, api: Api) -> Concluded:
 
 
 def _stable(suite: str, head: str, into: str, api: Api) -> Concluded:
-    """Conclude what was read, and again what has changed meanwhile: a pull request may be opened at any moment."""
+    """Conclude what was read, and again where it has changed meanwhile. Raises ApiError where it does not cease to."""
     done, before = Concluded(None), None
     for _ in range(_ROUNDS):
         seen = _asked(head, into, api)
@@ -142,6 +143,8 @@ def _stable(suite: str, head: str, into: str, api: Api) -> Concluded:
         done = api.call("the check runs", partial(_conclude, suite, head, into, *seen, api))
         if done.conclusion is None:
             break
+    else:
+        raise ApiError(f"pull requests of {head[:10]}: changed {_ROUNDS} times meanwhile: run the job again")
     return done
 
 
@@ -241,8 +244,7 @@ def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
     summary = _OTHERS.sub("", check.output.summary or "")
     if why:
         told = prose(f"{why[0].upper()}{why[1:]}.", _LONGEST_WHY)
-        lead = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n"
-        summary = lead + summary
+        summary = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n{summary}"
     said = (check.status, check.conclusion, check.output.title, check.output.summary)
     if said != ("completed", concluded, title, summary):
         check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
