@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.conductor import Measurement
 from perfci.measure.options import Options
+from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
 HERE = Path(__file__).resolve().parent.parent

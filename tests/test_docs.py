@@ -11,11 +11,11 @@ import pytest
 import typer
 import yaml
 
-from perfci.arms.environment import is_secret
 from perfci.cli import app
 from perfci.github.check import Conclusion
 from perfci.github.event import _READERS
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE
+from perfci.sources.environment import is_secret
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.sensitivity.probe import VARIANTS
 from benchmarks.sensitivity.recording import KERNELS, SLOW, Recording
-from perfci.measure.conductor import Measurement
 from perfci.measure.options import Options
+from perfci.measure.run import Measurement
 from perfci.model.base import ARMS, DeviceKind, PerfciError
 from perfci.model.results import Case, Results
 

@@ -3,7 +3,8 @@
 A suite file needs one name, `perfci.kernel`. Importing this package loads nothing else: no torch, no numpy.
 """
 
-from perfci.worker.declare import Bench, kernel
+from perfci.worker.bench import Bench
+from perfci.worker.declare import kernel
 
 __all__ = ["Bench", "__version__", "kernel"]
 __version__ = "0.1.0"

@@ -13,9 +13,9 @@ import pytest
 
 import perfci
 from perfci.cli.docker import run_in_container
-from perfci.container import engine, launch
+from perfci.container import engine
+from perfci.container import start as launch
 from perfci.container.engine import Ended, Image, UnknownCapabilityError
-from perfci.container.launch import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
 from perfci.container.rights import (
     CONDUCTOR,
     Counting,
@@ -26,6 +26,7 @@ from perfci.container.rights import (
     need_of,
     require_no_cover,
 )
+from perfci.container.start import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
 from perfci.measure.options import Options
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.policy_text import parse_policy

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence.ncu_command import Ncu, admin_only, may_count
-from perfci.evidence.ncu_command import find as find_ncu
-from perfci.evidence.nsys_command import Nsys
-from perfci.evidence.nsys_command import find as find_nsys
+from perfci.profilers.ncu.command import Ncu, admin_only, may_count
+from perfci.profilers.ncu.command import find as find_ncu
+from perfci.profilers.nsys.command import Nsys
+from perfci.profilers.nsys.command import find as find_nsys
 from perfci.system.gpu import Gpu
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 

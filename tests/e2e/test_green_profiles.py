@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence import ncu, nsys
-from perfci.evidence.metrics import take
-from perfci.model.evidence import Evidence
+from perfci.model.profile import Evidence
+from perfci.profilers.metrics import take
+from perfci.profilers.ncu import report as ncu
+from perfci.profilers.nsys import trace as nsys
 
 from ..evidence.test_ncu import CSV, file, rows, text
 from ..evidence.test_nsys import CASES, unpack

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perfci.container.launch import own_cores
+from perfci.container.start import own_cores
 from perfci.system.pins import variant
 from tests.e2e.conftest import Repo, adding
 

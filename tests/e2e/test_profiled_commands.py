@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence.nsys_command import Nsys, find, probe
+from perfci.profilers.nsys.command import Nsys, find, probe
 
 from .conftest import PLAIN_PYTHON, Repo
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfci.evidence import kineto, nsys, readers
-from perfci.evidence.ncu_command import Ncu as InstalledNcu
-from perfci.evidence.nsys_command import Nsys as InstalledNsys
-from perfci.measure.observe import counting
-from perfci.measure.profilers import NAME, Keep, Kineto, Ncu, Nsys
+from perfci.measure.profiling.collect import counting
+from perfci.measure.profiling.tools import NAME, Keep, Kineto, Ncu, Nsys
+from perfci.profilers import readers
+from perfci.profilers.ncu.command import Ncu as InstalledNcu
+from perfci.profilers.nsys import trace as nsys
+from perfci.profilers.nsys.command import Nsys as InstalledNsys
+from perfci.profilers.torch import trace as kineto
 from perfci.system.process import Died, Exit, Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
 

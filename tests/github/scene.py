@@ -6,7 +6,7 @@ from perfci.github.api import Api
 from perfci.github.event import Context, context
 from perfci.github.publish import Outcome, publish
 from perfci.github.source import Wanted
-from perfci.model.limits import Subject, judgements
+from perfci.model.criteria import Subject, judgements
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Arm, Results

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from perfci.model.publication import ACCEPT_LABEL
-from tests.arms.repo import ENV
 from tests.e2e.conftest import Repo, adding
 from tests.github.act import Job, Machine, copy_actions
 from tests.github.server import REPOSITORY, START, GitHub, Pull, serve
 from tests.github.server import ROOT as FIRST
+from tests.sources.repo import ENV
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = (ROOT / "src/perfci/cli/templates/perf.yml").read_text()

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from perfci.github.artifact import Unfit, parse, read_member
 from perfci.github.check import annotations
 from perfci.github.sticky import Marker
-from perfci.model.evidence import Evidence, KernelUse, Trace
 from perfci.model.plan import Gate
+from perfci.model.profile import Evidence, KernelUse, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import HEAD, measured, packed, published, scene
 from tests.github.server import START, GitHub, archive, serve

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from perfci.arms.git import Repository
 from perfci.github.checkout import changed_files, find_base, require_no_secret
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.model.publication import Origin
-from tests.arms.repo import commit, find, git, init
+from perfci.sources.git import Repository
+from tests.sources.repo import commit, find, git, init
 
 TOKEN = "ghs_" + "a1B2" * 9
 

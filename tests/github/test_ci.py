@@ -15,10 +15,10 @@ import pytest
 
 from perfci.cli.ci import _options
 from perfci.github.settings import Settings
-from tests.arms.repo import git
 from tests.e2e.conftest import Repo, adding
 from tests.github.scene import beside
 from tests.github.server import REPOSITORY, Pull
+from tests.sources.repo import git
 
 CANARY = "canary-4711"
 CANARIES = {

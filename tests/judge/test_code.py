@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.explain import explain, explain_one
-from perfci.model.evidence import Evidence, Fault, KernelCode, KernelUse, Trace
+from perfci.judge.explain.difference import explain, explain_one
+from perfci.model.profile import Evidence, Fault, KernelCode, KernelUse, Trace
 
 LIBRARY = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 

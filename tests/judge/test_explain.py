@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.judge.explain import FIRST, LONGEST, Explanation, explain, explain_one, kernels_match
-from perfci.judge.kernels import identify
-from perfci.model.evidence import (
+from perfci.judge.explain.difference import FIRST, LONGEST, Explanation, explain, explain_one, kernels_match
+from perfci.judge.explain.kernels import identify
+from perfci.model.profile import (
     Call,
     Copy,
     Counters,

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge.gates import gate_row
-from perfci.judge.rows import Context
+from perfci.judge.status import Context
 from perfci.judge.words import headline
-from perfci.model.evidence import Copy, Counters, Evidence, Fault, KernelCounters, KernelUse, Trace
 from perfci.model.plan import Gate, Looks
+from perfci.model.profile import Copy, Counters, Evidence, Fault, KernelCounters, KernelUse, Trace
 from perfci.model.results import Case, CaseArm
 
 FORBIDDEN = Fault(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.kernels import identify
-from perfci.judge.names import LONGER, SHORT, short_names
+from perfci.judge.explain.kernels import identify
+from perfci.judge.explain.names import LONGER, SHORT, short_names
 
 DATA = Path(__file__).parent.parent / "data"
 RECORDED = sorted(

@@ -1,7 +1,7 @@
 """Judging by another policy than the plan's: what counts, and what stays."""
 
 from perfci.judge.replan import judge_by
-from perfci.model.limits import Subject, judgements
+from perfci.model.criteria import Subject, judgements
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
 from tests.judge.build import arm, case, limit, pairs, results, values

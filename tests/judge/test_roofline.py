@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.roofline import links, roofline
-from perfci.model.evidence import Copy, Counters, Evidence, KernelCounters, Trace
+from perfci.judge.explain.roofline import links, roofline
+from perfci.model.profile import Copy, Counters, Evidence, KernelCounters, Trace
 from perfci.model.results import Work
 
 EVIDENCE = Path(__file__).parent.parent / "data/evidence"

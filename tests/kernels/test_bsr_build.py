@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.readers import read_perfci_lines
-from perfci.model.limits import Subject, judgements
+from perfci.measure.commands.readers import read_perfci_lines
+from perfci.model.criteria import Subject, judgements
 from perfci.model.policy_text import parse_policy
 from perfci.worker.discover import discover
 

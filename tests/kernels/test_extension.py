@@ -14,7 +14,7 @@ CHECK = """
 import json, sys
 tree, site = sys.argv[1:]
 sys.path.insert(0, site)
-from perfci.worker.check import check_case
+from perfci.worker.checks.check import check_case
 from perfci.worker.discover import discover, foreign_modules, repo_modules
 found = discover(tree, ["kernels/*.py"])
 results = [

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from perfci.worker.bench import prepare
-from perfci.worker.check import check_case, verify
-from perfci.worker.compare import compare
+from perfci.worker.checks.check import check_case, verify
+from perfci.worker.checks.compare import compare
 from perfci.worker.discover import discover
 
 torch = pytest.importorskip("torch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfci.measure.calibrate import conclude
+from perfci.measure.calibrate.trials import conclude
 from perfci.model.calibration import Calibration
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule

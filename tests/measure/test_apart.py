@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfci.measure.readers import FORMATS, apart
-from perfci.measure.readers.base import MAX_BYTES
+from perfci.measure.commands.readers import FORMATS, apart
+from perfci.measure.commands.readers.base import MAX_BYTES
 from perfci.model.metrics import CustomMetric
 from perfci.system.bounded import Bounds
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.measure import conductor
-from perfci.measure.conductor import Measurement
+from perfci.measure import run as conductor
 from perfci.measure.options import Options
 from perfci.measure.rounds import Outcome
+from perfci.measure.run import Measurement
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer

@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.measure import history
-from perfci.measure.calibrate import conclude, policy_text, proposed
+from perfci.measure.calibrate import history
+from perfci.measure.calibrate.trials import conclude, policy_text, proposed
 from perfci.model import schemas
 from perfci.model.base import MachineError, UsageError, matches
 from perfci.model.calibration import Calibration
-from perfci.model.limits import Subject, judgements
+from perfci.model.criteria import Subject, judgements
 from perfci.model.plan import Looks
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy

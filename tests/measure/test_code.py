@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence import sass
-from perfci.judge.evidence import case_evidence
-from perfci.measure.code import read_code
+from perfci.judge.explain.case import case_evidence
 from perfci.measure.prepare import ArmWork
-from perfci.model.evidence import Counters, Evidence, Fault, KernelUse, Trace
+from perfci.measure.profiling.code import read_code
 from perfci.model.policy import Policy
+from perfci.model.profile import Counters, Evidence, Fault, KernelUse, Trace
 from perfci.model.results import Arm, Case, CaseArm
+from perfci.profilers import sass
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data" / "sass"

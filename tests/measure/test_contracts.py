@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.contracts import (
+from perfci.measure.timing import (
     LONGEST_SAMPLE,
     MOST_SETS,
     REPLAY,

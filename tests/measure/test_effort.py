@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfci.measure.contracts import SCHEDULES, Setup
-from perfci.measure.effort import DEAREST, adapt
 from perfci.measure.rounds import Bench
+from perfci.measure.sampling import DEAREST, adapt
+from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import ArmName
 from perfci.model.plan import Judgement, Plan
 from perfci.model.results import Case, CaseArm, Pair

@@ -9,17 +9,17 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from perfci.evidence.ncu_command import Ncu as InstalledNcu
-from perfci.evidence.nsys_command import Nsys as InstalledNsys
-from perfci.evidence.nsys_command import probe
 from perfci.measure.cases import merge
-from perfci.measure.looking import Look, Read, changed, look, range_name, wanted
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profilers import Kineto, Ncu, Nsys
-from perfci.model.evidence import Fault, Trace
+from perfci.measure.profiling.kernels import Look, Read, changed, look, range_name, wanted
+from perfci.measure.profiling.tools import Kineto, Ncu, Nsys
 from perfci.model.plan import Gate, Judgement, Plan
+from perfci.model.profile import Fault, Trace
 from perfci.model.results import Case, CaseArm, Pair
+from perfci.profilers.ncu.command import Ncu as InstalledNcu
+from perfci.profilers.nsys.command import Nsys as InstalledNsys
+from perfci.profilers.nsys.command import probe
 from perfci.system.process import Under
 from perfci.worker.profile import WARM_CALLS
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from perfci.measure.order import next_batch
+from perfci.measure.sampling import next_batch
 from perfci.model.plan import Judgement, Plan
 from perfci.model.results import Case, CaseArm, Pair
 

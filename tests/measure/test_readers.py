@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.measure.readers import (
+from perfci.measure.commands.readers import (
     About,
     Reported,
     base,

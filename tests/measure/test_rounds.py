@@ -37,7 +37,7 @@ def test_an_outlier_is_trimmed() -> None:
 
 def test_a_case_that_starves_the_gpu_is_named() -> None:
     """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
-    from perfci.measure.conductor import starved
+    from perfci.measure.run import starved
     from perfci.model.plan import Plan
     from perfci.model.results import Case, CaseArm, Pair
 

@@ -12,21 +12,21 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from perfci.evidence import nsys_command
-from perfci.evidence.ncu_command import Ncu as InstalledNcu
-from perfci.evidence.nsys_command import Nsys as InstalledNsys
-from perfci.evidence.nsys_command import probe
-from perfci.measure import whole
-from perfci.measure.observe import Tools, find_tools, observe
+from perfci.measure.commands.readers import Reported
 from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
-from perfci.measure.profilers import Kineto, Ncu, Nsys
-from perfci.measure.readers import Reported
-from perfci.measure.whole import look_whole
-from perfci.model.evidence import Fault
+from perfci.measure.profiling import commands as whole
+from perfci.measure.profiling.collect import Tools, find_tools, observe
+from perfci.measure.profiling.commands import look_whole
+from perfci.measure.profiling.tools import Kineto, Ncu, Nsys
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
+from perfci.model.profile import Fault
 from perfci.model.results import Case
+from perfci.profilers.ncu.command import Ncu as InstalledNcu
+from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys.command import Nsys as InstalledNsys
+from perfci.profilers.nsys.command import probe
 
 DATA = Path(__file__).parent.parent / "data"
 APP = """
@@ -317,7 +317,7 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
     arm.policy = arm.policy.model_copy(update=asked)
     arm.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
     installed = fake_nsys(tmp_path / "nsys", f"env >{tmp_path}/seen; exit 1").installed
-    monkeypatch.setattr("perfci.measure.observe.find_nsys", lambda: installed)
+    monkeypatch.setattr("perfci.measure.profiling.collect.find_nsys", lambda: installed)
     tools = find_tools(place, plan, Options("run", tmp_path, tmp_path / "out"))
     cases = cases_of(place, form("true"), "app")
     notes = observe(place, tools, cases, plan, tmp_path / "e", print, everything=True)
@@ -328,7 +328,7 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
 
 def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypatch):
     installed = fake_ncu(tmp_path / "ncu", "exit 1").installed
-    monkeypatch.setattr("perfci.measure.observe.find_ncu", lambda _: installed)
+    monkeypatch.setattr("perfci.measure.profiling.collect.find_ncu", lambda _: installed)
     plan = Plan(seed=0, arms=["head"])
     found = {
         counters: find_tools(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).faults["ncu"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError, matches
 from perfci.model.coverage import idle, nearest
-from perfci.model.limits import Subject, gates, judgements, names, told, waiting
+from perfci.model.criteria import Subject, gates, judgements, names, told, waiting
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy

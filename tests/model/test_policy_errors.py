@@ -103,7 +103,7 @@ def test_no_structure_raises_anything_else(data: object) -> None:
 
 def test_the_last_limit_counts_and_base_declares_for_both() -> None:
     """Of the policy's limits on one case and metric the last one counts; a kernel's own may only tighten it."""
-    from perfci.model.limits import Subject, judgements, looser
+    from perfci.model.criteria import Subject, judgements, looser
 
     policy = parse_policy(
         LIMIT + "{cases: '*', regression: 2%}\n  - {cases: 'a/*', regression: 5%, devices: cpu}\n"
@@ -135,7 +135,7 @@ def test_devices_are_kinds_and_names(devices: str) -> None:
 
 
 def test_a_kernels_own_bad_limit_names_its_place() -> None:
-    from perfci.model.limits import Subject, judgements
+    from perfci.model.criteria import Subject, judgements
 
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.metric: 'speed' is no metric"):
         judgements(
@@ -147,7 +147,7 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
 def test_short_kernels_keep_their_limits() -> None:
     """The timer is read once a batch on the CPU, once a graph under `steady`: its tick must not widen the limit of a
     kernel of 200 ns or 2 µs. A floor that somebody wrote holds as written."""
-    from perfci.model.limits import Subject, floor_of, judgements
+    from perfci.model.criteria import Subject, floor_of, judgements
 
     steady, cold = {"name": "steady", "launches_a_graph": 256}, {"name": "cold"}
     policy = parse_policy(LIMIT + "{regression: 10%}")
@@ -160,7 +160,7 @@ def test_short_kernels_keep_their_limits() -> None:
 
 
 def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
-    from perfci.model.limits import Subject, declared
+    from perfci.model.criteria import Subject, declared
 
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):

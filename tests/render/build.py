@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from perfci.evidence.metrics import of_counters, of_trace
-from perfci.judge.evidence import case_evidence
-from perfci.model.evidence import Evidence, Fault
+from perfci.judge.explain.case import case_evidence
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.profile import Evidence, Fault
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Interval, Measured, Report, Row, Stats
 from perfci.model.results import Arm, Case, CaseArm, Check, Reason, Work
+from perfci.profilers.metrics import of_counters, of_trace
 
 HOSTILE = [
     "evil/pipe=a|b",

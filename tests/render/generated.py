@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfci.model.base import ARMS
-from perfci.model.evidence import Slice, Trace
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Plan
+from perfci.model.profile import Slice, Trace
 from perfci.model.results import Arm, Case, CaseArm, Check, Clock, Moment, Pair, Results, Work
 from perfci.render.html.recorded import Recorded
 from tests.render.build import recorded as evidence

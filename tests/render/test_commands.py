@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from perfci.model.report import Report
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.render import comment, html, junit, markdown
 from perfci.render.escape import prose
 from perfci.render.terminal import print_report

@@ -18,10 +18,10 @@ from perfci.render import comment
 from perfci.render.fit import LIMIT
 from perfci.render.verdict import Verdict
 from perfci.render.words import UNDECIDED_PAGE
-from tests.arms.repo import ENV, commit, find, git, init
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build
 from tests.render.publications import ORIGIN, RUN, publication, publications
+from tests.sources.repo import ENV, commit, find, git, init
 
 GOLDEN = Path(__file__).with_name("golden")
 STATES = publications()

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfci.evidence.doctor import diagnose
+from perfci.doctor.profilers import diagnose
 from perfci.model.doctor import Diagnosis, Finding
 from perfci.render.doctor import metric_names, print_diagnosis
 from tests.system.machines import MACHINES, SECRET, quiet

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.cli.recorded import read_recorded
+from perfci.cli.output import read_recorded
 from perfci.judge.judge import judge
 from perfci.model.report import Report
 from perfci.render import html, render_all

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.sensitivity import collect, probe
 from benchmarks.sensitivity.recording import KERNELS
-from perfci.worker.compare import compare
+from perfci.worker.checks.compare import compare
 
 torch = pytest.importorskip("torch")
 

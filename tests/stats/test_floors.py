@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.results import Work
-from perfci.stats.floors import floor
+from perfci.stats.speed_of_light import floor
 
 H200 = {
     "read": {"value": 4.3e12, "how": "dot product"},

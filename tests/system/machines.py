@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from perfci.evidence import nsys_command, nsys_privacy
-from perfci.system.doctor import Machine
+from perfci.doctor import Machine
+from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys import privacy as nsys_privacy
 from tests.system.test_gpu import Board, NVMLError
 
 FIRST = {"pid": 4026531836, "uts": 4026531838, "ipc": 4026531839, "cgroup": 4026531835, "user": 4026531837}
@@ -280,7 +281,7 @@ def alone(monkeypatch) -> None:
 
 def quiet(monkeypatch) -> None:
     """What the doctor asks of the machine that the tests run on."""
-    from perfci.system.doctor import host
+    from perfci.doctor import host
 
     alone(monkeypatch)
     monkeypatch.setattr(host, "usable_cores", lambda: 16)

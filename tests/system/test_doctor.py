@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.system.doctor import CHECKS, Machine, examine, gpu, host, ok, pytorch, repository, tools, warn
-from perfci.system.doctor import machine as doctor_machine
+from perfci.doctor import CHECKS, Machine, examine, gpu, host, ok, pytorch, repository, tools, warn
+from perfci.doctor import machine as doctor_machine
 from tests.system.machines import (
     CONTAINER,
     DOCKERS,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import perfci
-from perfci.evidence.ncu_command import _CUDA, _DRIVERS
 from perfci.model.base import UsageError
+from perfci.profilers.ncu.command import _CUDA, _DRIVERS
 from perfci.system.pins import DEFAULT, for_driver, variant, variants
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfci.evidence.nsys_privacy import isolation
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.profilers.nsys.privacy import isolation
 from perfci.system import users
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Worker, find_worker, held, keep_outputs
 from tests.e2e.conftest import ROOT

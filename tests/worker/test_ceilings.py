@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from perfci.model.results import Work
-from perfci.stats.floors import floor
+from perfci.stats.speed_of_light import floor
 from perfci.worker import ceilings
 
 pytestmark = pytest.mark.alone

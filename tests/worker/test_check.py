@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from perfci.worker.bench import prepare
-from perfci.worker.check import check_case, verify
+from perfci.worker.checks.check import check_case, verify
+from perfci.worker.checks.sketch import sketch
 from perfci.worker.declare import collecting, kernel
-from perfci.worker.sketch import sketch
 
 torch = pytest.importorskip("torch")
 
@@ -192,7 +192,7 @@ def test_verify_finds_a_result_that_went_wrong_during_timing():
 PLAIN = """
 import sys
 sys.modules["torch"] = sys.modules["numpy"] = None
-from perfci.worker.check import check_case
+from perfci.worker.checks.check import check_case
 from perfci.worker.declare import collecting, kernel
 def plain(bench, n):
     data = [bench.random.random() for _ in range(n)]

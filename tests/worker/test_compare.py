@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from perfci.worker import compare as module
-from perfci.worker.compare import Outcome, compare, finite
-from perfci.worker.sketch import sketch
+from perfci.worker.checks import compare as module
+from perfci.worker.checks.compare import Outcome, compare, finite
+from perfci.worker.checks.sketch import sketch
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.worker import check, compare, guard
+from perfci.worker import guard
+from perfci.worker.checks import check, compare
 
 torch = pytest.importorskip("torch")
 

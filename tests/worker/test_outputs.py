@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.worker.bench import prepare
-from perfci.worker.check import check_case, verify, verify_replay
+from perfci.worker.checks.check import check_case, verify, verify_replay
+from perfci.worker.checks.outputs import spoil
+from perfci.worker.checks.plain import Refused, plain
 from perfci.worker.declare import collecting, kernel
-from perfci.worker.outputs import spoil
-from perfci.worker.plain import Refused, plain
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")

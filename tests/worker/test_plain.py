@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from perfci.worker.bench import prepare
-from perfci.worker.check import check_case, verify
-from perfci.worker.compare import compare
+from perfci.worker.checks.check import check_case, verify
+from perfci.worker.checks.compare import compare
+from perfci.worker.checks.plain import DEEPEST, Refused, plain
 from perfci.worker.declare import collecting, kernel
-from perfci.worker.plain import DEEPEST, Refused, plain
 
 torch = pytest.importorskip("torch")
 

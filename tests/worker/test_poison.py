@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from perfci.worker.poison import leaf_sizes, poisoned_memory
+from perfci.worker.checks.poison import leaf_sizes, poisoned_memory
 
 torch = pytest.importorskip("torch")
 

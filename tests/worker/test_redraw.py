@@ -11,9 +11,9 @@ import types
 import numpy as np
 import pytest
 
-from perfci.worker import check, redraw
 from perfci.worker.bench import prepare
-from perfci.worker.check import check_case, verify, verify_redrawn_replay
+from perfci.worker.checks import check, redraw
+from perfci.worker.checks.check import check_case, verify, verify_redrawn_replay
 from perfci.worker.declare import collecting, kernel
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.worker.sketch import PROJECTIONS, _mix, sketch
+from perfci.worker.checks.sketch import PROJECTIONS, _mix, sketch
 
 torch = pytest.importorskip("torch")
 

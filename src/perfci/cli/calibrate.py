@@ -10,10 +10,10 @@ from rich.console import Console
 
 from perfci.cli.measure import interrupt, read_options
 from perfci.cli.progress import Teller
-from perfci.measure import history
-from perfci.measure.calibrate import conclude, policy_text, ready
-from perfci.measure.conductor import Measurement
+from perfci.measure.calibrate import history
+from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.options import Options
+from perfci.measure.run import Measurement
 from perfci.model.calibration import Calibration
 from perfci.model.policy import Policy
 from perfci.render.calibration import print_calibration, render

@@ -13,12 +13,11 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from perfci.arms.environment import is_secret
-from perfci.arms.git import Repository
 from perfci.cli.measure import Outcome, interrupt, measure
 from perfci.cli.output import tell
 from perfci.cli.report import read_results
-from perfci.container.launch import Job, launch
+from perfci.container.start import Job, launch
+from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
@@ -31,7 +30,8 @@ from perfci.model.results import UNMEASURED
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
-from perfci.system.doctor.repository import is_credential
+from perfci.sources.environment import is_secret
+from perfci.sources.git import Repository
 from perfci.system.files import disk_error
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import typer
 
 from perfci.cli.measure import folders, interrupt
-from perfci.container.launch import ONCE, TWICE, Job, launch
+from perfci.container.start import ONCE, TWICE, Job, launch
 from perfci.measure.options import OUT, Options
 from perfci.model.base import UsageError
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from perfci.arms.environment import arm_environment
-from perfci.arms.git import Repository
-from perfci.evidence.doctor import CHECKS, OFFLINE, diagnose
+from perfci.doctor import Machine, fail, ok, warn
+from perfci.doctor.profilers import CHECKS, OFFLINE, diagnose
 from perfci.measure.prepare import choose_python
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.doctor import Finding
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.render.doctor import print_diagnosis
-from perfci.system.doctor import Machine, fail, ok, warn
+from perfci.sources.environment import arm_environment
+from perfci.sources.git import Repository
 from perfci.system.files import disk_error, one_line, remove_tree
 
 

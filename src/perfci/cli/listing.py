@@ -11,9 +11,9 @@ from rich.text import Text
 
 from perfci.cli.measure import duration, folders, parse_devices
 from perfci.cli.progress import Teller
-from perfci.measure.conductor import Measurement
-from perfci.measure.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
+from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
 from perfci.measure.options import OUT, Options
+from perfci.measure.run import Measurement
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case

@@ -16,9 +16,9 @@ from rich.console import Console
 from perfci.cli.output import tell, write_all
 from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
-from perfci.measure.conductor import Measurement, failed_results
 from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_arms
+from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
 from perfci.model.units import parse_duration

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from perfci.arms.git import Repository, run_git
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.sources.git import Repository, run_git
 from perfci.system.files import disk_error
 from perfci.system.gpu import Gpu
 from perfci.system.users import VARIABLE

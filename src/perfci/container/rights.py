@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfci.arms.environment import is_secret, passes
-from perfci.evidence.ncu_command import PERFMON_DRIVER, admin_only
+from perfci.doctor.repository import is_credential
 from perfci.model.base import UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Policy
-from perfci.system.doctor.repository import is_credential
+from perfci.profilers.ncu.command import PERFMON_DRIVER, admin_only
+from perfci.sources.environment import is_secret, passes
 from perfci.system.facts import driver_version
 from perfci.system.files import one_line
 

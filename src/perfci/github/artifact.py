@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from perfci.github.api import Api, ApiError
 from perfci.github.settings import ArtifactName
-from perfci.model.limits import is_own
+from perfci.model.criteria import is_own
 from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results

@@ -4,23 +4,23 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.arms.git import Commit, Repository, means_itself, one_line, run_git
+from perfci.doctor.machine import Machine
+from perfci.doctor.repository import check_token
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
-from perfci.system.doctor.machine import Machine
-from perfci.system.doctor.repository import check_token
+from perfci.sources.git import Commit, Repository, means_itself, one_line, run_git
 
 FETCH_TIMEOUT = 600.0
 """Seconds for one fetch."""
 DEEPEN = (50, 500, 5000)
 """Commits by which a shallow clone is deepened, one after the other, until there is a merge-base; then all of them."""
-# No hook (arms/git.py), no command as a remote, no clean-up in the background that would outlive the fetch.
+# No hook (sources/git.py), no command as a remote, no clean-up in the background that would outlive the fetch.
 _CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What HEAD is compared with, in words of arms/git.py."""
+    """What HEAD is compared with, in words of sources/git.py."""
 
     ref: str | None
     merge: bool

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from perfci.judge.rows import Context
-from perfci.judge.thresholds import BYTES, POINTS
+from perfci.judge.explain.thresholds import BYTES, POINTS
+from perfci.judge.status import Context
 from perfci.judge.words import change_words
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Gate, Judgement

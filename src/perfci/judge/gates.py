@@ -6,18 +6,17 @@ A value beside a fault that could have changed it is none: it neither keeps a li
 from typing import Any
 
 from perfci.judge import already
-from perfci.judge.names import brief_names
-from perfci.judge.rows import Context, about
-from perfci.judge.seen import kernelless
+from perfci.judge.explain.names import brief_names
+from perfci.judge.explain.seen import kernelless
+from perfci.judge.status import Context, about
 from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import ArmName
-from perfci.model.doubt import TRACERS, UNPROFILED, concerns, doubt
-from perfci.model.evidence import Evidence, Fault
 from perfci.model.metrics import UNSEEN_OF_COMMANDS
-from perfci.model.patterns import finds
 from perfci.model.plan import Gate
+from perfci.model.profile import TRACERS, UNPROFILED, Evidence, Fault, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
+from perfci.model.text import finds
 from perfci.model.units import show
 
 

@@ -3,16 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from perfci.judge.compare import state
-from perfci.judge.evidence import case_evidence, seen
-from perfci.judge.floors import TIMED, impossible
+from perfci.judge.explain.case import case_evidence, seen
 from perfci.judge.gates import gate_row
+from perfci.judge.impossible import TIMED, impossible
 from perfci.judge.limits import limit_row, unknown
-from perfci.judge.measured import facts, measured, noise
-from perfci.judge.presence import breakdown, declared_otherwise, fails_in_both, file_rows, presence
-from perfci.judge.rows import Context, order
+from perfci.judge.measured import facts, measured, noise, trails
 from perfci.judge.starved import starved
-from perfci.judge.trails import trails
+from perfci.judge.status import Context, breakdown, declared_otherwise, fails_in_both, file_rows, order, presence, state
 from perfci.judge.waiting import by_case, unanswered
 from perfci.judge.words import (
     NEEDS_A_LOOK,
@@ -25,7 +22,7 @@ from perfci.judge.words import (
     undecided,
     unlimited,
 )
-from perfci.model.limits import told
+from perfci.model.criteria import told
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.report import CLASSES, UNANSWERED, CaseEvidence, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from perfci.judge import already
-from perfci.judge.rows import Context, about, about_id, centre
 from perfci.judge.starved import unreached
+from perfci.judge.status import Context, about, about_id, centre
 from perfci.judge.words import beyond, change_words, limit_percent, show_clock
 from perfci.model.plan import Judgement
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row

@@ -1,20 +1,23 @@
 """What was measured, limit or not, and what is worth knowing beside the numbers."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from perfci.judge.compare import state
-from perfci.judge.roofline import roof
-from perfci.judge.rows import Context
+from perfci.judge.explain.roofline import roof
+from perfci.judge.limits import ratio
+from perfci.judge.status import Context, state
 from perfci.model.base import ARMS
-from perfci.model.report import CaseFacts, Measured, Noise, Stats
+from perfci.model.plan import Looks
+from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Stats, Trail
 from perfci.model.results import Case, CaseArm
 from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import arm_values, metrics
+from perfci.stats.walsh import Array
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
@@ -72,3 +75,36 @@ def noise(cases: list[Case], first: int) -> float | None:
         if good.size > 1:
             spreads.append(float(np.std(good, ddof=1)))
     return float(np.median(spreads)) if spreads else None
+
+
+def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Trail]:
+    """A trail for each case and metric of `rows` with a relative change, in their order."""
+    known = {(case.id, case.device): case for case in cases}
+    compared: dict[tuple[str, str, str], Row] = {}
+    for row in rows:
+        if row.kind == "regression" and row.change is not None and row.pairs and (row.case, row.device) in known:
+            compared.setdefault((row.case, row.device, row.metric), row)
+    return [_trail(known[row.case, row.device], row, looks) for row in compared.values()]
+
+
+def _trail(case: Case, row: Row, looks: Looks) -> Trail:
+    found = log_ratios(case, row.metric, looks.pairs[0])
+    decided = found.first(row.pairs)
+    taken = sorted({n for n in looks.pairs if n <= row.pairs} | {row.pairs})
+    steps = []
+    for n in taken if np.isfinite(decided.x).all() else []:
+        change, bounds = ratio(decided.x[:n])
+        steps.append(Look(pairs=n, change=change, interval=bounds))
+    return Trail(
+        case=row.case,
+        device=row.device,
+        metric=row.metric,
+        ratios=_ratios(found.x),
+        measured=_ratios(found.measured) if found.slope else [],
+        looks=steps,
+    )
+
+
+def _ratios(logs: Array) -> list[float | None]:
+    with np.errstate(over="ignore"):
+        return [one if math.isfinite(one) else None for one in np.exp(logs).tolist()]

@@ -3,14 +3,13 @@
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
 from perfci.model.coverage import mistake
-from perfci.model.limits import UNSEEN, Asked, Subject, gates, is_own, judgements, late, tightened, waiting
+from perfci.model.criteria import UNSEEN, Asked, Subject, gates, is_own, judgements, late, tightened, waiting
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.report import Report
-from perfci.model.reported import Reports, at_first, ever
-from perfci.model.results import Case, Results
+from perfci.model.results import Case, Reports, Results, at_first, ever
 
 
 def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:

@@ -2,8 +2,7 @@
 
 import math
 
-from perfci.judge.compare import state
-from perfci.judge.rows import Context
+from perfci.judge.status import Context, state
 from perfci.judge.words import listed
 from perfci.model.comparison import differences
 from perfci.model.results import Case, Results

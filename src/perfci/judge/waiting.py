@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from perfci.judge.rows import Context, about
+from perfci.judge.status import Context, about
 from perfci.model.plan import Waiting
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case

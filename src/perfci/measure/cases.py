@@ -8,12 +8,11 @@ from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, ArmWork, in_units, require_inside
 from perfci.model.base import ArmName, DeviceKind, UsageError, matches
 from perfci.model.coverage import nearest
+from perfci.model.criteria import Subject
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import Subject
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.reported import Reports, at_first
-from perfci.model.results import Case, CaseArm, FileFailure, Reason
+from perfci.model.results import Case, CaseArm, FileFailure, Reason, Reports, at_first
 from perfci.system.process import Launch
 
 

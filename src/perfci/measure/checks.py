@@ -6,16 +6,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from perfci.measure.cases import Found
-from perfci.measure.contracts import Asked, Probe
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
+from perfci.measure.timing import Asked, Probe
 from perfci.model.base import ArmName
-from perfci.model.evidence import Evidence
+from perfci.model.profile import Evidence
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
-"""As `worker/check.py` says it."""
+"""As `worker/checks/check.py` says it."""
 Probes = dict[str, dict[ArmName, Probe]]
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import perfci
-from perfci.measure.commands import status_of
-from perfci.measure.readers import FORMATS, About, Format, Reported, apart
+from perfci.measure.commands.readers import FORMATS, About, Format, Reported, apart
+from perfci.measure.commands.runner import status_of
 from perfci.model.base import ArmName, DeviceKind, UsageError
 from perfci.model.coverage import idle
+from perfci.model.criteria import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
-from perfci.model.reported import at_first
-from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work
+from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work, at_first
 from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
 

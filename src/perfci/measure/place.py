@@ -10,7 +10,7 @@ from pathlib import Path
 import perfci
 from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
-from perfci.measure.commands import Runner
+from perfci.measure.commands.runner import Runner
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import ArmWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfci.arms.environment import arm_environment
-from perfci.arms.git import Commit, Repository, means_itself, one_line
-from perfci.arms.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.measure.options import Options, Progress
 from perfci.measure.untouched import Seal
 from perfci.model.base import ArmName, MachineError, UsageError
@@ -20,6 +17,9 @@ from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Arm, Reason
+from perfci.sources.environment import arm_environment
+from perfci.sources.git import Commit, Repository, means_itself, one_line
+from perfci.sources.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.files import end_of
 from perfci.system.process import Arena, Died, Parent
 

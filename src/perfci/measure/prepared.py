@@ -4,19 +4,53 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
 import perfci
-from perfci.arms.git import Commit, Repository
-from perfci.arms.snapshot import file_digests
 from perfci.measure.options import Options
 from perfci.measure.prepare import ArmWork, Sources, choose_python, find_sources, take_snapshot
-from perfci.model.base import ArmName, UsageError
+from perfci.model.base import ArmName, Document, UsageError
 from perfci.model.policy_text import FILE, parse_policy
-from perfci.model.prepared import Prepared, PreparedArm
-from perfci.model.results import Arm
+from perfci.model.results import Arm, Reason
+from perfci.sources.git import Commit, Repository
+from perfci.sources.snapshot import file_digests
 from perfci.system.files import one_line, write_atomic
+
+
+class PreparedArm(Document):
+    """One arm in a folder `base/` or `head/` beside the document."""
+
+    info: Arm
+    policy: str
+    """Text of its policy."""
+    python: str
+    """Interpreter that it was built with."""
+    files: dict[str, str]
+    """Path below the arm's folder → digest, for its tree and what it built."""
+    failure: Reason | None = None
+    """Why it does not build."""
+
+
+class Prepared(Document):
+    """What was prepared, of what, and as the answer to which call."""
+
+    perfci: str
+    """Version of perfci."""
+    folder: str
+    """Where it lies: paths below it are in what was built."""
+    root: str
+    """Folder of the repository."""
+    mode: Literal["run", "compare"]
+    ref: str | None
+    """Base as it was asked for."""
+    committed: bool
+    pull_request: bool
+    policy_from: ArmName
+    notes: list[str]
+    arms: dict[ArmName, PreparedArm]
+
 
 MANIFEST = "prepared.json"
 _AGAIN = "prepare it again"

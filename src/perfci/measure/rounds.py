@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from perfci.measure.contracts import Setup
 from perfci.measure.prepare import ArmWork
+from perfci.measure.timing import Setup
 from perfci.model.base import ArmName
 from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.components import Blocks, scatter_of

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 
-from perfci.arms.snapshot import file_digests
 from perfci.model.base import ArmName, MachineError
+from perfci.sources.snapshot import file_digests
 from perfci.system.files import one_line
 from perfci.system.process import BOOT, Died, Parent
 

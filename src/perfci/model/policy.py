@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
-from perfci.model.patterns import compiled
+from perfci.model.text import compiled
 from perfci.model.units import (
     BOUND_UNITS,
     FLOP_UNITS,

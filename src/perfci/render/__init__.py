@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from perfci.model.report import Report
-from perfci.render import csv, evidence, html, junit, markdown
+from perfci.render import csv, html, junit, markdown
 from perfci.render.html.recorded import Recorded
 
 
@@ -15,7 +15,7 @@ FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
     "md": {"report.md": markdown.render},
     "html": {"report.html": html.render},
     "junit": {"junit.xml": junit.render},
-    "csv": {"report.csv": csv.render, "evidence.csv": evidence.render},
+    "csv": {"report.csv": csv.render, "evidence.csv": csv.profile},
     "json": {"report.json": _json},
 }
 """Format, as `--format` takes it → its files, and what renders each."""

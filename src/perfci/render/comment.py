@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
-from perfci.judge.rows import order
+from perfci.judge.status import order
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, prose, shorten, visible
 from perfci.render.fit import LIMIT, Fold, Most, fit

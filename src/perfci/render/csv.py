@@ -1,4 +1,4 @@
-"""Every measured value as CSV (RFC 4180 with plain line ends), for spreadsheets and data frames."""
+"""What was measured, and what profilers saw, as CSV (RFC 4180 with plain line ends), for spreadsheets and data frames."""
 
 import csv
 import io
@@ -29,3 +29,27 @@ def render(report: Report) -> str:
                 values = (stats.mean, stats.sd, stats.median, stats.low, stats.high, stats.level)
                 writer.writerow([*map(csv_field, names), stats.n, *map(repr, values)])
     return text.getvalue()
+
+
+PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
+
+
+def profile(report: Report) -> str:
+    """One line per kernel (its launches, its seconds) and per metric, of one execution; empty where an arm has none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(PROFILE_COLUMNS)
+    for case in report.evidence:
+        key = (csv_field(case.case), case.device)
+        for kernel in case.kernels:
+            name = csv_field(kernel.name)
+            writer.writerow([*key, "launches", name, "", *map(_number, (kernel.base_count, kernel.head_count))])
+            writer.writerow([*key, "kernel time", name, "s", *map(_number, (kernel.base_seconds, kernel.head_seconds))])
+        for one in case.observed:
+            values = map(_number, (one.base, one.head))
+            writer.writerow([*key, "metric", csv_field(one.metric), csv_field(one.unit), *values])
+    return text.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from perfci.model.base import ARMS
 from perfci.model.report import Report, Row
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.render import words
 from perfci.render.escape import xml
 from perfci.render.view import View

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfci.model.report import Report
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.render import parts, words
 from perfci.render.fit import LIMIT, Fold, Most, fit
 from perfci.render.view import View

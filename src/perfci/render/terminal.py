@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.model.report import Effect, Report, Row, Verdict
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.model.units import show
 from perfci.render import words
 from perfci.render.escape import spans, visible

@@ -1,6 +1,6 @@
 """What a publication comes to, over all its jobs: a sign, a sentence, what to do. Plain text, names in backticks."""
 
-from perfci.judge.rows import order
+from perfci.judge.status import order
 from perfci.judge.words import NEEDS_A_LOOK
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class

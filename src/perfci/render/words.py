@@ -4,7 +4,7 @@ import math
 import re
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.model.units import significant
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from perfci.model.base import ARMS, ArmName
-from perfci.model.limits import floor_of
+from perfci.model.criteria import floor_of
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseArm

@@ -23,6 +23,6 @@ def load() -> None:
 
 if __name__ == "__main__":
     load()
-    from perfci_worker import launch, parent  # type: ignore[import-not-found]  # loaded just now
+    from perfci_worker import parent, serve  # type: ignore[import-not-found]  # loaded just now
 
-    {"parent": parent.main, "launch": launch.main}[sys.argv[1]](*sys.argv[2:])
+    {"parent": parent.main, "launch": serve.main}[sys.argv[1]](*sys.argv[2:])

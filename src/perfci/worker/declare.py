@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, TypeVar, Union
 
-from .bench import Bench
-
-__all__ = ["Bench", "CaseSpec", "Kernel", "Variant", "collecting", "kernel"]
+__all__ = ["CaseSpec", "Kernel", "Variant", "collecting", "kernel"]
 
 DEVICES = ("cuda", "cpu")
 CONTRACTS = ("auto", "steady", "cold", "hot")

@@ -11,8 +11,8 @@ from random import SystemRandom
 from typing import Any, Callable, Optional
 
 from .bench import Prepared
-from .check import verify_redrawn_replay, verify_replay
-from .compare import Outcome
+from .checks.check import verify_redrawn_replay, verify_replay
+from .checks.compare import Outcome
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
 
 FIRST_REPLAY = 100e-6

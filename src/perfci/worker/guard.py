@@ -106,9 +106,10 @@ def trust() -> None:
     """Take down what is trusted, once. To be called in a launch with torch imported and the suite not yet."""
     global _trusted
     if _trusted is _first:
-        for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
-            if module.name not in NOT_OURS:
-                importlib.import_module("." + module.name, __package__)
+        prefix = (__package__ or "") + "."
+        for module in pkgutil.walk_packages([os.path.dirname(os.path.abspath(__file__))], prefix):
+            if module.name[len(prefix) :] not in NOT_OURS:
+                importlib.import_module(module.name)
         _trusted = Trusted()
 
 

@@ -7,7 +7,6 @@ ends; on Linux it is a subreaper, so that daemons which user code leaves behind 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -15,19 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Optional
+from typing import Any
 
-from . import launch
+from . import serve
 from .channel import Channel, connect
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def prctl(option: int, value: int) -> None:
-    """Call prctl(2) on Linux; elsewhere do nothing."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
 
 
 def children() -> dict[int, list[int]]:
@@ -115,7 +106,7 @@ class Parent:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.channel.close()
-            launch.enter(message, log)
+            serve.enter(message, log)
         os.close(log)
         self.running[pid] = (message["id"], start)
         self.channel.send({"started": message["id"], "pid": pid})
@@ -194,18 +185,6 @@ class Parent:
         os._exit(0)
 
 
-def leash(cores: Optional[list[int]] = None) -> None:
-    """In a fresh child: die with the parent, be the first to go when memory runs out, stay on `cores`."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass  # no /proc: macOS
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-
-
 def preload() -> dict[str, Any]:
     """Import torch where there is one: the seconds are then paid once, not by every launch."""
     start = time.monotonic()
@@ -214,9 +193,9 @@ def preload() -> dict[str, Any]:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "torch":
-            failure = launch.one_line(error)
+            failure = serve.one_line(error)
     except Exception as error:
-        failure = launch.one_line(error)
+        failure = serve.one_line(error)
     # What is imported now lives as long as the launches: collections there need not walk it, nor copy its pages.
     gc.collect()
     gc.freeze()

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from perfci.model.base import ARMS, DeviceKind
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Effect, Measured, Report, Row
-from perfci.model.shell import shell
+from perfci.model.text import shell
 from perfci.model.units import show, show_change, significant
 from perfci.render import view, words
 from perfci.render.escape import shorten, spans, visible

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perfci.model.base import DeviceKind
-from perfci.model.evidence import MOST_SLICES, Slice, Trace
 from perfci.model.metrics import resolve
+from perfci.model.profile import MOST_SLICES, Slice, Trace
 from perfci.model.report import Measured, Report, Roof, Row, Trail
 from perfci.model.results import Case, Pair, Results
 from perfci.model.units import TIME_UNITS

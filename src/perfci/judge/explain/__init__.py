@@ -1,0 +1,1 @@
+"""Why something moved: sentences from what profilers saw."""

@@ -1,0 +1,142 @@
+"""What stands out in one arm's evidence, with nothing to compare it to: findings with the time they could give back."""
+
+import math
+import re
+
+from perfci.judge.explain.numbers import counted, finite, gain, number, percent_of
+from perfci.judge.explain.seen import UP, Finding, Group, Seen, calls_of, copied, idle, pinning, value
+from perfci.judge.explain.thresholds import (
+    DOMINANT,
+    IDLE,
+    IDLE_TENSOR,
+    OCCUPIED,
+    ONCE,
+    SHARE,
+    SPILLED,
+    TENSOR,
+)
+from perfci.judge.words import call_name
+from perfci.model.profile import Trace
+from perfci.model.units import show
+
+_LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)")
+"""Of ncu's rule Theoretical Occupancy, which names what limits it."""
+
+
+def standing(seen: Seen) -> list[Finding]:
+    """Host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor cores.
+
+    Most time that could be given back first; where none is known in the order of the list above.
+    """
+    found = [*(_host(seen, seen.trace) if seen.trace and not seen.evidence.reports else []), *_kernels(seen)]
+    return sorted(found, key=lambda one: (one.seconds is None, -(one.seconds or 0.0), one.order, one.text))
+
+
+def _host(seen: Seen, trace: Trace) -> list[Finding]:
+    found = []
+    allocations, waits = (calls_of(trace, kind) for kind in ("allocation", "synchronisation"))
+    spent, n = finite(sum(call.seconds for call in allocations)), sum(call.count for call in allocations)
+    if spent is not None and n >= ONCE and spent >= SHARE * trace.wall > 0:
+        top = max(allocations, key=lambda call: (call.seconds, call.name))
+        name = call_name(top.name)
+        share = percent_of(spent, trace.wall)
+        step = f"{name} is {share} of the time: allocate outside the loop{gain(trace.wall, spent)}"
+        text = f"allocates inside the loop: {name}, {counted(top.count, 'call')} an execution, {share} of the time"
+        found.append(Finding(0, text, min(spent, trace.wall), step, "allocation"))
+    rest = finite(trace.wall - trace.busy)
+    n = sum(call.count for call in waits)
+    if rest is not None and n >= ONCE and rest >= SHARE * trace.wall > 0:
+        top = max(waits, key=lambda call: (call.seconds, call.name))
+        name = call_name(top.name)
+        share = percent_of(rest, trace.wall)
+        step = f"{name} in the loop: wait once behind it; the GPU idles {share} of the time{gain(trace.wall, rest)}"
+        text = f"synchronises inside the loop: {name}, {counted(top.count, 'call')} an execution, "
+        text += f"the GPU idles {share} of the time"
+        found.append(Finding(1, text, rest, step, "synchronisation"))
+    bound = not found
+    for kind in ("host to device", "device to host"):
+        one = copied(trace, kind)
+        if one and one.pageable and one.rate and one.seconds >= SHARE * trace.wall:
+            text = f"{UP[kind]} is pageable: {show(one.rate, 'B/s')}, {percent_of(one.seconds, trace.wall)} of the time"
+            step = pinning(kind)
+            found.append(Finding(2, text, None, step, kind))
+    share_idle = idle(trace)
+    if bound and share_idle is not None and share_idle >= IDLE and seen.launches >= 2:
+        mean = finite(seen.device / seen.launches)
+        each = f" of {number(mean, 's')}" if mean is not None else ""
+        text = f"launch-bound under the profiler: the GPU idles {number(share_idle, '%')} of the time between "
+        text += f"{number(seen.launches)} kernels{each}"
+        # No gain is told: a profiler adds microseconds to each launch.
+        found.append(Finding(8, text, None, f"fuse the kernels{each} or launch them as one CUDA graph", "launch"))
+    return found
+
+
+def _kernels(seen: Seen) -> list[Finding]:
+    if not seen.groups or seen.device <= 0:
+        return []
+    found = []
+    casts = [group for group in seen.groups.values() if group.kernel.family == "cast"]
+    spent = sum(group.seconds for group in casts)
+    if spent >= DOMINANT * seen.device:
+        share = percent_of(spent, seen.device)
+        launched = counted(sum(group.count for group in casts), "cast")
+        step = f"stay in one type: casts take {share} of the device time{gain(seen.device, spent)}"
+        found.append(Finding(4, f"{launched} between types, {share} of the device time", spent, step, "cast"))
+    for group in seen.groups.values():
+        if group.seconds >= DOMINANT * seen.device:
+            found += _kernel(group)
+    return found
+
+
+def _kernel(group: Group) -> list[Finding]:
+    label, found = f"`{group.kernel.label}`", []
+    spills = group.value("spills")
+    local = max((one for use in group.uses if (one := getattr(use, "local", None)) is not None), default=0.0)
+    instructions = group.value("instructions")
+    if spills and (instructions is None or spills >= SPILLED * instructions):
+        where = f", {number(local, 'B')} a thread" if local else ""
+        text = f"{label} spills: {number(spills)} loads and stores of local memory{where}"
+        step = f"{label}: look at launch bounds, unrolling and arrays that are indexed by variables"
+        found.append(Finding(5, text, None, step, f"resources {group.kernel.key}"))
+    elif local and spills is None:
+        found.append(Finding(6, f"{label} has {number(local, 'B')} of local memory a thread: spills or arrays"))
+    active = group.value("tensor_active")
+    if group.kernel.family == "matrix multiply" and (
+        group.kernel.scalar or (active is not None and active < IDLE_TENSOR)
+    ):
+        how = f"they are active {number(active, '%')} of the time" if active is not None else "by its name"
+        found.append(Finding(5, f"{label} multiplies matrices without tensor cores: {how}"))
+    reached = group.value("occupancy")
+    theory = group.value("occupancy_theoretical")
+    low = reached if reached is not None else theory
+    if low is not None and low < OCCUPIED and not (active is not None and active >= TENSOR):
+        limiter = _limiter(group)
+        word = "occupancy" if reached is not None else "theoretical occupancy"
+        found.append(
+            Finding(7, f"{label} has {number(low, '%')} {word}" + (f", limited by {limiter}" if limiter else ""))
+        )
+    return found
+
+
+def _limiter(group: Group) -> str:
+    """What limits the occupancy, as ncu's rule says; empty where it does not."""
+    for one in group.counted:
+        for rule in one.rules:
+            if match := _LIMITED.search(rule.message):
+                return match[1].replace("the required amount of ", "").replace(", and", " and")
+    return ""
+
+
+def longest(seen: Seen) -> str:
+    """Where the device time goes, in one line; empty where no kernel or copy was seen."""
+    if seen.groups and math.isfinite(seen.device) and seen.device > 0:
+        group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
+        share = percent_of(group.seconds, seen.device)
+        traffic = value(seen.counted, "dram_bytes")
+        text = f"`{group.kernel.label}` is {share} of the kernel time, {counted(group.count, 'launch')}"
+        return text + (f", {number(traffic, 'B')} of DRAM traffic in all" if traffic is not None else "")
+    moved = [(one.seconds, UP[kind], one) for kind in UP if (one := copied(seen.trace, kind))]
+    if not moved:
+        return ""
+    _, name, one = max(moved, key=lambda each: each[:2])
+    return f"{name} moves {number(one.bytes, 'B')}" + (f" at {show(one.rate, 'B/s')}" if one.rate else "")

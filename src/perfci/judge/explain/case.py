@@ -1,0 +1,118 @@
+"""What profilers saw of a case, made ready for the report: causes, next steps, kernels side by side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfci.judge.explain.difference import Explanation, explain, explain_one
+from perfci.judge.explain.names import short_names
+from perfci.judge.explain.roofline import links, of_arm
+from perfci.judge.explain.seen import faults
+from perfci.model.base import ARMS
+from perfci.model.metrics import CATALOGUE, resolve
+from perfci.model.profile import Evidence, KernelUse
+from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
+from perfci.model.results import Case
+from perfci.model.units import show
+
+MOST_KERNELS = 20
+"""Kernels of a case that a report lists."""
+
+
+def seen(case: Case) -> bool:
+    """Whether a profiler looked at the case in some arm."""
+    return any(_looked(arm.evidence) for arm in case.arms.values())
+
+
+def _looked(evidence: Evidence | None) -> bool:
+    return evidence is not None and bool(evidence.trace or evidence.counters or evidence.faults)
+
+
+def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseEvidence:
+    """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
+    found = {name: case.arms[name].evidence for name in ARMS if name in case.arms}
+    base, head = found.get("base"), found.get("head")
+    change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
+    told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
+    reports = head.reports if head and head.reports else 1
+    if reports > 1:
+        told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
+    missing = {name: faults(evidence) for name, evidence in found.items() if evidence}
+    remedies = {fault.remedy for one in missing.values() for fault in one}
+    return CaseEvidence(
+        case=case.id,
+        device=case.device,
+        sentences=told.sentences,
+        next_steps=[step for step in told.next_steps if step not in remedies],  # they stand beside their faults
+        roofline=_roofline(case, head, ceilings),
+        sources=_sources(base, head),
+        kernels=_kernels(base, head),
+        observed=_observed(base, head),
+        faults=[
+            f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
+            for name, one in missing.items()
+            for fault in one
+        ],
+    )
+
+
+def _explained(base: Evidence | None, head: Evidence | None, change: float | None) -> Explanation:
+    if head is None or not _looked(head):
+        return Explanation()
+    if base is None or not _looked(base):
+        return explain_one(head)
+    return explain(base, head, change)
+
+
+def _on_the_cpu(head: Evidence | None) -> Explanation:
+    """There profilers see when an execution begins and ends, and ranges of the user's own."""
+    trace = head.trace if head else None
+    if trace is None:
+        return Explanation()
+    what = "recorded" if head and head.reports else "an execution takes"
+    wall = f"{what} {show(trace.wall, 's')} under {trace.source}, which sees no kernels on the CPU"
+    return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
+
+
+def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:
+    if head and head.trace and not head.trace.kernels:
+        return "; ".join(link.sentence for link in links(head.trace, ceilings))
+    found = of_arm(case, "head", ceilings)
+    return found.sentence if found else ""
+
+
+def _sources(*arms: Evidence | None) -> list[str]:
+    found = []
+    for evidence in arms:
+        if evidence and evidence.trace:
+            found.append(f"{evidence.trace.source} {evidence.trace.version}".strip())
+        if evidence and evidence.counters:
+            found.append(f"ncu {evidence.counters.version}".strip())
+        if evidence and evidence.code:
+            found.append("machine code")
+    return sorted(set(found))
+
+
+def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
+    rows: dict[str, KernelRow] = {}
+    for arm, evidence in (("base", base), ("head", head)):
+        for kernel in _used(evidence):
+            row = rows.setdefault(kernel.name, KernelRow(name=kernel.name))
+            setattr(row, f"{arm}_count", (getattr(row, f"{arm}_count") or 0.0) + kernel.count)
+            setattr(row, f"{arm}_seconds", (getattr(row, f"{arm}_seconds") or 0.0) + kernel.seconds)
+    longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
+    short = short_names(row.name for row in longest)
+    return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]
+
+
+def _used(evidence: Evidence | None) -> list[KernelUse]:
+    return evidence.trace.kernels if evidence and evidence.trace else []
+
+
+def _observed(base: Evidence | None, head: Evidence | None) -> list[Observed]:
+    values = [evidence.metrics if evidence else {} for evidence in (base, head)]
+    names = [name for name in CATALOGUE if any(name in one for one in values)]
+    names += sorted({name for one in values for name in one} - set(CATALOGUE))
+    return [
+        Observed(metric=name, unit=resolve(name, {}).unit, base=values[0].get(name), head=values[1].get(name))
+        for name in names
+    ]

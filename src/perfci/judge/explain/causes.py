@@ -1,0 +1,70 @@
+"""What differs between two evidence records of a case: findings with the time they account for.
+
+Quantities are of one execution. Only what both sides tell is compared; what one side lacks is never taken as zero.
+"""
+
+from perfci.judge.explain import code, kernel_change, kernel_set
+from perfci.judge.explain import host as host_change
+from perfci.judge.explain.numbers import arrow, moved, pair
+from perfci.judge.explain.seen import Finding, Seen
+from perfci.judge.explain.thresholds import BYTES, INSTRUCTIONS, LEAST_BYTES, POINTS, TIME
+from perfci.judge.words import call_name
+from perfci.model.metrics import CATALOGUE
+
+_UNSEEN_METRICS = (
+    "kernel_launches", "registers", "local_memory", "shared_memory", "dram_bytes", "instructions", "spills",
+    "tensor_active", "occupancy_theoretical",
+)  # fmt: skip
+
+
+def findings(base: Seen, head: Seen) -> list[Finding]:
+    """All that differs, in no order."""
+    found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
+    if not any("tensor cores" in one.text for one in found):
+        found += kernel_change.tensor(base, head)
+    return [
+        *found,
+        *code.changes(base, head),
+        *host_change.copies(base, head),
+        *host_change.host(base, head),
+        *_metrics(base, head),
+        *_ranges(base, head),
+    ]
+
+
+def _metrics(base: Seen, head: Seen) -> list[Finding]:
+    """Values of the catalogue: the peak memory, and where kernels cannot be compared one by one all that is told."""
+    names = ["peak_memory", *(_UNSEEN_METRICS if base.groups is None or head.groups is None else ())]
+    found = []
+    for name in names:
+        two, known = pair(base.evidence.metrics.get(name), head.evidence.metrics.get(name)), CATALOGUE[name]
+        if two is None:
+            continue
+        differs = (
+            abs(two[1] - two[0]) > POINTS
+            if known.unit == "%"
+            else moved(*two, BYTES, LEAST_BYTES)
+            if name in ("dram_bytes", "peak_memory")
+            else moved(*two, INSTRUCTIONS)
+        )
+        if differs:
+            words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
+            found.append(Finding(10, words) if name == "peak_memory" else Finding(9, f"{words} ({known.about})"))
+    return found
+
+
+def _ranges(base: Seen, head: Seen) -> list[Finding]:
+    """The NVTX range of the user's own whose device time changed most."""
+    if base.trace is None or head.trace is None:
+        return []
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for seen, devices in ((base.trace, before), (head.trace, after)):
+        for one in seen.ranges:
+            devices[one.name] = devices.get(one.name, 0.0) + one.device
+    pairs = [(before[name], after[name], name) for name in after if name in before]
+    pairs = [one for one in pairs if moved(one[0], one[1], TIME)]
+    if not pairs:
+        return []
+    old, new, name = max(pairs, key=lambda one: (abs(one[1] - one[0]), one[2]))
+    return [Finding(10, f"in the range {call_name(name)}: {arrow(old, new, 's')} on the device")]

@@ -1,0 +1,246 @@
+"""Why a case changed: sentences that a kernel author accepts, from the evidence of both arms.
+
+A pure function of two records. Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from perfci.judge.explain import causes, code
+from perfci.judge.explain.alone import longest, standing
+from perfci.judge.explain.kernels import identify
+from perfci.judge.explain.numbers import pair, percent_of
+from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
+from perfci.judge.explain.thresholds import MINOR
+from perfci.judge.words import one_line, printable
+from perfci.model.base import ArmName, Document
+from perfci.model.profile import Evidence, Fault, doubt
+from perfci.model.units import significant
+
+FIRST = 140
+"""Characters of the first sentence: it stands in a column of the table."""
+LONGEST = 300
+"""Characters of any other sentence or step."""
+SENTENCES, STEPS = 8, 6
+"""At most so many: who reads more opens the profile."""
+SLOWEST = 3
+"""Kernels whose rules are told."""
+TELLING = 0.10
+"""Share of the change from which on a finding explains it."""
+SUSPICIOUS = 0.03
+"""Relative change of the time that evidence is taken for; where nothing moved beside one, the machine did it."""
+
+_MARKUP = re.compile(r"@(\w+):([^@]*)@")
+"""Links in the messages of ncu's rules: `@url:text:https://…@`, `@section:id:text@`."""
+_SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
+
+
+class Explanation(Document):
+    """What the evidence of a case says."""
+
+    sentences: list[str] = Field(default_factory=list)
+    """Most telling first, one line each; the first has at most 140 characters."""
+    next_steps: list[str] = Field(default_factory=list)
+    """What to try, one line each, most promising first."""
+
+
+def explain(base: Evidence, head: Evidence, change: float | None = None) -> Explanation:
+    """What moved between `base` and `head`, ranked by how much of the change it accounts for.
+
+    `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
+    number where it is unknown: the profilers' own times then decide. Findings that account for a tenth of the change
+    come first, longest first; then those that no time tells, in a stated order; then those that point the other way.
+    There is always at least one sentence: that nothing moved, or what could not be seen, is one too.
+    """
+    ratio = change if change is not None and math.isfinite(change) and change > 0 else None
+    traced = usable(base) is not None and usable(head) is not None
+    two = see(base, traced), see(head, traced)
+    ranked = _ranked(causes.findings(*two), *two, ratio)
+    missing = [*_missing({"base": base, "head": head}), *code.unread([base, head])]
+    alone = see(head, usable(head) is not None)
+    said = [one.text for one in ranked] or _nothing(*two, ratio)
+    if ranked and all(one.topic == "machine" for one in ranked):
+        said[0] += ": suspect the machine"
+    told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
+    more = [one for one in standing(alone) if not one.topic or one.topic not in told]
+    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
+    if not said and not missing:
+        looked = any(one.trace or one.counters or one.metrics for one in (base, head))
+        said = ["the arms were not looked at alike" if looked else "no profiler looked at either arm"]
+    return _explanation([*said[:SENTENCES], *missing], steps)
+
+
+def explain_one(head: Evidence) -> Explanation:
+    """What stands out in one record. There is always at least one sentence."""
+    seen = see(head, usable(head) is not None)
+    found = standing(seen)
+    said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
+    missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
+    if not said and not missing:
+        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "no profiler looked"]
+    return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
+
+
+def kernels_match(pattern: str, evidence: Evidence) -> list[str]:
+    """Demangled names of the kernels seen, by trace or counters, in which the regular expression is found.
+
+    Longest device time first, each once. Empty both where none matches and where none was seen: ask the evidence for
+    `trace` and `counters` before it is held against a case. Raises ValueError where `pattern` is no regular expression.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    names = [one.name for one in evidence.trace.kernels] if evidence.trace else []
+    names += [one.name for one in evidence.counters.kernels] if evidence.counters else []
+    return list(dict.fromkeys(name for name in names if compiled.search(name)))
+
+
+def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
+    deltas = [head.device - base.device if base.groups is not None and head.groups is not None else 0.0]
+    if base.trace and head.trace:
+        deltas.append(head.trace.wall - base.trace.wall)
+    deltas = [one for one in deltas if math.isfinite(one)]
+    largest = max(deltas, key=abs, default=0.0)
+    direction = math.copysign(1.0, math.log(ratio) if ratio is not None and ratio != 1 else largest)
+    whole = max((abs(one) for one in [*deltas, *(one.seconds or 0.0 for one in found)]), default=0.0)
+
+    def key(one: Finding) -> tuple[int, float, int, str]:
+        share = one.seconds * direction / whole if one.seconds is not None and whole > 0 else 0.0
+        bucket = 0 if share >= TELLING else 2 if share <= -TELLING else 1
+        return bucket, -share if bucket == 0 else 0.0, one.order, one.text
+
+    return sorted(found, key=key)
+
+
+def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
+    """What to say where there is no finding: that nothing moved, or nothing where there was nothing to compare."""
+    suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
+    end = ": suspect the machine" if suspect else ""
+    if base.groups is not None and head.groups is not None:
+        if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
+            return [f"nothing moved: neither arm ran a kernel or a copy{', but the time did' if suspect else ''}"]
+        if any(doubt(one.evidence, "kernels") for one in (base, head)):
+            return [f"nothing moved in what was seen of both arms, and not all was{end}"]
+        counted = base.counted and head.counted and base.trace and head.trace
+        return [
+            f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
+        ]
+    if any(pair(base.evidence.metrics[name], head.evidence.metrics.get(name)) for name in base.evidence.metrics):
+        return [f"nothing moved in what was seen of both arms{end}"]
+    return []
+
+
+# ---------------------------------------------------------------- what could not be seen
+
+Part = Literal["trace", "counters"]
+_PARTS: tuple[tuple[Part, frozenset[str], str], ...] = (
+    ("trace", frozenset({"nsys", "torch.profiler"}), "kernels, copies and calls"),
+    ("counters", frozenset({"ncu"}), "bytes, occupancy and stalls"),
+)
+
+
+def _missing(arms: dict[ArmName, Evidence]) -> list[str]:
+    """One sentence for each part of the evidence that is missing in an arm or that a fault taints.
+
+    A part that no arm has and of which no fault speaks was not asked for.
+    """
+    said: list[str] = []
+    whole = {"base", "head"} == set(arms)
+    for part, tools, about in _PARTS:
+        lacking = [name for name, one in arms.items() if (usable(one) if part == "trace" else one.counters) is None]
+        if part == "counters":
+            lacking = [name for name in lacking if not kernelless(arms[name])]
+        found = {name: [fault for fault in faults(one) if fault.tool in tools] for name, one in arms.items()}
+        for name in arms:
+            if name not in lacking:
+                said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
+        reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
+        if lacking and (reasons or len(lacking) < len(arms)):
+            of = " of either arm" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
+            verb = "were not compared" if whole else "were not seen"
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            said.append(f"no {part}{of}: {about} {verb}{why}")
+    uncounted = [name for name, one in arms.items() if len(faults(one)) < len(one.faults)]
+    if uncounted:
+        who = "neither arm" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for ncu to count")
+    sources = {one.trace.source for one in arms.values() if one.trace}
+    if len(sources) > 1:
+        said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
+    return list(dict.fromkeys(said))
+
+
+def _whose(arm: str, whole: bool) -> str:
+    return f"{arm}: " if whole else ""
+
+
+def _why(fault: Fault) -> str:
+    return f"{fault.kind}: {fault.text}"
+
+
+def _remedies(*arms: Evidence) -> list[str]:
+    return [fault.remedy for one in arms for fault in faults(one) if fault.remedy]
+
+
+# ---------------------------------------------------------------- what ncu's own rules say
+
+
+def _rules(seen: Seen) -> list[str]:
+    """Of the slowest kernels the rule with the largest estimated speed-up, most of the device time saved first."""
+    total = sum(one.seconds for one in seen.counted)
+    if not 0 < total < math.inf:
+        return []
+    told: list[tuple[float, str]] = []
+    for one in sorted(seen.counted, key=lambda kernel: -kernel.seconds)[:SLOWEST]:
+        estimated = [rule for rule in one.rules if rule.speedup]
+        if not estimated:
+            continue
+        rule = max(estimated, key=lambda rule: rule.speedup or 0.0)
+        saved = one.seconds / total * (rule.speedup or 0.0) / 100
+        if saved < MINOR or not math.isfinite(saved):
+            continue
+        share = percent_of(one.seconds, total)
+        about = f"`{identify(one.name).label}` ({share} of the kernel time): {one_line(rule.name, 60)}: "
+        tail = f" (ncu estimates {significant(rule.speedup or 0.0, 3)} %)"
+        told.append((saved, about + one_line(_plain(rule.message), LONGEST - len(about) - len(tail)) + tail))
+    return [text for _, text in sorted(told, key=lambda one: (-one[0], one[1]))]
+
+
+def _plain(message: str) -> str:
+    """A rule's message without its links, from the first sentence on that holds a number: definitions stand before."""
+
+    def text(match: re.Match[str]) -> str:
+        first, _, second = match[2].partition(":")
+        return first if match[1] == "url" or not second else second
+
+    sentences = _SENTENCE.split(_MARKUP.sub(text, message))
+    start = next((i for i, one in enumerate(sentences) if any(c.isdigit() for c in one)), 0)
+    return " ".join(sentences[start:])
+
+
+def _explanation(sentences: Sequence[str], steps: Iterable[str]) -> Explanation:
+    lines = _lines(sentences)
+    return Explanation(
+        sentences=[one if i else _fitted(one) for i, one in enumerate(lines)], next_steps=_lines(steps)[:STEPS]
+    )
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [one for one in dict.fromkeys(_line(text, LONGEST) for text in texts) if one]
+
+
+def _fitted(text: str) -> str:
+    """The first sentence: what is too long ends behind a whole part of it, where there is one to end behind."""
+    if len(text) <= FIRST:
+        return text
+    end = text.rfind(", ", FIRST // 2, FIRST - 2)
+    return f"{text[:end]}, …" if end > 0 else one_line(text, FIRST)
+
+
+def _line(text: str, longest: int) -> str:
+    return one_line(printable(text), longest)

@@ -1,0 +1,209 @@
+"""What differs of kernels that are in both arms: launch configuration, types, counters, tensor cores."""
+
+import math
+from collections import Counter
+
+from perfci.judge.explain.kernels import WIDTH
+from perfci.judge.explain.numbers import arrow, finite, moved, pair
+from perfci.judge.explain.seen import Finding, Group, Seen, value
+from perfci.judge.explain.thresholds import (
+    BYTES,
+    CONFLICTS,
+    DETAILS,
+    HIT_POINTS,
+    INSTRUCTIONS,
+    LEAST_BYTES,
+    LEAST_CONFLICTS,
+    LEAST_STALL,
+    LOST,
+    MINOR,
+    ONCE,
+    POINTS,
+    STALL,
+    TENSOR,
+    TIME,
+)
+from perfci.model.metrics import STALLS
+from perfci.model.profile import KernelCounters, KernelUse
+
+_STALLED = {
+    "barrier": "at barriers",
+    "long_scoreboard": "on global or local memory",
+    "short_scoreboard": "on shared memory",
+    "math_pipe_throttle": "on a full math pipe",
+    "mio_throttle": "on a full shared-memory queue",
+    "lg_throttle": "on a full global-memory queue",
+    "wait": "on fixed latencies",
+    "not_selected": "behind other ready warps",
+}
+RESOURCES_STEP = "look at launch bounds, unrolling and live values; cuobjdump --dump-resource-usage tells each"
+
+
+def same_kernels(base: Seen, head: Seen) -> list[Finding]:
+    """Of kernels in both arms: launch configuration and what it did, types, counters, time."""
+    if base.groups is None or head.groups is None:
+        return []
+    shared = [(base.groups[key], head.groups[key]) for key in base.groups if key in head.groups]
+    found = [one for both in shared if (one := _kernel(*both, base, head)) is not None]
+    found.sort(key=lambda one: (-abs(one.seconds or 0.0), one.text))
+    return found[:DETAILS]
+
+
+def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | None:
+    causes = _configuration(before, after)
+    typed = _retyped(before, after)
+    significant_here = any(
+        group.seconds >= MINOR * seen.device for group, seen in ((before, base), (after, head)) if seen.device > 0
+    )
+    effects = _effects(before, after, any(cause.startswith("spills") for cause in causes)) if significant_here else []
+    if causes and not any("occupancy" in effect for effect in effects) and 2 * after.seconds >= head.device:
+        two = pair(*(seen.evidence.metrics.get("occupancy_theoretical") for seen in (base, head)))
+        if two and abs(two[1] - two[0]) > POINTS:
+            effects.insert(0, f"theoretical occupancy {arrow(*two, '%')}")
+    changed = after.seconds - before.seconds
+    timed = base.trace is not None and head.trace is not None and moved(before.seconds, after.seconds, TIME)
+    alike = abs(after.count - before.count) < ONCE
+    if not causes and not typed and not effects and not (timed and alike and significant_here):
+        return None
+    if timed:
+        effects.append(arrow(before.seconds, after.seconds, "s"))
+    label = f"`{after.kernel.label}`"
+    if typed:
+        text = f"{label} {typed}" + (f": {', '.join([*causes, *effects])}" if causes or effects else "")
+        return Finding(5, text, None)
+    if not causes and effects and timed and len(effects) == 1:
+        counters = before.counted and after.counted
+        words = "launched the same way" + (", and no counter moved" if counters else "")
+        return Finding(UNCAUSED, f"{label} takes {effects[0]}, {words}", changed, "", "machine" if counters else "")
+    order = 6 if causes else 8
+    step = ""
+    if any(cause.startswith(("registers", "spill", "local")) for cause in causes):
+        step = f"{label}: {RESOURCES_STEP}"
+    text = f"{label}: {', '.join([*causes, *effects])}"
+    return Finding(order, text, changed if timed else None, step, f"resources {after.kernel.key}" if step else "")
+
+
+def _retyped(before: Group, after: Group) -> str:
+    """`works in float32 (was bfloat16)` where a kernel's types grew or shrank; empty for casts, and where unknown."""
+    if not before.types or not after.types or before.types == after.types or after.kernel.family == "cast":
+        return ""
+    old, now = (sorted(group.types - other.types) for group, other in ((before, after), (after, before)))
+    if not old or not now:
+        return ""
+    text = f"works in {' and '.join(now)} (was {' and '.join(old)}"
+    if len(old) == len(now) == 1 and WIDTH[now[0]] != WIDTH[old[0]]:
+        text += f": {WIDTH[old[0]]} → {WIDTH[now[0]]} bytes an element"
+    return text + ")"
+
+
+UNCAUSED = 12
+"""Order of a kernel that only takes another time."""
+Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, float | None, float | None]
+
+
+def _configured(use: KernelUse | KernelCounters) -> Configuration:
+    """Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
+    if isinstance(use, KernelUse):
+        known = [part for part in (use.static_shared, use.dynamic_shared) if part is not None]
+        return use.grid, use.block, use.registers, use.local, finite(sum(known)) if len(known) == 2 else None
+    values = use.values
+    return use.grid, use.block, values.get("registers"), values.get("local_memory"), values.get("shared_memory")
+
+
+def _configuration(before: Group, after: Group) -> list[str]:
+    """How the launch configuration differs: of the longest launches that have none alike in the other arm."""
+    old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
+    was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
+    now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
+    if was is None or now is None:
+        return []
+    (grid, block, registers, local, shared), (grid_, block_, registers_, local_, shared_) = was, now
+    found = []
+    spilled, spilled_ = before.value("spills"), after.value("spills")
+    if local is not None and local_ is not None and local != local_:
+        sure = spilled is not None and spilled_ is not None and spilled != spilled_
+        word = "spills to local memory" if sure and local_ > local else "local memory"
+        found.append(f"{word} {arrow(local, local_, 'B')} a thread")
+    if registers is not None and registers_ is not None and registers != registers_:
+        found.append(f"registers {arrow(registers, registers_)}")
+    if shared is not None and shared_ is not None and shared != shared_:
+        found.append(f"shared memory {arrow(shared, shared_, 'B')} a block")
+    if block != block_:
+        found.append(f"block {_shape(block, block_)} threads")
+    if grid != grid_:
+        found.append(f"grid {_shape(grid, grid_)} blocks")
+    return found
+
+
+def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
+    """Two grids or blocks by their size, by their sides where that is the same."""
+    old, new = math.prod(before), math.prod(after)
+    if old != new:
+        return arrow(old, new)
+    return " → ".join("×".join(str(side) for side in sides) for sides in (before, after))
+
+
+def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
+    """What the counters of a kernel say: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
+
+    `spilled`: whether spills are told already.
+    """
+
+    def both(name: str) -> tuple[float, float] | None:
+        return pair(before.value(name), after.value(name))
+
+    found = []
+    for name, word in (("occupancy", "occupancy"), ("occupancy_theoretical", "theoretical occupancy")):
+        two = both(name)
+        if two and abs(two[1] - two[0]) > POINTS:
+            found.append(f"{word} {arrow(*two, '%')}")
+            break
+    for name, word, unit, relative, least in (
+        ("spills", "loads and stores of local memory", "", INSTRUCTIONS, 0.0),
+        ("dram_bytes", "DRAM traffic", "B", BYTES, LEAST_BYTES),
+        ("instructions", "instructions", "", INSTRUCTIONS, 0.0),
+        ("bank_conflicts", "bank conflicts", "", CONFLICTS, LEAST_CONFLICTS),
+    ):
+        two = both(name)
+        if two and moved(*two, relative, least) and not (spilled and name == "spills"):
+            found.append(f"{word} {arrow(*two, unit)}")
+    two = both("tensor_active")
+    if two and abs(two[1] - two[0]) > POINTS:
+        found.append(f"tensor cores {arrow(*two, '%')} active")
+    stalls = [(two[1] - two[0], name, two) for name in STALLS if (two := both(f"stall_{name}"))]
+    if stalls:
+        risen, name, two = max(stalls)
+        if risen > 0 and moved(*two, STALL, LEAST_STALL):
+            found.append(f"warps stalled {_STALLED[name]} {arrow(*two)} per instruction")
+    for name, word in (
+        ("l1_hit_rate", "L1 hits"),
+        ("l2_hit_rate", "L2 hits"),
+        ("branch_efficiency", "uniform branches"),
+    ):
+        two = both(name)
+        if two and abs(two[1] - two[0]) > HIT_POINTS:
+            found.append(f"{word} {arrow(*two, '%')}")
+    return found
+
+
+def _tensor(base: Seen, head: Seen) -> tuple[float, float] | None:
+    """Share of cycles with the tensor pipes active, over all kernels; where they were gained or lost, else None."""
+    two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
+    return two if two and max(two) >= TENSOR and max(two) > LOST * min(two) else None
+
+
+def tensor_words(base: Seen, head: Seen) -> str:
+    """`tensor cores 41.3 → 0.577 % active` where they were gained or lost, else nothing."""
+    two = _tensor(base, head)
+    return f"tensor cores {arrow(*two, '%')} active" if two else ""
+
+
+def tensor(base: Seen, head: Seen) -> list[Finding]:
+    """Tensor cores that are no longer used, or now are."""
+    two = _tensor(base, head)
+    if two is None:
+        return []
+    if two[1] > two[0]:
+        return [Finding(5, f"uses tensor cores now: {arrow(*two, '%')} active")]
+    step = "see why no tensor cores: operand types, alignment to 16 bytes, and in PyTorch whether TF32 is allowed"
+    return [Finding(5, f"stopped using tensor cores: {arrow(*two, '%')} active", None, step)]

@@ -1,0 +1,86 @@
+"""Short names for the kernels of a case: templates of C++ fill lines, and their arguments tell kernels apart."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from perfci.judge.explain.kernels import LAUNCHERS, computed, identify, parts, spaced
+
+SHORT, LONGER, BRIEF = 64, 120, 52
+"""Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
+
+_CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
+_WORD = re.compile(r"[^\W\d]")
+_SCOPE = re.compile(r"\b\w+::(?=\w)")
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Name → short name: the function with its telling template argument.
+
+    Different names get different short ones, in one line, none of them empty or longer than the name itself, but for a
+    number behind those that nothing short tells apart. In the order of `names`, on which they depend alone.
+    """
+    given = left = list(dict.fromkeys(names))
+    found: dict[str, str] = {}
+    for form in (_telling, _with_arguments):
+        made = {name: _fitting(name, form) for name in left}
+        used = Counter([*found.values(), *made.values()])
+        found |= {name: short for name, short in made.items() if used[short] == 1}
+        left = [name for name in left if name not in found]
+    taken = set(found.values())
+    last: Counter[str] = Counter()
+    for name in left:
+        short = _fitting(name, _telling)
+        last[short] += 1
+        while (numbered := f"{short} #{last[short]}") in taken:
+            last[short] += 1
+        found[name] = numbered
+        taken.add(numbered)
+    return {name: found[name] for name in given}
+
+
+def brief_names(names: Iterable[str]) -> list[str]:
+    """Names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
+    given = list(dict.fromkeys(names))
+    short = {name: _fitting(name, _telling) for name in given}
+    bare = {name: _fitting(name, lambda one: _cut(parts(one)[1], BRIEF)) for name in given}
+    return list(dict.fromkeys(short[name] if len(short[name]) <= BRIEF else bare[name] for name in given))
+
+
+def _fitting(name: str, form: Callable[[str], str]) -> str:
+    """`name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to show."""
+    whole = spaced(name)
+    spelt = form(name)
+    return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
+
+
+def _telling(name: str) -> str:
+    """`vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0, 0>`."""
+    _, function, arguments = parts(name)
+    if function in LAUNCHERS and (spelt := computed(arguments)[0]):
+        return _cut(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
+    return _cut(function + _template(arguments), SHORT)
+
+
+def _with_arguments(name: str) -> str:
+    """The function with its template arguments, as far as they fit."""
+    _, function, arguments = parts(name)
+    return _cut(function + _template(arguments), LONGER)
+
+
+def _template(arguments: str) -> str:
+    """The template arguments without scopes and casts, and without the function's parameters behind them."""
+    depth = 0
+    for at, character in enumerate(arguments):
+        if character in "<([{":
+            depth += 1
+        elif character in ">)]}" and arguments[at - 1] != "-":
+            depth -= 1
+        if not depth:
+            first = arguments[: at + 1]
+            return _SCOPE.sub("", _CAST.sub("", first)) if first.startswith("<") else ""
+    return _SCOPE.sub("", _CAST.sub("", arguments))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

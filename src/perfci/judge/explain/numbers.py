@@ -1,0 +1,80 @@
+"""Numbers of evidence, compared and put in words."""
+
+import math
+
+from perfci.judge.explain.thresholds import MANY
+from perfci.judge.words import percent
+from perfci.model.units import show, significant
+
+
+def finite(number: float | None) -> float | None:
+    """`number` where it is finite, else None."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def number(amount: float, unit: str = "") -> str:
+    """A quantity; whole ones without a decimal point."""
+    if not unit and amount == int(amount) and abs(amount) < 1e5:
+        return str(int(amount))
+    return show(amount, unit)
+
+
+def arrow(base: float, head: float, unit: str = "") -> str:
+    """`64 → 96`, `16.9 → 42.2 MB`, `59.7 MB → 2.64 GB`."""
+    before, after = number(base, unit), number(head, unit)
+    if unit:
+        short, _, suffix = before.rpartition(" ")
+        if short and after.endswith(f" {suffix}"):
+            before = short
+    return f"{before} → {after}"
+
+
+def times(base: float, head: float) -> str:
+    """` (44×)` where head is that many times base, else nothing."""
+    grown = finite(head / base) if base > 0 else None
+    return f" ({significant(grown, 2)}×)" if grown is not None and MANY <= grown < 1e6 else ""
+
+
+def counted(n: float, what: str) -> str:
+    """`1 kernel`, `14 kernels`."""
+    return f"{number(n)} {what}{'' if n == 1 else 'es' if what.endswith('ch') else 's'}"
+
+
+def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
+    """Whether two known quantities differ by more than `relative` of the smaller one and by more than `least`."""
+    if base is None or head is None:
+        return False
+    gap = abs(head - base)
+    return math.isfinite(gap) and gap > least and gap > relative * min(abs(base), abs(head))
+
+
+def gain(whole: float, part: float) -> str:
+    """` up to 9×`: how much faster at most without `part` of `whole`; empty where that is next to nothing.
+
+    Amdahl's bound 1 / (1 - part/whole), rounded down, since it is one.
+    """
+    rest = whole - part
+    if not 0 < part < whole or not math.isfinite(whole) or rest <= whole * 1e-3:
+        return ""
+    factor = whole / rest
+    if factor < 1.05:
+        return ""
+    return f", up to {int(factor)}×" if factor >= MANY else f", up to {math.floor(factor * 10 + 1e-9) / 10:g}×"
+
+
+def percent_of(part: float, whole: float) -> str:
+    """`31.2 %`; `0 %` of nothing."""
+    share = finite(part / whole) if whole > 0 else None
+    return percent(min(share, 1.0)) if share is not None else "0 %"
+
+
+def n_to(n: float, m: float, what: str) -> str:
+    """`1 → 3 casts`."""
+    return f"{number(n)} → {counted(m, what)}"
+
+
+def pair(base: float | None, head: float | None) -> tuple[float, float] | None:
+    """Two quantities, both finite, or None."""
+    return (
+        (base, head) if base is not None and head is not None and math.isfinite(base) and math.isfinite(head) else None
+    )

@@ -1,0 +1,298 @@
+"""The roofline of a case: the declared work against what this very device does at most, as it was measured.
+
+Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
+worker measures (`extra["ceilings"]` of the fingerprint), not those of a data sheet.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perfci.judge.words import percent
+from perfci.model.base import ARMS, ArmName, Document
+from perfci.model.profile import CopyKind, Counters, Trace
+from perfci.model.report import Roof, RoofPoint
+from perfci.model.results import Case, Work
+from perfci.model.units import show, significant
+from perfci.stats.series import arm_values
+
+NAMES = {
+    "bf16": ("bfloat16",), "fp16": ("float16", "half"), "fp32": ("float32", "float"), "tf32": ("tfloat32",),
+    "fp64": ("float64", "double"), "int8": (), "fp8": ("float8", "e4m3", "e5m2"), "fp4": ("float4", "e2m1"),
+}  # fmt: skip
+"""Types of the measured ceilings, and what else they are called."""
+TENSOR = 5.0
+"""Percent of the cycles with tensor pipes active from which on float32 operands go through them, as TF32."""
+CLOSE = 1.05
+"""Times a measured ceiling, and below it: no nearer than the clock that both were measured at differs by."""
+TRAFFIC = 1.10
+"""Measured over declared bytes from which on the difference is told: an L2 keeps or refetches that much."""
+
+Bound = Literal["memory", "compute"]
+
+
+class Roofline(Document):
+    """Where a case stands under the roofline."""
+
+    intensity: float | None = None
+    """Declared floating-point operations per declared byte; None where either is not declared."""
+    measured_intensity: float | None = None
+    """Declared operations per byte of device memory that ncu counted; None where it counted none."""
+    ridge: float | None = None
+    """Operations per byte from which on the compute ceiling binds; None where a ceiling is missing."""
+    bound: Bound
+    """Which ceiling binds the declared work."""
+    memory: float | None = None
+    """Ceiling in bytes per second for the declared mix of reads and writes."""
+    compute: float | None = None
+    """Ceiling in floating-point operations per second."""
+    dtype: str = ""
+    """Type whose compute ceiling it is."""
+    attainable: float = Field(gt=0)
+    """Seconds of the declared work at the binding ceiling."""
+    seconds: float = Field(gt=0)
+    """As measured."""
+    share: float
+    """attainable / seconds: the share of the declared work's speed of light. Above 1 where caches served the bytes,
+    where the work is declared too large, or where another type's ceiling applies."""
+    headroom: float
+    """seconds / attainable: how many times faster it could be."""
+    traffic: float | None = None
+    """Bytes of device memory that ncu counted over declared bytes; None where either is unknown."""
+    assumptions: list[str] = Field(default_factory=list)
+    """What was assumed, one line each."""
+    sentence: str
+    """All of it in one line."""
+
+
+class Link(Document):
+    """Copies of one direction between host and device against the measured link."""
+
+    kind: CopyKind
+    rate: float = Field(gt=0)
+    """Bytes per second."""
+    ceiling: float = Field(gt=0)
+    """Bytes per second, measured with pinned memory."""
+    share: float
+    """rate / ceiling."""
+    pageable: bool
+    """Whether any of the bytes are of pageable host memory."""
+    sentence: str
+
+
+def roofline(
+    work: Work, seconds: float, ceilings: Mapping[str, Any], counters: Counters | None = None, dtype: str | None = None
+) -> Roofline | None:
+    """The roofline of `work` done in `seconds`; None where it cannot be drawn.
+
+    `ceilings`: what worker.ceilings.measure() returned for the case's device kind: `read`, `copy` and `matmul` by type,
+    each `{"value": …}` in bytes or operations per second. `counters`: of one execution. `dtype`: the type of the
+    operands as far as it is known (`bf16`, `torch.bfloat16`, …).
+
+    The memory ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, and
+    what is read beyond that at the rate of reads; what is written beyond the reads at the rate of the copy. The compute
+    ceiling is that of `dtype`, else the largest of any type, which makes headroom an upper bound. Cannot be drawn: no
+    work is declared, a number is not finite or not positive, no ceiling was measured for what is declared.
+    """
+    moved = work.read + work.written
+    if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written, moved)):
+        return None
+    if not (math.isfinite(seconds) and seconds > 0):
+        return None
+    assumptions: list[str] = []
+    memory_time = _memory_time(work, ceilings, assumptions)
+    found = _compute(ceilings, dtype, counters, assumptions) if work.flops > 0 else None
+    compute_time = work.flops / found[0] if found else None
+    times: list[tuple[float, Bound]] = []
+    if memory_time:
+        times.append((memory_time, "memory"))
+    if compute_time:
+        times.append((compute_time, "compute"))
+    if not times:
+        return None
+    attainable, bound = max(times)
+    share, headroom = attainable / seconds, seconds / attainable
+    if not all(math.isfinite(one) and one > 0 for one in (attainable, share, headroom)):
+        return None
+    memory = moved / memory_time if memory_time else None
+    compute, kind = found if found else (None, "")
+    counted = _counted(counters)
+    shape = {
+        "intensity": _over(work.flops, moved),
+        "measured_intensity": _over(work.flops, counted),
+        "ridge": _over(compute or 0.0, memory or 0.0),
+        "traffic": _over(counted, moved),
+    }
+    sentence = _sentence(bound, share, headroom, shape, memory, compute, kind, (work.flops > 0, moved > 0))
+    return Roofline(
+        **shape, bound=bound, memory=memory, compute=compute, dtype=kind, attainable=attainable, seconds=seconds,
+        share=share, headroom=headroom, assumptions=assumptions, sentence=sentence,
+    )  # fmt: skip
+
+
+def links(trace: Trace, ceilings: Mapping[str, Any]) -> list[Link]:
+    """Copies between host and device as a share of the measured link, to the device first; empty where there are none.
+
+    `ceilings`: as `roofline` takes them; their `to_device` and `to_host` are of pinned memory.
+    """
+    found = []
+    ways: Sequence[tuple[CopyKind, str, str]] = (
+        ("host to device", "to_device", "the upload"),
+        ("device to host", "to_host", "the download"),
+    )
+    for kind, key, name in ways:
+        copies = [one for one in trace.copies if one.kind == kind]
+        seconds, moved = sum(one.seconds for one in copies), sum(one.bytes for one in copies)
+        ceiling = _value(ceilings.get(key))
+        rate = _over(moved, seconds)
+        share = _over(rate or 0.0, ceiling or 0.0)
+        if not rate or not ceiling or not share:
+            continue
+        pageable = any("pageable" in (one.source, one.target) for one in copies)
+        text = f"{name} reaches {show(rate, 'B/s')}, {percent(share)} of the measured link ({show(ceiling, 'B/s')})"
+        text += ", from pageable memory" if pageable and kind == "host to device" else ""
+        text += ", to pageable memory" if pageable and kind == "device to host" else ""
+        found.append(Link(kind=kind, rate=rate, ceiling=ceiling, share=share, pageable=pageable, sentence=text))
+    return found
+
+
+def roof(case: Case, ceilings: Mapping[str, Any]) -> Roof | None:
+    """Both arms of `case` under one roofline, which is head's, or base's where head has none.
+
+    `ceilings`: as `roofline` takes them. None where it can be drawn for no arm.
+    """
+    found = {name: one for name in ARMS if (one := of_arm(case, name, ceilings)) is not None}
+    if not found:
+        return None
+    told = found.get("head") or found["base"]
+    return Roof(
+        memory=told.memory,
+        compute=told.compute,
+        dtype=told.dtype,
+        arms={name: _point(case.arms[name].work, one) for name, one in found.items()},
+        assumptions=told.assumptions,
+    )
+
+
+def of_arm(case: Case, name: ArmName, ceilings: Mapping[str, Any]) -> Roofline | None:
+    """The roofline of one arm of `case`, with the median of its times."""
+    times = arm_values(case, name, "time")
+    if not times.size:
+        return None
+    arm = case.arms[name]
+    evidence = arm.evidence
+    # A command's counters are of more than its declared work.
+    counters = evidence.counters if evidence and not evidence.reports else None
+    return roofline(arm.work, float(sorted(times)[len(times) // 2]), ceilings, counters, arm.dtype)
+
+
+def _point(work: Work, found: Roofline) -> RoofPoint:
+    return RoofPoint(
+        rate=_over(work.flops, found.seconds),
+        bandwidth=_over(work.read + work.written, found.seconds),
+        intensity=found.intensity,
+        measured_intensity=found.measured_intensity,
+        share=found.share,
+        bound=found.bound,
+    )
+
+
+def _value(rate: Any) -> float | None:
+    """The number of a measured rate; None where it was not measured or is no finite positive number."""
+    number = rate.get("value") if isinstance(rate, Mapping) else None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return float(number) if 0 < number < math.inf else None
+
+
+def _over(part: float, whole: float) -> float | None:
+    """part / whole where both are positive and the result is finite and positive, else None."""
+    if not (part > 0 and whole > 0):
+        return None
+    ratio = part / whole
+    return ratio if math.isfinite(ratio) and ratio > 0 else None
+
+
+def _memory_time(work: Work, ceilings: Mapping[str, Any], assumptions: list[str]) -> float | None:
+    """Seconds to move the declared bytes; None where none are declared or no rate was measured."""
+    if work.read + work.written <= 0:
+        return None
+    read, copy = _value(ceilings.get("read")), _value(ceilings.get("copy"))
+    if copy is None and read is not None and work.written > 0:
+        assumptions.append("writes at the rate of reads: the copy was not measured")
+    if read is None and copy is not None and work.read > work.written:
+        assumptions.append("reads at the rate of the copy: reading alone was not measured")
+    read, copy = read or copy, copy or read
+    if read is None or copy is None:
+        return None
+    paired = min(work.read, work.written)
+    time = (work.read - paired) / read + (work.written + paired) / copy
+    return time if 0 < time < math.inf else None
+
+
+def _compute(
+    ceilings: Mapping[str, Any], dtype: str | None, counters: Counters | None, assumptions: list[str]
+) -> tuple[float, str] | None:
+    """The compute ceiling in operations per second and its type; None where none was measured."""
+    rates = {name: rate for name, one in (ceilings.get("matmul") or {}).items() if (rate := _value(one)) is not None}
+    if not rates:
+        return None
+    known = _kind(dtype)
+    if known == "fp32" and "tf32" in rates and _tensor_active(counters):
+        assumptions.append("float32 through tensor cores, as TF32: ncu saw them active")
+        known = "tf32"
+    if known in rates:
+        if known == "fp32" and "tf32" in rates:
+            assumptions.append("float32 without tensor cores")
+        return rates[known], known
+    # fp4 is an estimate from fp8, an upper bound for floors: as a goal it misleads where nothing speaks for it.
+    fastest = max(sorted(set(rates) - {"fp4"}) or sorted(rates), key=lambda name: rates[name])
+    why = f"no ceiling of {dtype} was measured" if dtype else "the type is not known"
+    assumptions.append(f"the largest compute ceiling, {fastest}: {why}")
+    return rates[fastest], fastest
+
+
+def _kind(dtype: str | None) -> str:
+    """`torch.bfloat16` → `bf16`; empty for what no ceiling is measured of."""
+    plain = (dtype or "").lower().removeprefix("torch.")
+    for name, others in NAMES.items():
+        if plain == name or plain in others or (name == "fp8" and plain.startswith(("float8", "fp8"))):
+            return name
+    return ""
+
+
+def _tensor_active(counters: Counters | None) -> bool:
+    return any(one.values.get("tensor_active", 0.0) >= TENSOR for one in counters.kernels) if counters else False
+
+
+def _counted(counters: Counters | None) -> float:
+    """Bytes of device memory over all kernels; 0 where any kernel lacks them."""
+    known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
+    total = sum(one for one in known if one is not None)
+    return total if known and None not in known and math.isfinite(total) else 0.0
+
+
+def _sentence(
+    bound: Bound, share: float, headroom: float, shape: Mapping[str, float | None],
+    memory: float | None, compute: float | None, kind: str, declared: tuple[bool, bool],
+) -> str:  # fmt: skip
+    """`memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
+    where = ""
+    if shape["intensity"] is not None and shape["ridge"] is not None:
+        where = f" ({significant(shape['intensity'])} FLOP/B, ridge at {significant(shape['ridge'])})"
+    ceiling = show(memory, "B/s") if bound == "memory" else f"{show((compute or 0.0) / 1e12, 'TFLOP/s')} of {kind}"
+    text = f"{bound}-bound{where}: {percent(share)} of the measured {ceiling}"
+    if share > CLOSE:
+        text += ", more than the ceiling: " + (
+            "served by caches, or declared too large" if bound == "memory" else "declared work or type are off"
+        )
+    elif headroom >= CLOSE:
+        text += f", up to {significant(headroom, 2)}× faster"
+    if all(declared) and (memory is None or compute is None):
+        text += f"; no {'memory' if memory is None else 'compute'} ceiling was measured"
+    traffic = shape["traffic"]
+    if traffic is not None and traffic >= TRAFFIC:
+        text += f"; moves {significant(traffic, 2)}× the declared bytes"
+    return text

@@ -1,0 +1,178 @@
+"""One arm's evidence as explanations read it: kernels by identity, counters over several of them, copies and calls."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perfci.judge.explain.kernels import Kernel, identify
+from perfci.judge.explain.numbers import finite
+from perfci.model.metrics import combined
+from perfci.model.profile import TRACERS, Call, CopyKind, Evidence, Fault, KernelCounters, KernelUse, Trace, concerns
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that differs or stands out."""
+
+    order: int
+    """Where no time tells: the smaller, the more telling."""
+    text: str
+    """One line."""
+    seconds: float | None = None
+    """Difference head - base of one execution that it accounts for; None where no time tells."""
+    step: str = ""
+    """What to do about it; empty where nothing general helps."""
+    topic: str = ""
+    """What the step is about: of two about the same the first is told."""
+
+
+@dataclass(slots=True)
+class Group:
+    """All launches of one kernel in one arm."""
+
+    kernel: Kernel
+    count: float = 0.0
+    seconds: float = 0.0
+    uses: list[KernelUse | KernelCounters] = field(default_factory=list)
+    """Longest first; from the trace, or from the counters where there is no trace to compare."""
+    counted: list[KernelCounters] = field(default_factory=list)
+    types: frozenset[str] = frozenset()
+
+    def value(self, name: str) -> float | None:
+        """A counter over all launches; None where any of them lacks it or there is no finite answer."""
+        return value(self.counted, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One arm's evidence with its kernels by identity."""
+
+    evidence: Evidence
+    trace: Trace | None
+    """None where there is none, or an empty one of which a fault says that it is."""
+    groups: dict[str, Group] | None
+    """None where no kernels were seen in the way that they are compared."""
+    counted: list[KernelCounters]
+
+    @property
+    def launches(self) -> float:
+        """Of all kernels."""
+        return sum(group.count for group in (self.groups or {}).values())
+
+    @property
+    def device(self) -> float:
+        """Device time of all kernels."""
+        return sum(group.seconds for group in (self.groups or {}).values())
+
+
+def value(counted: Sequence[KernelCounters], name: str) -> float | None:
+    """A counter over kernels; None where there is no kernel, one lacks it, or the result is not finite."""
+    return combined(name, [(one.values.get(name), one.seconds) for one in counted])
+
+
+def usable(evidence: Evidence) -> Trace | None:
+    """The trace, unless it holds nothing and a fault says why: an empty table is then no observation."""
+    trace = evidence.trace
+    if trace is None or trace.kernels or trace.copies:
+        return trace
+    return None if any(fault.tool in TRACERS and not fault.aside for fault in evidence.faults) else trace
+
+
+def kernelless(evidence: Evidence) -> bool:
+    """Whether a whole timeline shows that no kernel runs, as of a case that only copies: ncu has none to count."""
+    trace = usable(evidence)
+    if trace is None or trace.kernels:
+        return False
+    return not any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults)
+
+
+def faults(evidence: Evidence) -> list[Fault]:
+    """What is missing and should not be: that ncu saw no kernel is none where there is none to see."""
+    if not kernelless(evidence):
+        return evidence.faults
+    return [fault for fault in evidence.faults if (fault.tool, fault.kind) != ("ncu", "empty")]
+
+
+def see(evidence: Evidence, traced: bool) -> Seen:
+    """Group the kernels: of the trace where `traced`, else of the counters."""
+    trace = usable(evidence)
+    counted = list(evidence.counters.kernels) if evidence.counters else []
+    uses: list[KernelUse | KernelCounters] | None = None
+    if traced:
+        uses = [*trace.kernels] if trace else None
+    elif evidence.counters:
+        uses = [*counted]
+    groups: dict[str, Group] | None = None
+    if uses is not None:
+        groups = {}
+        for use in sorted(uses, key=lambda one: -one.seconds):
+            kernel = identify(use.name)
+            group = groups.setdefault(kernel.key, Group(kernel))
+            group.count += use.count
+            group.seconds += use.seconds
+            group.uses.append(use)
+            group.types |= frozenset(kernel.types)
+        for one in counted:
+            key = identify(one.name).key
+            if key in groups:
+                groups[key].counted.append(one)
+        if not math.isfinite(sum(group.seconds + group.count for group in groups.values())):
+            groups = None
+    return Seen(evidence, trace, groups, counted)
+
+
+UP: Mapping[CopyKind, str] = {
+    "host to device": "the upload",
+    "device to host": "the download",
+    "device to device": "the copy within the device",
+    "host to host": "the copy within the host",
+    "peer to peer": "the copy between GPUs",
+    "other": "the copy",
+}
+
+
+def pinning(kind: CopyKind) -> str:
+    """What to do about a pageable copy."""
+    return f"pin the host memory of {UP[kind]} (pin_memory=True, cudaHostAlloc)"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """All copies of one kind in one execution."""
+
+    count: float
+    bytes: float
+    seconds: float
+    pageable: bool | None
+    """Whether most of the bytes are of pageable host memory; None where most are of unknown or no host memory."""
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second; None where there is none."""
+        return finite(self.bytes / self.seconds) if self.seconds > 0 and self.bytes > 0 else None
+
+
+def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
+    """The copies of `kind`; None where there are none or their sums are not finite."""
+    of_kind = [one for one in trace.copies if one.kind == kind] if trace else []
+    count, moved_bytes, seconds = (sum(getattr(one, name) for one in of_kind) for name in ("count", "bytes", "seconds"))
+    if count <= 0 or not math.isfinite(count + moved_bytes + seconds):
+        return None
+
+    def share(memory: str) -> float:
+        return sum(one.bytes for one in of_kind if memory in (one.source, one.target))
+
+    pageable, pinned = share("pageable"), share("pinned")
+    sure = max(pageable, pinned) > moved_bytes / 2
+    return Copied(count, moved_bytes, seconds, pageable > pinned if sure else None)
+
+
+def calls_of(trace: Trace, kind: str) -> list[Call]:
+    """The host's calls of one kind."""
+    return [call for call in trace.calls if call.kind == kind]
+
+
+def idle(trace: Trace) -> float | None:
+    """Percent of the device's span in which nothing runs; None where there is no span."""
+    percent_idle = finite(100 * (trace.span - trace.busy) / trace.span) if trace.span > 0 else None
+    return max(percent_idle, 0.0) if percent_idle is not None else None

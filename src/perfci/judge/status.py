@@ -1,0 +1,271 @@
+"""What all rows have in common: what they do to the verdict, their order, the case they speak of."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from perfci.judge.words import one_line
+from perfci.model.base import ARMS, ArmName, DeviceKind
+from perfci.model.comparison import differences, redeclared
+from perfci.model.metrics import CATALOGUE, CustomMetric
+from perfci.model.plan import Gate, Judgement, Looks, Waiting
+from perfci.model.policy import Severity
+from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
+from perfci.model.results import Case, CaseArm, Results
+from perfci.stats.series import arm_values, metrics
+from perfci.stats.walsh import Array, hodges_lehmann
+
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+"""Worst first."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What rows are judged by."""
+
+    looks: Looks
+    m: int
+    """Number of gating judgements."""
+    strict: bool
+    """Whether what has no answer fails the run."""
+    compared: bool
+    """Whether there is a base."""
+    asked: dict[str, list[Judgement]]
+    """Case key → its judgements."""
+    gates: dict[str, list[Gate]]
+    """Case key → its gates."""
+    waiting: dict[str, list[Waiting]]
+    """Case key → its limits that cannot be judged here."""
+    custom: dict[str, CustomMetric]
+
+    def unit(self, metric: str) -> str:
+        """The unit of a metric; empty for one that neither the catalogue nor the policy knows."""
+        if metric in CATALOGUE:
+            return CATALOGUE[metric].unit
+        return self.custom[metric].unit if metric in self.custom else ""
+
+    def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
+        """What a row does to the verdict. A limit that only warns does so whether or not it has an answer."""
+        if class_ in ("regression", "violation"):
+            return severity
+        if class_ in UNANSWERED:
+            return self.undecided if severity == "fail" else "warn"
+        return "pass"
+
+    @property
+    def undecided(self) -> Effect:
+        """What a row does that withholds an answer."""
+        return "fail" if self.strict else "undecided"
+
+
+def order(row: Row) -> tuple[object, ...]:
+    """Sorts rows worst first; the same order whatever order they came in.
+
+    Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
+    """
+    ratio = row.change if row.kind == "regression" else row.head / row.limit if row.head and row.limit else None
+    size = abs(math.log(ratio)) if ratio and ratio > 0 else 0.0
+    return (
+        EFFECTS.index(row.effect),
+        CLASSES.index("regression" if row.class_ == "violation" else row.class_),
+        -size,
+        row.case,
+        row.device,
+        row.metric,
+        row.kind,
+        row.limit or 0.0,
+        row.limit_source,
+        row.reason,
+    )
+
+
+def centre(values: Array) -> float | None:
+    """Hodges–Lehmann centre of launch values; None where there are none or one is not finite."""
+    return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
+
+
+def because(arm: CaseArm) -> str:
+    """`: ` and the reason of an arm's state, where it gives one."""
+    text = one_line(arm.reason.text, 400) if arm.reason else ""
+    return f": {text}" if text else ""
+
+
+def about(case: Case) -> dict[str, Any]:
+    """The fields of a row that name its case: where head declares it, or else base."""
+    declared = next((arm for name in ("head", "base") if (arm := state(case, name)).file), CaseArm())
+    return {
+        "case": case.id,
+        "kernel": case.kernel,
+        "device": case.device,
+        "file": declared.file,
+        "line": declared.line,
+    }
+
+
+def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
+    """The same where only the id is known."""
+    return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
+
+
+def state(case: Case, arm: ArmName) -> CaseArm:
+    """What an arm says of a case, with two states said plainly.
+
+    A case that is absent because its file did not import or its arm did not build has failed, and one that
+    was skipped because time ran out was not skipped: it has no pairs.
+    """
+    found = case.arms.get(arm, CaseArm(status="absent"))
+    kind = found.reason.kind if found.reason else None
+    if found.status == "absent" and kind in ("import", "build"):
+        return found.model_copy(update={"status": "failed"})
+    if found.status == "skipped" and kind == "budget":
+        return found.model_copy(update={"status": "ok"})
+    return found
+
+
+def presence(context: Context, case: Case) -> Row | None:
+    """The presence row of a case; None where head runs it and, if there is a base, both arms ask the same."""
+    found = _compared(context, case) if context.compared else _alone(context, case)
+    if found is None:
+        return None
+    return _row(context, case, *found)
+
+
+def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: str) -> Row:
+    metric = next(iter(metrics(case)), "")
+    base, head = (centre(arm_values(case, arm, metric)) for arm in ARMS)
+    fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
+    unit = context.unit(metric)
+    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
+
+
+def _gone(context: Context, case: Case) -> Effect:
+    """A limit that waits for another machine says what becomes of its case too: the case is gone there as well."""
+    said = [one.on_missing for one in context.asked.get(case.key, [])]
+    said += [one.on_missing for one in context.gates.get(case.key, [])]
+    said += [one.on_missing for one in context.waiting.get(case.key, [])]
+    return "fail" if "fail" in said else "warn"
+
+
+def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
+    head = state(case, "head")
+    match head.status:
+        case "ok":
+            return None
+        case "failed":
+            return "failed", "fail", f"fails{because(head)}"
+        case "skipped":
+            return "skipped", "pass", f"skipped{because(head)}"
+        case "absent":
+            return "missing", _gone(context, case), f"not there{because(head)}"
+
+
+def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
+    base, head = state(case, "base"), state(case, "head")
+    match base.status, head.status:
+        case "absent", "absent":
+            return "invalid", context.effect("invalid"), f"in neither base nor head{because(head)}"
+        case _, "absent":
+            return "missing", _gone(context, case), f"in base, not in head{because(head)}"
+        case "failed", "failed":
+            return "failed", "fail", f"fails in base and in head{because(head)}"
+        case _, "failed":
+            return "failed", "fail", f"fails in head{because(head)}"
+        case "ok", "skipped":
+            # A change must not pass by skipping what base measured.
+            return "skipped", context.undecided, f"measured in base, skipped in head{because(head)}"
+        case _, "skipped":
+            return "skipped", "pass", f"skipped{because(head)}"
+        case "absent", _:
+            return "added", "pass", "in head, not in base: nothing to compare with"
+        case "skipped", _:
+            return "added", "pass", f"skipped in base{because(base)}"
+        case "failed", _ if broke_down(case):
+            return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
+        case "failed", _:
+            return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
+    if different := differences(base, head):
+        return "changed", context.effect("changed"), "; ".join([*different, *redeclared(base, head)])
+    return None
+
+
+def declared_otherwise(context: Context, case: Case) -> Row | None:
+    """The row of a case of which head declares something otherwise than base, and which is judged all the same; None
+    where `presence` has a row, or all is alike."""
+    base, head = state(case, "base"), state(case, "head")
+    if not context.compared or base.status != "ok" or head.status != "ok":
+        return None
+    different = redeclared(base, head)
+    if not different:
+        return None
+    reason = f"judged by base's declarations; {'; '.join(different)}"
+    return _row(context, case, "changed", "warn", reason)
+
+
+def fails_in_both(context: Context, case: Case) -> bool:
+    """Whether a case fails in base and head alike: then the measurement failed, not the change."""
+    return context.compared and all(state(case, arm).status == "failed" for arm in ARMS)
+
+
+def breakdown(
+    context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
+) -> tuple[str, str] | None:
+    """What makes the run an error, and what to do, where base failed while it was measured; None where it did not.
+
+    Another case that fails the gate comes first, unless the run is `observed` and cannot fail: it is known whatever
+    became of this one.
+    """
+    broke = [case for case in cases if context.compared and broke_down(case)]
+    own = {(case.id, case.device) for case in broke}
+    fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
+    if not broke or (fails and not observed):
+        return None
+    base = state(broke[0], "base")
+    log = f"see {base.reason.log}, " if base.reason and base.reason.log else ""
+    more = f"; so it was in {len(broke) - 1} more" if len(broke) > 1 else ""
+    return (
+        f"{broke[0].id}: base failed while it was measured, although it was right before{because(base)}{more}",
+        f"Nothing can be said of these changes: {log}free memory, find out what ends it, in head too, and run again.",
+    )
+
+
+def broke_down(case: Case) -> bool:
+    """Whether base failed while it was measured although it had been right, and head did not: then nothing is known."""
+    base, head = state(case, "base"), state(case, "head")
+    during = base.reason is not None and base.reason.during == "round"
+    return base.status == "failed" and during and head.status == "ok"
+
+
+def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
+    """Rows of suite files that did not import, whose cases nobody knows; and which of them fail in both arms.
+
+    A file whose failure the rows of its cases tell already gets none.
+    """
+    told = {
+        (name, arm.file)
+        for case in results.cases
+        for name in ARMS
+        if state(case, name).status == "failed"
+        for arm in case.arms.values()
+    }
+    failed = {(failure.file, failure.arm): failure.reason for failure in results.files}
+    device: DeviceKind = min(results.plan.devices, default="cpu")
+    rows: list[Row] = []
+    both: list[Row] = []
+    for file in sorted({file for file, _ in failed}):
+        arms = [arm for arm in ARMS if (file, arm) in failed and (arm, file) not in told]
+        if not arms:
+            continue
+        where = f" in {' and in '.join(arms)}" if context.compared else ""
+        class_: Class = "failed" if "head" in arms else "invalid"
+        fields = {
+            "class": class_,
+            "effect": "fail" if class_ == "failed" else context.effect(class_),
+            "reason": f"does not import{where}: {one_line(failed[file, arms[-1]].text, 400)}",
+        }
+        rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
+        if arms == list(ARMS):
+            both.append(rows[-1])
+    return rows, both

@@ -1,0 +1,1 @@
+"""What this machine can show: trials of unchanged code, and what they promise later runs."""

@@ -1,0 +1,427 @@
+"""`perfci calibrate`: HEAD against itself, built twice; what that says of the machine, and which limits it allows."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import yaml
+
+from perfci.measure.calibrate.history import (
+    LEAST_PAIRS,
+    key_of,
+    limit_in_effect,
+    machine,
+    noise_metric,
+    percent,
+    question,
+    ratios,
+)
+from perfci.measure.options import Options
+from perfci.model.base import MachineError, UsageError
+from perfci.model.calibration import Calibration, CaseCalibration, RedRate, Shares
+from perfci.model.comparison import differences
+from perfci.model.criteria import DEFAULT_LIMITS
+from perfci.model.plan import Judgement, Plan
+from perfci.model.policy import Limit, Policy
+from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.results import Case, Results
+from perfci.model.units import show
+from perfci.sources.git import Repository
+from perfci.stats.calibration import (
+    RUNS,
+    STEPS,
+    Replay,
+    clopper_pearson,
+    draw,
+    noise,
+    reach,
+    replay,
+    step_for,
+)
+from perfci.stats.components import components
+from perfci.stats.decide import margin
+from perfci.stats.series import DERIVED, arm_values, metrics
+from perfci.stats.walsh import Array
+
+PAIRS = 32
+"""Pairs of each case: their standard deviation is then known to an eighth."""
+MOST_RED = 0.01
+"""Share of runs on unchanged code that may go red."""
+_NEGLIGIBLE = 0.1
+"""An arm effect under this share of the limit, or of the smallest step, is told and fails nothing."""
+_MOST_NAMED = 5
+_GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+
+
+def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
+    """What to measure: HEAD as committed in both arms, so many pairs of each case; HEAD's policy; notes.
+
+    Raises UsageError outside git, without a committed policy, or for too few pairs.
+    """
+    if pairs < LEAST_PAIRS:
+        raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs do not tell their noise: ask for more")
+    repo = Repository.find(options.where)
+    head = repo.head_commit() if repo else None
+    if repo is None or head is None:
+        raise UsageError(f"{options.where}: has no commit: calibrate measures HEAD against itself (`git commit` first)")
+    text = repo.read(head.sha, FILE)
+    if text is None:
+        raise UsageError(
+            f"{FILE}: is not in HEAD ({head.sha[:10]}): commit it, as calibrate measures what is committed"
+        )
+    notes = []
+    if repo.is_dirty(exclude=[options.out]):
+        notes.append("changes that are not committed were left out: HEAD was measured against itself")
+    policy = parse_policy(text.decode(errors="replace"), f"{head.sha[:10]}:{FILE}")
+    asked = replace(options, mode="compare", base="HEAD", committed=True, exact_pairs=pairs, quick=False)
+    return asked, policy, notes
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One metric of one case with enough pairs."""
+
+    case: Case
+    metric: str
+    x: Array
+    value: float
+    """Median launch value of base, in the metric's unit."""
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    """One relative judgement, replayed."""
+
+    of: _Measured
+    judgement: Judgement
+    limit: float
+    kept: Replay
+    """Pairs with the signs that they have."""
+    turned: Replay
+    """Pairs turned by a coin: noise alone."""
+
+
+def conclude(
+    results: Results,
+    spent: Mapping[str, Sequence[float]],
+    policy: Policy,
+    *,
+    whole: bool = True,
+    notes: Iterable[str] = (),
+) -> Calibration:
+    """What results of HEAD against itself say. Pure: the same results give the same calibration.
+
+    `spent`: case key → wall seconds of its pairs, empty where not known. `whole`: whether all cases of the suite were
+    asked for. Raises MachineError where no case has enough pairs.
+    """
+    plan = results.plan
+    measured, lacking = _measured(results, plan)
+    if not measured:
+        raise MachineError(
+            f"nothing was calibrated: {lacking[0] if lacking else 'no case has a relative limit or a time'}"
+        )
+    replayed = _replay(measured, plan)
+    seconds = _seconds(results, spent)
+    cases = [_case(one, replayed, results, len(measured), seconds.get(one.case.key)) for one in measured]
+    cases.sort(key=_worry)
+    red = _red_rate(replayed)
+    broken = _broken(results)
+    effects = [case for case in cases if case.differs]
+    warnings = [
+        *broken,
+        *(_effect_warning(case) for case in effects),
+        *_red_warning(red),
+        *_limit_warnings(cases, plan),
+        *lacking,
+    ]
+    too_red = red is not None and red.low > MOST_RED
+    devices = sorted({case.device for case in cases})
+    return Calibration(
+        run=results.run,
+        started=results.started,
+        seconds=results.seconds,
+        measuring_seconds=results.measuring_seconds,
+        repository=results.repository,
+        commit=results.arms["head"].commit,
+        fingerprint=results.fingerprint,
+        machines={device: key_of(machine(results.fingerprint, device)) for device in devices},
+        judgements=plan.m,
+        red=red,
+        cases=cases,
+        sentence=_sentence(cases, results, red),
+        warnings=warnings,
+        notes=[*notes, *results.notes],
+        limits=proposed(cases, whole=whole),
+        exit_code=1 if broken or too_red or any(_matters(case) for case in effects) else 0,
+    )
+
+
+def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]:
+    """What can be calibrated; and a line for each case that cannot."""
+    found, lacking = [], []
+    for case in results.cases:
+        if case.stopped == "skipped":
+            continue
+        failed = next((arm for arm in case.arms.values() if arm.status != "ok"), None)
+        if failed is not None:
+            why = f": {failed.reason.text}" if failed.reason else ""
+            lacking.append(f"{case.id}: not calibrated, as it {failed.status}{why}")
+            continue
+        asked = {
+            j.metric for j in plan.judgements if j.kind == "regression" and (j.case, j.device) == (case.id, case.device)
+        }
+        wanted = {noise_metric(metric) for metric in asked} | ({"time"} & set(metrics(case)))
+        for metric in sorted(wanted, key=lambda name: (name != "time", name)):
+            x = ratios(case, metric, plan.looks)
+            if not np.isfinite(x).all():
+                lacking.append(f"{case.id}: not calibrated, as {metric} of a launch is no finite positive number")
+            elif x.size < LEAST_PAIRS:
+                why = "the budget ended" if case.stopped == "budget" else f"{metric} was not measured more often"
+                lacking.append(f"{case.id}: not calibrated, {x.size} of {LEAST_PAIRS} pairs at least: {why}")
+            else:
+                found.append(_Measured(case, metric, x, float(np.median(arm_values(case, "base", metric)))))
+    return found, lacking
+
+
+def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
+    """Every relative judgement on resampled runs; cases with equally many pairs share the draws."""
+    draws = {n: [draw(n, plan.looks, flip=flip) for flip in (False, True)] for n in {one.x.size for one in measured}}
+    by_key = {(one.case.key, one.metric): one for one in measured}
+    found = []
+    for judgement in plan.judgements:
+        one = by_key.get((f"{judgement.case}@{judgement.device}", noise_metric(judgement.metric)))
+        if judgement.kind != "regression" or one is None:
+            continue
+        # What derives from time is its inverse: x is that of time, and a fall of it a rise of time.
+        lower = judgement.better == "lower" or judgement.metric in DERIVED
+        limit = limit_in_effect(judgement, one.value, one.case.arms["head"].contract)
+        r_log = margin(limit, judgement.better)
+        if not r_log > 0:
+            continue  # judged `invalid`: never red
+        x = one.x if lower else -one.x
+        kept, turned = (replay(x, r_log, plan.looks, plan.m, drawn) for drawn in draws[one.x.size])
+        found.append(_Replayed(one, judgement, limit, kept, turned))
+    return found
+
+
+def _case(
+    one: _Measured, replayed: Sequence[_Replayed], results: Results, cases: int, seconds: float | None
+) -> CaseCalibration:
+    case, plan = one.case, results.plan
+    found = noise(one.x, cases)
+    here = [each for each in replayed if each.of is one]
+    tightest = min(here, key=lambda each: margin(each.limit, each.judgement.better), default=None)
+    parts = components(case, plan.looks.pairs[0]) if one.metric == "time" else None
+    return CaseCalibration(
+        case=case.id,
+        device=case.device,
+        metric=one.metric,
+        question=question(case.arms["head"], plan),
+        measured=results.started,
+        pairs=found.pairs,
+        value=one.value,
+        noise=found.sd,
+        robust=found.robust,
+        effect=found.effect,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        differs=found.differs,
+        reach=reach(found, plan.looks, plan.m),
+        asked=tightest and tightest.limit,
+        replayed=tightest and _shares(tightest.kept),
+        seconds=seconds,
+        components={"launch": parts.launch, "placement": parts.placement, "block": parts.block} if parts else {},
+    )
+
+
+def _shares(found: Replay) -> Shares:
+    def share(status: str) -> float:
+        return float(np.mean(found.status == status))
+
+    unchanged = found.pairs[found.status == "unchanged"]
+    return Shares(
+        unchanged=share("unchanged"),
+        inconclusive=share("inconclusive"),
+        red=share("regression"),
+        improved=share("improvement"),
+        pairs=float(np.median(unchanged if unchanged.size else found.pairs)),
+    )
+
+
+def _red_rate(replayed: Sequence[_Replayed]) -> RedRate | None:
+    """Runs in which any judgement that can fail the run does."""
+    gating = [one for one in replayed if one.judgement.gating]
+    if not gating:
+        return None
+    red, noise_alone = (
+        int(np.any([one.status == "regression" for one in found], axis=0).sum())
+        for found in ([one.kept for one in gating], [one.turned for one in gating])
+    )
+    low, high = clopper_pearson(red, RUNS)
+    return RedRate(runs=RUNS, red=red, low=low, high=high, noise_alone=noise_alone)
+
+
+def _seconds(results: Results, spent: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Case key → wall seconds of a pair: its own median, and an equal share of what all pairs had in common."""
+    own = {key: float(np.median(seconds)) for key, seconds in spent.items() if seconds}
+    pairs = sum(map(len, spent.values()))
+    if not pairs:
+        return {}
+    common = results.measuring_seconds - sum(own[key] * len(spent[key]) for key in own)
+    return {key: seconds + max(0.0, common) / pairs for key, seconds in own.items()}
+
+
+# In words
+
+
+def _worry(case: CaseCalibration) -> tuple[object, ...]:
+    """Sorts proven arm effects first, then limits that cannot be held, then the loudest."""
+    held = case.asked is None or case.smallest is None or np.log1p(case.asked) >= case.smallest
+    return (not _matters(case), not case.differs, held, -case.noise, case.case, case.device, case.metric)
+
+
+def _matters(case: CaseCalibration) -> bool:
+    """Whether a proven arm effect is large enough to be worth failing for."""
+    limit = min(case.asked or STEPS[0], STEPS[0])
+    return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
+
+
+def _named(case: CaseCalibration) -> str:
+    return f"`{case.case}`" + ("" if case.metric == "time" else f" ({case.metric})")
+
+
+def _broken(results: Results) -> list[str]:
+    """Arms of the same code that do not even ask or answer the same."""
+    found = []
+    for case in results.cases:
+        base, head = case.arms["base"], case.arms["head"]
+        if {base.status, head.status} == {"ok", "failed"}:
+            name, reason = ("base", base.reason) if base.status == "failed" else ("head", head.reason)
+            found.append(
+                f"`{case.id}` fails in {name} only although the code is the same: {reason.text if reason else ''}"
+            )
+        elif base.status == head.status == "ok" and (differ := differences(base, head)):
+            found.append(f"`{case.id}`: base and head are the same code, and yet {'; '.join(differ)}")
+    return found
+
+
+def _effect_warning(case: CaseCalibration) -> str:
+    low, high = sorted(abs(float(np.expm1(v))) for v in (case.low, case.high))
+    effect, side = abs(float(np.expm1(case.effect))), "slower" if case.effect > 0 else "faster"
+    if case.metric != "time":
+        side = "higher" if case.effect > 0 else "lower"
+    return (
+        f"{_named(case)}: head is {percent(effect)} {side} than base ({percent(low)} to {percent(high)}) although the "
+        "code is the same: something that is fixed per arm passes for a change; look for what the two builds differ in"
+    )
+
+
+def _red_warning(red: RedRate | None) -> list[str]:
+    if red is None or red.low <= MOST_RED:
+        return []
+    remedy = (
+        "the noise itself is too much for the limits: raise them"
+        if clopper_pearson(red.noise_alone, red.runs)[0] > MOST_RED
+        else "noise alone does not do that: mend what differs between the arms"
+    )
+    return [f"{red.red} of {red.runs} replayed runs go red though nothing changed, 1 in 100 may: {remedy}"]
+
+
+def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
+    found = []
+    for case in cases:
+        if case.asked is None:
+            continue
+        smallest = case.smallest
+        if smallest is not None and np.log1p(case.asked) >= smallest:
+            continue
+        share = None if smallest is None else float(np.expm1(smallest))
+        step = None if share is None else step_for(share)
+        promised = (
+            f"the smallest change that can be promised is {percent(share)}" if share else "no change can be promised"
+        )
+        remedy = f"set regression: {step * 100:g}%" if step else "no limit up to 20 % can be held"
+        found.append(
+            f"{_named(case)}: the limit is {percent(case.asked)}, {promised} in {plan.max_pairs} pairs: {remedy}"
+        )
+    return found
+
+
+def _sentence(cases: Sequence[CaseCalibration], results: Results, red: RedRate | None) -> str:
+    of = len({case.key for case in cases})
+    asked = sum(case.stopped != "skipped" for case in results.cases)
+    lead = f"{of} of {asked} case{'s' if asked > 1 else ''} calibrated"
+    if red is None:
+        return f"{lead}; no relative limit applies, so that no run can go red by one"
+    bounds = f"95 %: {percent(red.low)} to {percent(red.high)}"
+    rate = f"{percent(red.red / red.runs)} of runs go red on unchanged code ({bounds})"
+    unchanged = [case.replayed.unchanged for case in cases if case.replayed]
+    found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of judgements are `unchanged`"
+    taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]
+    times = [pairs * seconds for pairs, seconds in taken if seconds is not None]
+    if not taken:
+        return found
+    after = f"{np.median([pairs for pairs, _ in taken]):g} pairs"
+    after += f" and {show(float(np.median(times)), 's')}" if times else ""
+    return f"{found}, in the median after {after}"
+
+
+# The policy that it proposes
+
+
+def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
+    """Lines of YAML for `limits:`: the smallest readable limits that the cases can hold.
+
+    A kernel whose cases all hold the same limit is named by a glob, if the `whole` suite was calibrated. A case that
+    holds none up to the largest step gets a comment.
+    """
+    steps: dict[tuple[str, str, float | None], list[str]] = {}
+    kernels: dict[tuple[str, str, str], dict[str, float | None]] = {}
+    for case in cases:
+        share = None if case.smallest is None else float(np.expm1(case.smallest))
+        kernel = case.case.split("/", maxsplit=1)[0]
+        kernels.setdefault((case.device, case.metric, kernel), {})[case.case] = (
+            None if share is None else step_for(share)
+        )
+    for (device, metric, kernel), own in sorted(kernels.items()):
+        alike = len(set(own.values())) == 1 and len(own) > 1 and whole
+        patterns = (
+            [f"{kernel.translate(_GLOB)}/*"]
+            if alike and kernel not in own
+            else [i.translate(_GLOB) for i in sorted(own)]
+        )
+        for pattern, ident in zip(patterns, sorted(own), strict=False):
+            steps.setdefault((device, metric, own[ident]), []).append(pattern)
+    lines = []
+    for (device, metric, step), patterns in sorted(steps.items(), key=lambda item: (item[0][:2], item[0][2] or 99)):
+        named = json.dumps(patterns, ensure_ascii=False)
+        if step is None:
+            lines.append(f"# no limit up to {STEPS[-1] * 100:g}% can be held by {named} on {device} ({metric})")
+        else:
+            fields = f"cases: {named}, metric: {metric}, regression: {step * 100:g}%, devices: [{device}]"
+            lines.append(f"- {{{fields}}}")
+    return lines
+
+
+def policy_text(calibration: Calibration, policy: Policy) -> str:
+    """`policy`, with the proposed limits behind its own: of several limits on a case and metric the last one counts."""
+    fields = policy.model_dump(mode="json", exclude_defaults=True)
+    fields.pop("limits", None)
+    own: Sequence[Limit] = policy.limits or DEFAULT_LIMITS
+    kept = yaml.safe_dump(
+        [limit.model_dump(mode="json", exclude_defaults=True) for limit in own],
+        sort_keys=False, allow_unicode=True, default_flow_style=None, width=120,
+    )  # fmt: skip
+    devices = ", ".join(calibration.fingerprint.devices.get(kind, kind) for kind in calibration.machines)
+    return "\n".join(
+        [
+            f"# Proposed by `perfci calibrate` from commit {(calibration.commit or '')[:10]} on {devices}.",
+            yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120).rstrip(),
+            "limits:",
+            *(f"  {line}" for line in kept.splitlines()),
+            *(f"  {line}" for line in calibration.limits),
+            "",
+        ]
+    )

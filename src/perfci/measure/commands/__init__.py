@@ -1,0 +1,1 @@
+"""Cases that are processes of their own, and what they report."""

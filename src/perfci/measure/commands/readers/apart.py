@@ -1,0 +1,70 @@
+"""Reads what commands and other tools reported: in this process what is small, in one with bounds what is not.
+
+A process takes a third of a second, and a command reports after every execution.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from perfci.measure.commands.readers import FORMATS, Format, recognise
+from perfci.measure.commands.readers.base import About, Reported, open_regular
+from perfci.measure.commands.readers.nvbench import NVBENCH
+from perfci.model.metrics import CustomMetric
+from perfci.system.bounded import MIB, Bounds, Unread, call, desk
+from perfci.system.users import SAME, Worker
+
+SMALL = MIB
+"""Bytes of JSON that cannot take much time or memory, whatever stands in them."""
+BOUNDS = Bounds(seconds=30.0, answer=128 * MIB)
+
+
+class Told(NamedTuple):
+    """What a file holds."""
+
+    tool: str
+    about: About
+    cases: dict[str, Reported]
+
+
+def read(form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], worker: Worker = SAME) -> Told:
+    """What a file of this format tells; of the format that it is recognised by, where none is given.
+
+    `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
+    """
+    with open_regular(path) as file:
+        small = file.seek(0, os.SEEK_END) <= SMALL
+    told: Told | str | None = None
+    if small and form is not NVBENCH:
+        told = read_file(form.tool if form else None, path, name, dict(custom), alone=True)
+    if told is None:
+        whole = path.absolute()
+        try:
+            with desk(worker) as folder:
+                told = call(
+                    read_file, BOUNDS, folder, worker, tool=form.tool if form else None, path=whole, name=name,
+                    custom=dict(custom),
+                )  # fmt: skip
+        except Unread as why:
+            raise ValueError(f"{path}: {why}: report fewer samples") from None
+        if isinstance(told, str):
+            told = told.replace(str(whole), str(path))
+    if not isinstance(told, Told):
+        raise ValueError(told)
+    return told
+
+
+def read_file(
+    tool: str | None, path: Path, name: str, custom: dict[str, CustomMetric], alone: bool = False
+) -> Told | str | None:
+    """What the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name further ones."""
+    try:
+        form, about = (FORMATS[tool], About()) if tool is not None else recognise(path)
+        if alone and form is NVBENCH:
+            return None
+        return Told(form.tool, about, form.read(path, name, custom))
+    except RecursionError:
+        return f"{path}: is nested too deeply to be a result"
+    except ValueError as error:
+        return str(error)

@@ -1,0 +1,70 @@
+"""Before anything is measured: do the policies' limits, and those of kernels, have something to judge?"""
+
+from collections.abc import Mapping
+
+from perfci.measure.cases import Found
+from perfci.measure.place import Place
+from perfci.model.base import ArmName, PolicyError, UsageError
+from perfci.model.coverage import idle, mistake
+from perfci.model.criteria import Subject, declared
+from perfci.model.plan import Declared
+from perfci.model.policy_text import FILE
+from perfci.model.publication import ACCEPT_LABEL
+
+
+def everything(place: Place, found: Mapping[ArmName, Found]) -> Declared:
+    """What base and head declare: whatever was asked for, and whatever runs here."""
+    return Declared(
+        kernels=sorted({case["id"] for one in found.values() for case in one.cases.values()}),
+        commands=sorted(place.runner.idents()),
+        unknown=sorted(place.runner.unknown()),
+        whole=not any(one.broken for one in found.values()) and not any(arm.failure for arm in place.arms.values()),
+    )
+
+
+def require_covered(place: Place, found: Mapping[ArmName, Found], known: Declared) -> list[str]:
+    """Raise UsageError where a limit that counts now, or once head is merged, judges nothing or is wrong.
+
+    PolicyError, where that is base's alone. Returns notes on limits that judge nothing and allow it.
+    """
+    base = place.sources.policy_from == "base"
+    wrong = {name: _wrong(place, name, found, known) for name in place.arms if name == "head" or base}
+    if wrong.get("base"):
+        remedy = (
+            f"{FILE} of head has it too: mend it there, and have that change accepted with the label {ACCEPT_LABEL}"
+            if wrong["head"]
+            else f"this change mends it: the label {ACCEPT_LABEL} accepts it"
+        )
+        text = f"{wrong['base']} (base's limits judge; {remedy})"
+        raise UsageError(text) if wrong["head"] else PolicyError(text)
+    if wrong["head"]:
+        raise UsageError(wrong["head"])
+    notes = [
+        f"{one.text}: nothing was held against it"
+        for one in idle(place.limits, known, place.runner.reports())
+        if not one.wrong
+    ]
+    if base and known.whole:
+        merged = known.model_copy(
+            update={
+                "kernels": sorted({case["id"] for case in found["head"].cases.values()}),
+                "commands": sorted(place.runner.idents("head")),
+            }
+        )
+        if text := mistake(place.sources.policies["head"], merged, place.runner.reports()):
+            notes.append(f"{FILE}: once this is merged, {text}")
+    return notes
+
+
+def _wrong(place: Place, name: ArmName, found: Mapping[ArmName, Found], known: Declared) -> str:
+    """The first mistake in one arm's limits, with its place."""
+    policy, file = place.sources.policies[name], place.sources.policy_name(name)
+    if text := mistake(policy, known, place.runner.reports()):
+        return f"{file}: {text}"
+    try:
+        for case in found[name].cases.values() if name in found else ():
+            where = f"{file.removesuffix(FILE)}{case['file']}:{case['line']}"
+            declared(Subject(case["id"], case["device"], own=case["limits"], where=where), policy.metrics)
+    except UsageError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,1 @@
+"""The profiling pass: after timing, profilers run the cases that need it."""

@@ -1,0 +1,107 @@
+"""Machine code of the kernels that an arm built or compiled itself, read where their counters are missing."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perfci.measure.prepare import ArmWork
+from perfci.model.base import ArmName
+from perfci.model.profile import Evidence, Fault
+from perfci.model.results import Case
+from perfci.profilers import readers, sass
+from perfci.profilers.faults import fault
+from perfci.system.bounded import Unread
+from perfci.system.users import SAME, Worker
+
+SEARCH_TIME = 20.0
+"""Seconds for an interpreter to tell where it looks for modules."""
+DOWNLOADS = ("pip", "uv")
+"""Caches of packages: what of them runs has been installed."""
+MOST_LEFT = 3
+"""Files that were not read that are named."""
+
+
+def read_code(
+    arms: Sequence[ArmWork],
+    cases: Sequence[Case],
+    capability: tuple[int, int] | None,
+    note: Callable[[str], None],
+    worker: Worker = SAME,
+) -> None:
+    """Look up the kernels of those `cases` that have a timeline, and no counters in some arm: into `Evidence.code`.
+
+    Both arms are then read, for one to be compared with the other. `capability`: of the GPU; None reads nothing. The
+    arms' folders are taken back from `worker`: nothing of them runs after this.
+    """
+    lacking = [case for case in cases if any(_uncounted(arm.evidence) for arm in case.arms.values())]
+    for arm in arms if capability else ():
+        seen = [found for case in lacking if (found := _launching(case, arm.name)) is not None]
+        if seen and capability:
+            _read(arm, seen, capability, note, worker)
+
+
+def _uncounted(evidence: Evidence | None) -> bool:
+    return evidence is not None and evidence.counters is None
+
+
+def _launching(case: Case, name: ArmName) -> Evidence | None:
+    """The evidence of an arm whose timeline holds kernels."""
+    found = case.arms[name].evidence if name in case.arms else None
+    return found if found is not None and found.trace is not None and found.trace.kernels else None
+
+
+def _read(
+    arm: ArmWork,
+    seen: Sequence[Evidence],
+    capability: tuple[int, int],
+    note: Callable[[str], None],
+    worker: Worker,
+) -> None:
+    for folder in (arm.tree, arm.site):
+        worker.seal(folder)
+    worker.reclaim(arm.cache)
+    caches = [one for one in sorted(arm.cache.iterdir()) if one.name not in DOWNLOADS]
+    try:
+        files, left = readers.code_files([arm.tree, arm.site, *caches], worker)
+    except Unread as why:
+        _fail(seen, f"files of {arm.name}: {why}")
+        return
+    if not files and not left:
+        return  # the arm has built nothing: its kernels are of libraries
+    tool = sass.find(_wheels(arm, worker))
+    if tool is None:
+        absent = Fault(tool="cuobjdump", kind="absent", text=sass.ABSENT, remedy=f"{arm.python} {sass.REMEDY}")
+        for evidence in seen:
+            evidence.faults.append(absent)
+        return
+    note(f"machine code: {arm.name} · {len(files)} files")
+    kernels = [evidence.trace.kernels if evidence.trace else [] for evidence in seen]
+    try:
+        found = readers.code(files, tool, capability, kernels, worker)
+    except Unread as why:
+        _fail(seen, f"files of {arm.name}: {why}")
+        return
+    left += found.left
+    for evidence, codes in zip(seen, found.codes, strict=True):
+        evidence.code = list({(one.name, one.registers): one for one in codes if one is not None}.values())
+        if left and None in codes:  # one of them may hold what is missing
+            more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
+            text = "; ".join(left[:MOST_LEFT]) + more
+            evidence.faults.append(Fault(tool="cuobjdump", kind="incomplete", text=text[:1000]))
+
+
+def _fail(seen: Sequence[Evidence], text: str) -> None:
+    for evidence in seen:
+        evidence.faults.append(fault("cuobjdump", "unreadable", text))
+
+
+def _wheels(arm: ArmWork, worker: Worker) -> list[Path]:
+    """Where the arm's interpreter looks for modules."""
+    try:
+        asked = subprocess.run(
+            [*worker.prefix(), arm.python, "-c", sass.SEARCH], env=arm.env, cwd=arm.folder, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=SEARCH_TIME, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []  # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it
+    return sass.wheels(asked.stdout)

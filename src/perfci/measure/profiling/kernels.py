@@ -1,0 +1,248 @@
+"""The evidence pass: after timing, profilers look at the cases that need it, arm by arm, one tool at a time."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from perfci.measure.rounds import Bench, case_fields
+from perfci.model.base import ArmName
+from perfci.model.metrics import OBSERVED
+from perfci.model.plan import Plan
+from perfci.model.policy import When
+from perfci.model.profile import Counters, Fault, FaultKind, Tool, Trace
+from perfci.model.results import Case
+from perfci.stats.answer import answer
+from perfci.stats.walsh import hodges_lehmann
+from perfci.system.process import Died, Exit, Under
+
+SLOWER, FASTER = 1.03, 0.90
+"""Changes of time from which on evidence is worth its seconds, whatever the limit."""
+CHECKED = frozenset({"peak_memory"})
+"""Observed metrics that the checks before timing tell: no profiler is needed."""
+SESSIONS = 3
+"""Times that a tool is started for one arm at most: a case that brings it down costs a session."""
+FINISH = 180.0
+"""Seconds that a tool may take to write its report once the launch is done."""
+WRITTEN, WRITING = 60.0, 0.2
+"""Seconds that a launch waits at most for a tool to write its report before it ends, and between looks at that."""
+
+Seen = TypeVar("Seen", Trace, Counters)
+
+
+@dataclass
+class Read(Generic[Seen]):
+    """What a tool's report holds, by name of range."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    """By name of range. What was seen beside a fault is whole but for what the fault says."""
+    general: list[Fault] = field(default_factory=list)
+    """What concerns all ranges."""
+
+
+class Look(NamedTuple, Generic[Seen]):
+    """What became of one case in one arm."""
+
+    seen: Seen | None
+    faults: list[Fault]
+
+
+class Profiler(Protocol[Seen]):
+    """A tool around a launch."""
+
+    tool: Tool
+    executions: int
+    """Of each case."""
+    window: bool | None
+    """Whether each case opens the tool's window itself (True), or it is open from the first case to the last (False);
+    None where there is none to open."""
+    seconds: float
+    """That one case may take."""
+
+    def under(self, report: Path) -> Under | None:
+        """How a launch is started under the tool, which writes to `report`; None for one inside the launch."""
+
+    def path(self, report: Path, name: str) -> str | None:
+        """Where a profiler inside the launch writes what it sees of one case."""
+
+    def written(self, report: Path) -> bool:
+        """Whether all is written that must be before the launch ends: some tools lose what they still hold then."""
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
+        """What the report holds once the tool has ended; `ended` None where it was killed."""
+
+
+def range_name(number: int, case: Case) -> str:
+    """A name that no tool takes for an operator of its filters: letters, digits, `_` and `-`."""
+    return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
+
+
+def changed(case: Case, plan: Plan) -> bool:
+    """Whether a case's timing asks for evidence: any answer but `unchanged`, or a large change within its limit."""
+    asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
+    for judgement in asked:
+        found = answer(case, judgement, plan.looks, plan.m, ended=True)
+        if found.decision.status != "unchanged":
+            return True
+        if judgement.metric == "time" and found.ratios is not None:
+            ratio = float(np.exp(hodges_lehmann(found.ratios.x)))
+            if ratio >= SLOWER or ratio <= FASTER:
+                return True
+    return False
+
+
+def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
+    """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says.
+
+    What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
+    """
+    traced, counted = [], []
+    for case in cases:
+        if case.device != "cuda" or case.arms["head"].status != "ok":
+            continue
+        look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
+        own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
+        tiers = {gate.tier for gate in own} & OBSERVED
+        if look or tiers:
+            traced.append(case)
+        if look or "counters" in tiers:
+            counted.append(case)
+    return traced, counted
+
+
+def look(
+    bench: Bench,
+    name: ArmName,
+    cases: Sequence[Case],
+    profiler: Profiler[Seen],
+    scratch: Path,
+    note: Callable[[str], None],
+) -> dict[str, Look[Seen]]:
+    """What `profiler` sees of the cases of one arm, by case key.
+
+    All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
+    looked at again without it, up to SESSIONS times.
+    """
+    found: dict[str, Look[Seen]] = {}
+    tool = profiler.tool
+    todo = {range_name(number, case): case for number, case in enumerate(cases) if case.arms[name].status == "ok"}
+    for session in range(SESSIONS):
+        if not todo:
+            break
+        read: Read[Seen]
+        log = fresh_log(bench.logs, f"{tool}-{name}")
+        folder = scratch / f"{tool}-{name}-{session}"
+        folder.mkdir(exist_ok=True)
+        bench.parent.worker.give(folder)
+        try:
+            died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # what a tool that was killed leaves; the rest goes with scratch
+        for dead, fault in died.items():
+            found[todo.pop(dead).key] = Look(None, [fault])
+        done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}
+        found |= {case.key: told(tool, read, ident) for ident, case in done.items()}
+        todo = {ident: case for ident, case in todo.items() if ident not in done}
+    for case in todo.values():
+        text = f"cases before it ended {tool} {SESSIONS} times"
+        found[case.key] = Look(None, [Fault(tool=tool, kind="crash", text=text, remedy=_see(log))])
+    return found
+
+
+def told(tool: Tool, read: Read[Seen], ident: str) -> Look[Seen]:
+    """What a report says of one range, with at least one fault where that is nothing."""
+    faults = [*read.faults.get(ident, []), *read.general]
+    if ident not in read.seen and not faults:
+        faults = [Fault(tool=tool, kind="empty", text="the report says nothing of this case")]
+    return Look(read.seen.get(ident), faults)
+
+
+def fresh_log(folder: Path, stem: str) -> Path:
+    """`STEM.log`, or with a number what is not there yet: what one start of a tool said is not the next one's."""
+    log, number = folder / f"{stem}.log", 1
+    while log.exists():
+        number += 1
+        log = folder / f"{stem}-{number}.log"
+    return log
+
+
+def _see(log: Path) -> str:
+    return f"see logs/{log.name}"
+
+
+def _session(
+    bench: Bench,
+    name: ArmName,
+    todo: Mapping[str, Case],
+    profiler: Profiler[Seen],
+    report: Path,
+    log: Path,
+    note: Callable[[str], None],
+) -> tuple[dict[str, Fault], Read[Seen], bool]:
+    """One start of the tool. Returns what went wrong in single cases, what the report says, and whether all had their
+    turn."""
+    tool = profiler.tool
+    see = _see(log)
+    faults: dict[str, Fault] = {}
+    begun: list[str] = []
+    ended: Exit | None = None
+    try:
+        launch = bench.launch(name, profiler.under(report), log)
+    except Died as died:
+        return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(tool, died, see)]), True
+    if profiler.window is False:
+        # What a case loads at first is not the case's, and some versions of nsys lose all that follows it.
+        for ident, case in todo.items():
+            try:
+                launch.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
+            except Died as died:
+                faults[ident] = died_of(tool, died, see)
+                if not launch.alive:
+                    return faults, Read(), False
+    for ident, case in todo.items():
+        if ident in faults:
+            continue
+        note(f"{tool}: {name} · {case.id}")
+        try:
+            if profiler.window is False and not begun:
+                launch.ask("capture", profiler.seconds, on=True, device=case.device)
+            begun.append(ident)
+            asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
+            launch.ask("profile", profiler.seconds, **asked)
+        except Died as died:
+            faults[ident] = died_of(tool, died, see)
+            if not launch.alive:
+                break
+    if launch.alive:
+        try:
+            if profiler.window is False:
+                launch.ask("capture", profiler.seconds, on=False)
+            deadline = time.monotonic() + WRITTEN
+            while begun and not profiler.written(report) and time.monotonic() < deadline:
+                time.sleep(WRITING)
+            ended = launch.finish(FINISH)
+        except Died as died:
+            return faults, Read(general=[died_of(tool, died, see)]), True
+    read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
+    return faults, read, not todo.keys() - faults.keys() - set(begun) and ended is not None
+
+
+def _asked(
+    bench: Bench, name: ArmName, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
+) -> dict[str, Any]:
+    """What a launch is told to execute a case for a profiler."""
+    path = profiler.path(report, ident)
+    fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
+    return {**case_fields(case, name), **fields}
+
+
+def died_of(tool: Tool, died: Died, remedy: str) -> Fault:
+    """The fault of a process that ended, or had to be ended, under a tool."""
+    kind: FaultKind = "timeout" if died.reason.kind == "timeout" else "crash"
+    return Fault(tool=tool, kind=kind, text=died.reason.text[:1000], remedy=remedy)

@@ -1,0 +1,298 @@
+"""Evidence: what profilers saw of one case in one arm. Taken in passes of their own; no time in it is a measurement."""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfci.model.base import Document, Items
+from perfci.model.metrics import RANGE, combined, resolve
+
+Tool = Literal["nsys", "ncu", "torch.profiler", "cuobjdump"]
+FaultKind = Literal[
+    "absent",  # the tool is not installed
+    "forbidden",  # counters or tracing are not permitted
+    "incompatible",  # tool and driver, chip or report do not fit
+    "busy",  # another profiler holds the counters
+    "timeout",
+    "crash",  # the tool or the case under it died
+    "empty",  # nothing of the case in what was captured: no range, no kernel
+    "unreadable",  # truncated, foreign, no file of this kind
+    "incomplete",  # events or values were dropped, or a value asked for is no finite number
+]
+CopyKind = Literal["host to device", "device to host", "device to device", "host to host", "peer to peer", "other"]
+Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
+CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
+Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LONGEST_CALL = 500
+"""Characters of the name of a function."""
+MOST_USES = 20_000
+"""Kernels, calls or ranges of one case that are told: a file that a stranger wrote can name as many as it likes."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Fault(Document):
+    """Why a tool has nothing, or not all, to say."""
+
+    tool: Tool
+    kind: FaultKind
+    text: str = Field(max_length=1000)
+    """One line: what happened."""
+    remedy: str = Field("", max_length=1000)
+    """One line: what mends it."""
+    metrics: list[str] = Field(default_factory=list)
+    """Quantities that it is about, where what else the tool told is whole; `range:*` for all of the user's ranges."""
+    aside: bool = False
+    """Whether it changes no value: of files that are kept, or worth knowing."""
+
+
+class KernelUse(Document):
+    """A kernel with one launch configuration, in one execution of the case."""
+
+    name: str = Field(max_length=2000)
+    """Demangled."""
+    count: Count
+    """Launches."""
+    seconds: Seconds
+    """Device time of all of them."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int | None = None
+    """A thread."""
+    static_shared: Bytes | None = None
+    """A block."""
+    dynamic_shared: Bytes | None = None
+    """A block."""
+    shared: Bytes | None = None
+    """A block, static and dynamic together, where the tool does not tell them apart."""
+    local: Bytes | None = None
+    """A thread: arrays and spilled registers."""
+
+
+class Copy(Document):
+    """Copies of one kind in one execution, memory sets not among them."""
+
+    kind: CopyKind
+    source: Memory
+    target: Memory
+    count: Count
+    bytes: Bytes
+    seconds: Seconds
+    """Device time."""
+
+
+class Call(Document):
+    """A function of the CUDA API, in one execution: time of the host."""
+
+    name: str = Field(max_length=LONGEST_CALL)
+    """Without a version suffix such as `_v2`."""
+    kind: CallKind
+    count: Count
+    seconds: Seconds
+
+
+class RangeUse(Document):
+    """An NVTX range of the user's own within the case, in one execution."""
+
+    name: str = Field(max_length=500)
+    """`outer/inner` where ranges nest."""
+    count: Count
+    host: Seconds
+    """From push to pop."""
+    device: Seconds
+    """From the first start to the last end of what was launched within, as `nvtx_gpu_proj_sum` projects it."""
+
+
+MOST_SLICES = 200
+"""Operations that a trace tells one by one: more cannot be told apart in a picture."""
+
+
+class Slice(Document):
+    """One operation of the device."""
+
+    name: str = Field("", max_length=100)
+    """Such as `copy host to device`; empty for a kernel."""
+    kernel: int | None = Field(None, ge=0)
+    """Of a kernel: place in `Trace.kernels`."""
+    stream: int = 0
+    start: Seconds
+    """From the first operation of the execution on."""
+    seconds: Seconds
+
+
+class Trace(Document):
+    """A timeline, from nsys or torch.profiler. Quantities are of one execution: totals over `executions`."""
+
+    source: Tool
+    version: str = ""
+    executions: int = Field(ge=1)
+    wall: Seconds
+    """Host time of an execution, from its range's begin to its end or to the end of its last device work."""
+    busy: Seconds
+    """Time in which at least one kernel, copy or set ran."""
+    span: Seconds
+    """From the first start to the last end of device work."""
+    kernels: Items[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
+    """Longest first."""
+    copies: Items[Copy] = Field(default_factory=list, max_length=MOST_USES)
+    sets: Count = 0.0
+    """Memory sets."""
+    calls: Items[Call] = Field(default_factory=list, max_length=MOST_USES)
+    """Longest first."""
+    ranges: Items[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
+    slices: Items[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
+    """What the device did in the last execution, in the order of its begin: the first MOST_SLICES operations."""
+
+
+class Rule(Document):
+    """A finding of ncu's own rules."""
+
+    name: str
+    message: str = Field(max_length=2000)
+    speedup: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Estimated by ncu, percent of the kernel's time; None where it estimates none."""
+
+
+class KernelCounters(Document):
+    """Counters of one kernel launch configuration. `values` hold names of perfci's catalogue, in its units."""
+
+    name: str = Field(max_length=2000)
+    count: int = Field(ge=1)
+    """Launches that were profiled; sums are over them, rates and percentages their mean weighted by time."""
+    seconds: Seconds
+    """Device time under ncu, of all of them: a weight, no measurement."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    values: dict[str, Finite] = Field(default_factory=dict)
+    rules: Items[Rule] = Field(default_factory=list)
+    """Largest estimated speed-up first."""
+
+
+class Counters(Document):
+    """Hardware counters of one execution, from ncu."""
+
+    version: str = ""
+    """Of ncu."""
+    chip: str = ""
+    """Such as `gh100`."""
+    passes: int | None = None
+    """Replays of each kernel."""
+    kernels: Items[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
+    """Longest first."""
+
+
+class KernelCode(Document):
+    """The machine code of a kernel. Counts are of instructions as they stand, not as they are executed."""
+
+    name: str = Field(max_length=2000)
+    """As the trace has it."""
+    arch: str
+    """Such as `sm_90a`."""
+    tensor: dict[str, int] = Field(default_factory=dict)
+    """Instructions of the tensor cores by opcode; empty where there is none."""
+    local_loads: int = 0
+    local_stores: int = 0
+    """Of local memory: spilled registers, and arrays that are indexed at run time."""
+    registers: int | None = None
+    """A thread; None where the tool does not tell them, as all of these."""
+    stack: int | None = None
+    """Bytes a thread."""
+    shared: int | None = None
+    """Bytes a block, static; from 9.0 on the driver's 1 KiB is among them."""
+
+
+class Evidence(Document):
+    """Everything that profilers saw of one case in one arm."""
+
+    reports: int | None = Field(None, ge=1)
+    """Of a command, which profilers see as a whole: how many cases it reports. None for a kernel."""
+    trace: Trace | None = None
+    counters: Counters | None = None
+    code: Items[KernelCode] = Field(default_factory=list)
+    """Of the trace's kernels that the arm itself built or compiled, where there are no counters; others are absent."""
+    metrics: dict[str, Finite] = Field(default_factory=dict)
+    """Values of the catalogue's trace, counters and static tiers, of one execution."""
+    faults: Items[Fault] = Field(default_factory=list)
+    files: list[str] = Field(default_factory=list)
+    """Logs and artifacts, relative to the output folder."""
+
+
+TRACERS: tuple[Tool, ...] = ("nsys", "torch.profiler")
+ALL_RANGES = "range:*"
+UNPROFILED = frozenset({"peak_memory"})
+"""What the checks before timing tell, and no profiler."""
+
+
+def concerns(fault: Fault, metric: str) -> bool:
+    """Whether a fault could have changed its tool's value of `metric`, or is why there is none.
+
+    `metric`: of the catalogue or of a range, or `kernels` for their names.
+    """
+    if fault.aside:
+        return False
+    ranged = ALL_RANGES in fault.metrics and RANGE.fullmatch(metric) is not None
+    return not fault.metrics or metric in fault.metrics or ranged
+
+
+def tellers(evidence: Evidence, metric: str) -> list[tuple[Tool, ...]]:
+    """The tools whose faults bear on the value of `metric`: of whoever could have told it, where there is no value; of
+    each that tells this very one, where there is."""
+    if metric in UNPROFILED:
+        return []
+    trace = (evidence.trace.source,) if evidence.trace else TRACERS
+    if metric == "kernels":
+        return [trace if evidence.trace or not evidence.counters else ("ncu",)]
+    try:
+        tier = resolve(metric, {}).tier
+    except KeyError:
+        return []
+    match tier:
+        case "trace":
+            return [trace]
+        case "counters":
+            return [("ncu",)]
+        case "static" if metric not in evidence.metrics:
+            return [(*trace, "ncu")]
+        case "static":
+            told: list[tuple[Tool, ...]] = [("ncu",)] if _counted(evidence, metric) else []
+            return [*told, trace] if not told or _traced(evidence, metric) else told
+        case _:
+            return []
+
+
+def doubt(evidence: Evidence, metric: str) -> Fault | None:
+    """The first fault that could have changed the value of `metric`, or is why there is none; None where none is."""
+    found = [
+        next((one for one in evidence.faults if one.tool in tools and concerns(one, metric)), None)
+        for tools in tellers(evidence, metric)
+    ]
+    return None if None in found else next(iter(found), None)
+
+
+def _counted(evidence: Evidence, metric: str) -> bool:
+    """Whether the counters tell the value that there is."""
+    if evidence.counters is None:
+        return False
+    found = combined(metric, [(one.values.get(metric), one.seconds) for one in evidence.counters.kernels])
+    return found is not None and math.isclose(found, evidence.metrics[metric], rel_tol=1e-9)
+
+
+def _shared(use: KernelUse) -> float | None:
+    return None if use.static_shared is None or use.dynamic_shared is None else use.static_shared + use.dynamic_shared
+
+
+_OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
+    "registers": lambda use: use.registers, "local_memory": lambda use: use.local, "shared_memory": _shared,
+}  # fmt: skip
+
+
+def _traced(evidence: Evidence, metric: str) -> bool:
+    """Whether the trace's kernels tell it too."""
+    of = _OF_KERNELS.get(metric)
+    if of is None or evidence.trace is None:
+        return False
+    values = [of(use) for use in evidence.trace.kernels]
+    return max((one for one in values if one is not None), default=None) == evidence.metrics[metric]

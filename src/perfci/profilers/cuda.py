@@ -1,0 +1,71 @@
+"""CUDA's own words, as CUPTI spells them for nsys and Kineto: functions of its API, kinds of copies and of memory."""
+
+import re
+from typing import Literal
+
+from perfci.model.profile import CallKind, CopyKind, Memory
+
+Work = Literal["launch", "copy", "set"]
+"""What a call puts on the device: kernels or a graph, a copy, a memory set."""
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
+    ("synchronisation", re.compile(r"(cuda|cu)\w*Synchronize")),
+    ("launch", re.compile(r"cudaLaunch(?!HostFunc)\w*|cuLaunch(?!HostFunc)\w*|cudaGraphLaunch|cuGraphLaunch")),
+    (
+        "allocation",
+        re.compile(
+            r"cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemPool)\w*"
+            r"|cuMem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release|Map|Unmap|Address|Pool)\w*"
+            r"|cu(Array|MipmappedArray)(3D)?(Create|Destroy)\w*"
+        ),
+    ),
+    ("copy", re.compile(r"cuda(Memcpy|MemPrefetch)\w*|cuMem(cpy|Prefetch)\w*")),
+)
+CAPTURES = {
+    "cudaStreamBeginCapture": 1, "cuStreamBeginCapture": 1, "cudaStreamBeginCaptureToGraph": 1,
+    "cuStreamBeginCaptureToGraph": 1, "cudaStreamEndCapture": 0, "cuStreamEndCapture": 0,
+}  # fmt: skip
+"""Functions that begin (1) or end (0) the capture of a stream into a graph."""
+_COPIES: dict[str, CopyKind] = {
+    "HTOD": "host to device", "HTOA": "host to device", "UVM_HTOD": "host to device",
+    "DTOH": "device to host", "ATOH": "device to host", "UVM_DTOH": "device to host",
+    "DTOD": "device to device", "ATOA": "device to device", "ATOD": "device to device", "DTOA": "device to device",
+    "UVM_DTOD": "device to device", "HTOH": "host to host", "PTOP": "peer to peer",
+}  # fmt: skip
+"""CUpti_ActivityMemcpyKind without its prefix; an array is memory of the device."""
+_MEMORIES: dict[str, Memory] = {
+    "PAGEABLE": "pageable", "PINNED": "pinned", "DEVICE": "device", "DEVICE_STATIC": "device", "ARRAY": "array",
+    "MANAGED": "managed", "MANAGED_STATIC": "managed",
+}  # fmt: skip
+"""CUpti_ActivityMemoryKind without its prefix."""
+
+
+def plain_call(name: str) -> str:
+    """The name of a CUDA API function without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
+    return _SUFFIX.sub("", name)
+
+
+def call_kind(name: str) -> CallKind:
+    """What a function of the CUDA runtime or driver API, named without suffix, does. Memory sets are `other`."""
+    return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
+
+
+def work(function: str) -> Work | None:
+    """What a call of this function puts on the device, where it succeeds; None for none."""
+    if function.startswith(("cudaMemset", "cuMemset")):
+        return "set"
+    kind = call_kind(function)
+    if kind == "copy":
+        return None if "Prefetch" in function else "copy"
+    return "launch" if kind == "launch" else None
+
+
+def copy_kind(name: str) -> CopyKind:
+    """What a copy that CUPTI calls `HTOD`, Kineto `HtoD`, moves between."""
+    return _COPIES.get(name.upper(), "other")
+
+
+def memory(name: str) -> Memory:
+    """Memory that CUPTI calls `DEVICE_STATIC`, Kineto `Device Static`."""
+    return _MEMORIES.get(name.upper().replace(" ", "_"), "unknown")

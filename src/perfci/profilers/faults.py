@@ -1,0 +1,42 @@
+"""How readers of profilers' files say what is missing."""
+
+from collections.abc import Iterable
+
+from perfci.model.profile import Fault, FaultKind, Tool
+from perfci.system.files import one_line
+
+LONGEST = 1000
+"""Characters of a fault's text and of its remedy."""
+
+
+KERNELS = (
+    "kernels", "kernel_launches", "device_time", "device_busy", "launch_overhead", "registers", "shared_memory",
+    "local_memory", "occupancy_theoretical", "range:*",
+)  # fmt: skip
+"""What follows from the kernels of a trace, and so changes where one is missing."""
+SETS = ("device_busy", "launch_overhead", "range:*")
+"""The same of memory sets,"""
+COPIES = ("copy_bytes", "copy_time", "copy_bandwidth_h2d", "copy_bandwidth_d2h", *SETS)
+"""of copies,"""
+CALLS = ("alloc_time", "alloc_count", "sync_count")
+"""and of calls of the CUDA API."""
+COUNTED = ("kernel_launches", "device_time", "device_busy", "launch_overhead", "range:*")
+"""What follows from how many kernels there are: not the largest configuration, nor the names."""
+
+
+def fault(
+    tool: Tool, kind: FaultKind, text: str, remedy: str = "", metrics: Iterable[str] = (), *, aside: bool = False
+) -> Fault:
+    """A fault of `tool`, its text and remedy in one line each and cut where they are too long.
+
+    `metrics`: the quantities that it could change, where what else the tool told is whole; all for none. `aside`: it
+    changes none at all.
+    """
+    return Fault(
+        tool=tool,
+        kind=kind,
+        text=one_line(text)[:LONGEST],
+        remedy=one_line(remedy)[:LONGEST],
+        metrics=list(dict.fromkeys(metrics)),
+        aside=aside,
+    )

@@ -1,0 +1,137 @@
+"""From what profilers saw to the metrics of the catalogue, of one execution of a case."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from perfci.model.metrics import CATALOGUE, UNSEEN_OF_COMMANDS, combined
+from perfci.model.profile import CopyKind, Counters, Evidence, Fault, KernelUse, Tool, Trace, concerns
+from perfci.profilers.faults import fault
+from perfci.profilers.occupancy import occupancy
+
+UPLOAD: CopyKind = "host to device"
+DOWNLOAD: CopyKind = "device to host"
+
+
+def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[str, float]:
+    """Metrics of the trace and static tiers, in the catalogue's units. What the trace cannot tell is left out.
+
+    `device_busy` is busy / wall, `launch_overhead` (span - busy) / span, both in percent. `capability`: of the GPU, for
+    the occupancy that the launch configurations allow; None leaves it out.
+    """
+    found = {
+        "kernel_launches": math.fsum(kernel.count for kernel in trace.kernels),
+        "device_time": math.fsum(kernel.seconds for kernel in trace.kernels),
+        "copy_bytes": math.fsum(copy.bytes for copy in trace.copies),
+        "copy_time": math.fsum(copy.seconds for copy in trace.copies),
+    }
+    if trace.calls:
+        allocating = [call for call in trace.calls if call.kind == "allocation"]
+        found["alloc_time"] = math.fsum(call.seconds for call in allocating)
+        found["alloc_count"] = math.fsum(call.count for call in allocating)
+        found["sync_count"] = math.fsum(call.count for call in trace.calls if call.kind == "synchronisation")
+    if trace.wall > 0:
+        found["device_busy"] = 100 * trace.busy / trace.wall
+    if trace.span > 0:
+        found["launch_overhead"] = 100 * (trace.span - trace.busy) / trace.span
+    for name, kind in (("copy_bandwidth_h2d", UPLOAD), ("copy_bandwidth_d2h", DOWNLOAD)):
+        copies = [copy for copy in trace.copies if copy.kind == kind]
+        seconds = math.fsum(copy.seconds for copy in copies)
+        if seconds > 0:
+            found[name] = math.fsum(copy.bytes for copy in copies) / seconds
+    kernels = trace.kernels
+    shared = (
+        None if k.static_shared is None or k.dynamic_shared is None else k.static_shared + k.dynamic_shared
+        for k in kernels
+    )
+    _most(found, "registers", (kernel.registers for kernel in kernels))
+    _most(found, "local_memory", (kernel.local for kernel in kernels))
+    _most(found, "shared_memory", shared)
+    allowed = [_occupancy(kernel, capability) for kernel in kernels]
+    if found["device_time"] > 0 and None not in allowed:
+        parts = (value * k.seconds for value, k in zip(allowed, kernels, strict=True) if value is not None)
+        found["occupancy_theoretical"] = math.fsum(parts) / found["device_time"]
+    return found | {f"range:{one.name}": one.device for one in trace.ranges}
+
+
+def take(
+    evidence: Evidence, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
+) -> None:
+    """Put what a tool saw into `evidence`, with its faults and the metrics that they leave standing.
+
+    A value that a fault could have changed is left out. A second trace takes the place of the first. Counters of fewer
+    launches than a whole trace tells are a fault; not those of a command, of which ncu counts the kernels it is asked
+    for. `gpu`: whether the case runs on one: else there are no metrics.
+    """
+    evidence.faults += faults
+    if isinstance(seen, Trace):
+        if evidence.trace is not None:
+            for stale in of_trace(evidence.trace, capability):
+                evidence.metrics.pop(stale, None)
+        evidence.trace = seen
+        found, tool = of_trace(seen, capability), seen.source
+    else:
+        evidence.counters = seen
+        if evidence.reports is None and (short := uncounted(evidence)):
+            evidence.faults.append(short)
+        found, tool = of_counters(seen), "ncu"
+    if gpu and (evidence.reports or 1) == 1:
+        evidence.metrics |= {name: value for name, value in found.items() if _stands(evidence, tool, name)}
+
+
+def _stands(evidence: Evidence, tool: Tool, name: str) -> bool:
+    if evidence.reports is not None and name in UNSEEN_OF_COMMANDS:
+        return False
+    return not any(one.tool == tool and concerns(one, name) for one in evidence.faults)
+
+
+def uncounted(evidence: Evidence) -> Fault | None:
+    """A fault where ncu counted fewer launches of a shape than an execution in the trace has, which is whole.
+
+    By grid and block, since the tools spell names differently. Where executions differ, what all have is asked.
+    """
+    trace, counters = evidence.trace, evidence.counters
+    if trace is None or counters is None:
+        return None
+    if any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults):
+        return None
+    seen: Counter[tuple[object, ...]] = Counter()
+    for use in trace.kernels:
+        seen[use.grid, use.block] += math.floor(use.count + 1e-9)
+    counted: Counter[tuple[object, ...]] = Counter()
+    for kernel in counters.kernels:
+        counted[kernel.grid, kernel.block] += kernel.count
+    missing = seen - counted
+    if not missing:
+        return None
+    lost, all_ = missing.total(), seen.total()
+    text = f"{lost} of {all_} kernel launches that {trace.source} saw are not among those that ncu counted"
+    return fault("ncu", "incomplete", text, "see ncu's log, and profile again")
+
+
+def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
+    """Percent of an SM's warps that a kernel's launch configuration allows; None where that is not known."""
+    if kernel.static_shared is not None and kernel.dynamic_shared is not None:
+        shared: float | None = kernel.static_shared + kernel.dynamic_shared
+    else:
+        shared = kernel.shared
+    if capability is None or kernel.registers is None or shared is None:
+        return None
+    found = occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
+    return found.percent if found else None
+
+
+def _most(found: dict[str, float], name: str, values: Iterable[float | None]) -> None:
+    """The largest value, where every kernel has one."""
+    known = list(values)
+    if known and None not in known:
+        found[name] = float(max(value for value in known if value is not None))
+
+
+def of_counters(counters: Counters) -> dict[str, float]:
+    """Metrics of the counters tier, and those of the static tier that ncu knows. Only what every kernel has: a
+    quantity that one kernel lacks is not the case's."""
+    kernels = counters.kernels
+    named = {name for kernel in kernels for name in kernel.values} & set(CATALOGUE)
+    values = {name: combined(name, [(one.values.get(name), one.seconds) for one in kernels]) for name in named}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Nsight Compute: hardware counters of kernels."""

@@ -1,0 +1,406 @@
+"""ncu itself: where it is, whether it fits the driver and may count, how it is called, and what its failures mean."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perfci.model.profile import Fault, FaultKind
+from perfci.profilers.faults import fault
+from perfci.profilers.ncu import chips
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN
+
+_CUDA = {
+    (2022, 3): (11, 8),
+    (2022, 4): (12, 0),
+    (2023, 1): (12, 1),
+    (2023, 2): (12, 2),
+    (2023, 3): (12, 3),
+    (2024, 1): (12, 4),
+    (2024, 2): (12, 5),
+    (2024, 3): (12, 6),
+    (2025, 1): (12, 8),
+    (2025, 2): (12, 9),
+    (2025, 3): (13, 0),
+    (2025, 4): (13, 1),
+    (2026, 1): (13, 2),
+    (2026, 2): (13, 3),
+    (2026, 3): (13, 4),
+}
+"""ncu → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests. A newer one needs no older CUDA."""
+_DRIVERS = {12: "525", 13: "580"}
+"""CUDA's major version → the oldest driver for it, from the CUDA release notes."""
+
+PERFMON_DRIVER = 565
+"""The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN."""
+
+
+@dataclass(frozen=True)
+class Ncu:
+    """An installed ncu that runs."""
+
+    path: Path
+    version: str
+    """Such as `2025.3.1`."""
+
+
+_fault = partial(fault, "ncu")
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text))
+
+
+# ---------------------------------------------------------------- the tool
+
+
+def installations(root: Path = Path("/")) -> list[Path]:
+    """Folders of Nsight Compute where NVIDIA's packages and toolkits put them, newest first."""
+    found = {
+        folder.resolve()
+        for pattern in ("opt/nvidia/nsight-compute/*", "usr/local/cuda*/nsight-compute-*")
+        for folder in root.glob(pattern)
+        if folder.is_dir()
+    }
+    return sorted(found, key=lambda folder: (_number(folder.name), str(folder)), reverse=True)
+
+
+def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
+    """Every ncu there is: that of `path` (as $PATH, which is the default), of the CUDA toolkit, of the packages."""
+    on_path = shutil.which("ncu", path=path)
+    known = [root / "usr/local/cuda/bin/ncu", *(folder / "ncu" for folder in installations(root))]
+    found = [one for one in known if one.is_file() and os.access(one, os.X_OK)]
+    return list(dict.fromkeys([*([Path(on_path)] if on_path else []), *found]))
+
+
+def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
+    """What `ncu --version` says, such as `2025.3.1`, or why it says nothing."""
+    remedy = "install Nsight Compute anew"
+    try:
+        done = subprocess.run(
+            [str(ncu), "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _fault("timeout", f"{ncu}: --version did not answer within {timeout:g} s", remedy)
+    except OSError as error:
+        return _fault("absent", f"{ncu}: cannot be started: {error.strerror}", remedy)
+    match = re.search(r"^Version (\d{4}\.\d+(?:\.\d+)?)", done.stdout, re.MULTILINE)
+    if match is None:
+        told = (done.stdout + done.stderr).strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        return _fault("absent", f"{ncu}: tells no version ({told[0]})", remedy)
+    return match[1]
+
+
+def find(
+    driver_cuda: str = "", *, path: str | None = None, root: Path = Path("/"), timeout: float = 30.0
+) -> Ncu | Fault:
+    """The first ncu that runs and fits the driver, of `candidates`; or why there is none.
+
+    `driver_cuda`: the CUDA version of the driver, such as `12.8`; empty where it is not known, then any fits.
+    """
+    first: Fault | None = None
+    for one in candidates(path, root):
+        told = version(one, timeout)
+        fault = told if isinstance(told, Fault) else predict(driver_cuda, told)
+        if fault is None:
+            assert isinstance(told, str)
+            return Ncu(one, told)
+        first = first or fault
+    remedy = "install Nsight Compute: package nsight-compute of NVIDIA's CUDA repository, or an nvidia/cuda devel image"
+    return first or _fault("absent", "ncu is not installed: looked on PATH, in /usr/local/cuda and /opt/nvidia", remedy)
+
+
+# ---------------------------------------------------------------- predictions
+
+
+def cuda_of(ncu_version: str) -> tuple[int, int] | None:
+    """The CUDA version that ships an ncu, as (13, 0); of one newer than perfci knows the newest known. None: older."""
+    release = _number(ncu_version)[:2]
+    known = [cuda for ncu, cuda in sorted(_CUDA.items()) if ncu <= release]
+    return known[-1] if known and len(release) == 2 else None
+
+
+def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
+    """Why ncu will refuse the driver, or None where nothing is known against it.
+
+    `driver_cuda`: what the driver tells as its CUDA version (cuDriverGetVersion, `13.0`), never torch's. The rule was
+    seen in the field: ncu's CUDA major must not exceed the driver's; a newer minor works.
+    """
+    cuda, driver = cuda_of(ncu_version), _number(driver_cuda)
+    if cuda is None or not driver or cuda[0] <= driver[0]:
+        return None
+    fitting = max(ncu for ncu, told in _CUDA.items() if told[0] <= driver[0]) if driver[0] >= 11 else (2022, 3)
+    return _fault(
+        "incompatible",
+        f"ncu {ncu_version} is of CUDA {cuda[0]}.{cuda[1]} and the driver of CUDA {driver_cuda}: it will refuse it",
+        f"install ncu {fitting[0]}.{fitting[1]}, or a driver from {_DRIVERS.get(cuda[0], 'that CUDA')} on",
+    )
+
+
+_PERMIT = (
+    "on the host set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module and reload it, "
+    "or run as root, in a container with --cap-add=SYS_ADMIN; under WSL allow it in the NVIDIA Control Panel of Windows"
+)
+_GVISOR = "gVisor does not pass on what ncu needs"
+_RUNTIME = "use a machine whose containers run under runc, or go without counters"
+
+
+def may_count(root: Path = Path("/")) -> Fault | None:
+    """Why this process will not be let count, or None where nothing is known against it.
+
+    gVisor has no such interface. Else the driver decides: it asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does)
+    where its parameter RmProfilingAdminOnly is 1; a root without the capability, as in most containers, is refused.
+    Where the code under test runs as another user, ncu gets those of the two that this process has. Under WSL a
+    setting of Windows decides, which cannot be seen from here.
+    """
+    kernel = _text(root / "proc/version")
+    # gVisor tells a bare 4.4.0, where distributions append their build.
+    if "gvisor" in kernel.lower() or kernel.startswith("Linux version 4.4.0 "):
+        return _fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
+    if "microsoft" in kernel.lower():
+        return None
+    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", _text(root / "proc/self/status"), re.MULTILINE)
+    if effective is None or not admin_only(root):
+        return None
+    capabilities = int(effective[1], 16)
+    version = re.search(r"Kernel Module.*?\s(\d+)\.", _text(root / "proc/driver/nvidia/version"))
+    takes_perfmon = version is None or int(version[1]) >= PERFMON_DRIVER
+    if capabilities >> CAP_SYS_ADMIN & 1 or (takes_perfmon and capabilities >> CAP_PERFMON & 1):
+        return None
+    user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
+    who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"
+    return _fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
+
+
+def admin_only(root: Path = Path("/")) -> bool:
+    """Whether the driver says that only administrators may count."""
+    told = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
+    return told is not None and told[1] != "0"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------- command lines
+
+
+def command(
+    ncu: Path,
+    target: Sequence[str],
+    *,
+    report: Path,
+    log: Path,
+    metrics: Sequence[str],
+    sections: Sequence[str] = chips.SECTIONS["default"],
+    launches: int,
+    kernels: str | None = None,
+    skip: int = 0,
+    capture: bool = True,
+) -> list[str]:
+    """The command line that profiles `target`.
+
+    `report`: where to write to, with `.ncu-rep` at its end. `log`: takes what ncu says once the target runs; what keeps
+    it from that (a bad option, a stub libcuda) goes to stdout and stderr. `metrics`: as from `chips.metrics_for`.
+    `launches`: the most to profile. `kernels`: a regular expression that is found in the names, without arguments, of
+    those to profile. `skip`: launches among them to leave out first.
+    `capture`: only between cudaProfilerStart and cudaProfilerStop, which perfci's worker calls; False for programs that
+    do not.
+
+    Caches are flushed between passes and clocks left alone, so that there is nothing to reset after a failure. A
+    configuration file of ncu's, which a repository could hold, is not read.
+
+    Raises ValueError for a `target` that ncu would take for an option, for `launches` below 1 and `skip` below 0.
+    """
+    if not target or target[0].startswith(("-", "@")):
+        # ncu knows no `--`: its options end at the first word that is none.
+        raise ValueError(f"ncu cannot start {target[0]!r}: name a program" if target else "nothing to profile")
+    if launches < 1 or skip < 0:
+        raise ValueError(f"launches {launches}, skip {skip}: profile at least one and skip none or more")
+    options = [
+        "--config-file", "off",
+        "--target-processes", "all",
+        "--graph-profiling", "node",
+        "--replay-mode", "kernel",
+        "--clock-control", "none",
+        "--cache-control", "all",
+        "--nvtx",
+        "--launch-count", str(launches),
+        "--log-file", str(log),
+        "--force-overwrite",
+        # `%` begins a macro in names of reports.
+        "--export", str(report).replace("%", "%%"),
+        "--metrics", ",".join(metrics),
+    ]  # fmt: skip
+    for section in sections:
+        options += ["--section", section]
+    if capture:
+        options += ["--profile-from-start", "off"]
+    if kernels is not None:
+        options += ["--kernel-name-base", "function", "--kernel-name", f"regex:{kernels}"]
+    if skip:
+        options += ["--launch-skip", str(skip)]
+    return [str(ncu), *options, *target]
+
+
+def raw_page(ncu: Path, report: Path) -> list[str]:
+    """The command line that prints a report's raw page as CSV, in base units."""
+    return [
+        str(ncu), "--config-file", "off", "--import", str(report), "--page", "raw", "--csv", "--print-units", "base",
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- failures
+
+_LOG = "read ncu's log"
+_KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
+    (r"ERR_NVGPUCTRPERM", "forbidden", "the driver does not let this user count", _PERMIT),
+    (
+        r"ERR_NVCMPGPU", "forbidden", "this GPU is a mining processor, which lets nobody count",
+        "use another GPU, or go without counters",
+    ),
+    (
+        r"driver resource was unavailable", "busy", "another profiler or monitor holds the counters of the GPU",
+        "pause it: `dcgmi profile --pause` for DCGM and its exporter, then `dcgmi profile --resume`",
+    ),
+    (
+        r"[Dd]river is not compatible", "incompatible", "this ncu does not fit the driver",
+        "install an ncu whose CUDA major version is the driver's or older, or a newer driver",
+    ),
+    (
+        r"stub libcuda|failed to connect to the CUDA driver", "incompatible",
+        "ncu found a stub of libcuda, or no driver",
+        "take cuda/lib64/stubs and cuda/compat off LD_LIBRARY_PATH; in a container pass the GPU on (--gpus all)",
+    ),
+    (
+        r"LibraryNotLoaded", "incompatible", "ncu could not load the libraries of the driver that it needs",
+        "run outside of gVisor, with NVIDIA_DRIVER_CAPABILITIES=compute,utility and an ncu as new as the GPU",
+    ),
+    (
+        r"Failed to load Nsight Compute CUDA modules|Unsupported GPU|not supported on this (?:device|GPU)|Unknown chip",
+        "incompatible", "this ncu does not support the GPU", "install an ncu that is newer than the GPU",
+    ),
+    (
+        r"CUDA_INJECTION64_PATH", "busy", "another tool is to be injected into the program",
+        "unset CUDA_INJECTION64_PATH",
+    ),
+    (
+        r"Failed to open/create lock file", "forbidden", "ncu's lock file nsight-compute-lock belongs to another user",
+        "remove it, or set TMPDIR to a folder of your own where no other ncu uses this GPU",
+    ),
+    (
+        r"interprocess lock", "busy", "another ncu holds the lock, or the folder of TMPDIR cannot lock files",
+        "wait for the other one, or set TMPDIR to a folder on a local disk",
+    ),
+    (
+        r"Failed to access the following metrics", "incompatible",
+        "ncu cannot collect some metrics, as those of units that a MIG instance shares",
+        "ask for others, or use a whole GPU or a MIG instance that shares nothing",
+    ),
+    (
+        r"Failed to find metric|did not match any (?:metric|section)|No metrics to collect", "incompatible",
+        "this ncu does not know a metric or section that it was asked for",
+        "ask for what this chip has, or install another version",
+    ),
+    (
+        r"unrecogni[sz]ed option|option .* is ambiguous|Option '.*' is not supported", "incompatible",
+        "this ncu does not know an option", "install a version from 2022.3 on",
+    ),
+    (
+        r"cannot be used as the output log file|Could not open (?:output )?file|No space left", "crash",
+        "ncu could not write its files", "mend the disk or the folder",
+    ),
+    (
+        r"Insufficient memory and disk space|memory or file space to save context", "crash",
+        "ncu had no room to save the memory that a kernel writes", "let the case use less, or give TMPDIR more disk",
+    ),
+    (r"does not exist or is not an executable", "crash", "ncu could not start the program", "name its absolute path"),
+    (
+        r"application returned an error code", "crash", "the program failed under ncu",
+        "run it without ncu; if it works there, leave counters off for it",
+    ),
+    (
+        r"Failed to connect\. The target process|Connection error detected", "crash",
+        "the program ended before ncu could reach it", "run it without ncu; it must use CUDA",
+    ),
+    (
+        r"No kernels were profiled", "empty", "ncu saw no kernel that it was to profile",
+        "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernels:`",
+    ),
+)  # fmt: skip
+"""Pattern in a line of ncu's → what it means, most telling first. The words are those of ncu 2022.3 to 2026.3: from its
+documentation, its binaries and reports of users."""
+
+
+_UNSAID: tuple[tuple[str, str], ...] = (
+    (r"CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY|stub libcuda", "stub libcuda"),
+    (r"LibraryNotLoaded", "LibraryNotLoaded"),
+)
+"""Pattern in what the program says of CUDA where ncu gives no reason → the words of _KNOWN that mean the same."""
+
+
+def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
+    """What went wrong with a run of ncu, or None where nothing did as far as it tells.
+
+    `exit_code`: ncu's; None or below zero where a signal ended it. `log_text`: its log, and stdout and stderr of it and
+    the program. Lines that begin as ncu's do count; others only for the reason of a failure of which ncu knows none.
+    `timed_out`: whether it was killed for its time.
+
+    None is no proof of a result: read the report, and require kernels.
+    """
+    found = _told(exit_code, log_text, timed_out)
+    return found if found is None or found.kind not in ("empty", "crash") else _unsaid(log_text) or found
+
+
+def _unsaid(log_text: str) -> Fault | None:
+    """What the program itself says of a driver that does not work."""
+    for pattern, words in _UNSAID:
+        line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
+        if line is not None:
+            kind, text, remedy = next(known[1:] for known in _KNOWN if re.search(known[0], words))
+            return _fault(kind, f"{text}: {line.strip()[:500]}", remedy)
+    return None
+
+
+def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
+    """What ncu itself says."""
+    told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+    lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
+    for pattern, kind, text, remedy in _KNOWN:
+        at = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
+        # A time-out leaves no kernels profiled; that is not its reason.
+        if at is not None and not (timed_out and kind in ("empty", "crash")):
+            return _fault(kind, f"{text}: {_detail(lines, at)}", remedy)
+    if timed_out:
+        return _fault(
+            "timeout",
+            "ncu did not end in time and was killed",
+            "leave kernels that wait for others (collectives, spinning ones) out by name, or profile fewer launches",
+        )
+    errors = [index for index, line in enumerate(told) if line.startswith("==ERROR==") and lines[index]]
+    if errors:
+        return _fault("crash", f"ncu failed: {_detail(lines, errors[0])}", _LOG)
+    if exit_code is None or exit_code < 0:
+        return _fault("crash", "ncu was killed" + (f" by signal {-exit_code}" if exit_code else ""), _LOG)
+    if exit_code:
+        return _fault("crash", f"ncu ended with status {exit_code} and said nothing", _LOG)
+    return None
+
+
+def _detail(lines: Sequence[str], at: int) -> str:
+    """ncu's own words: the line, and those after it where it announces a list."""
+    more = [line for line in lines[at + 1 : at + 6] if line] if "following" in lines[at] else []
+    return " ".join([lines[at], *more])[:500]

@@ -1,0 +1,116 @@
+"""What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from perfci.profilers.ncu import command as ncu_command
+from perfci.profilers.ncu import csv as ncu_csv
+from perfci.profilers.ncu import layout as ncu_layout
+from perfci.profilers.ncu import module as ncu_module
+from perfci.profilers.ncu.launch import Content, fault
+from perfci.profilers.ncu.module import Module
+from perfci.system.bounded import Unread, regular, unbind
+
+LARGEST = 2 * 2**30
+"""Bytes of a file at most."""
+MEMORY = 8 * 2**30
+"""Bytes that ncu itself may take, beside twelve times the file."""
+
+
+def content(
+    path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float, python: str = ""
+) -> Content:
+    """The launches in the file at `path`, and what it lacks. Never raises for what a file holds.
+
+    `ncu`, `modules`, `timeout`, `python`: as in `perfci.profilers.ncu.report.read`.
+    """
+    again = "profile again"
+    try:
+        size = regular(path, LARGEST)
+        with path.open("rb") as file:
+            head = file.read(64)
+            if head.startswith(ncu_layout.MAGIC):
+                blocks, version = ncu_layout.blocks(file, size), ncu_layout.written_by(file)
+                if blocks is None:
+                    text = f"{path.name}: is cut or damaged"
+                    return Content(version=version, faults=[fault("unreadable", text, again)])
+                results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
+                return _report(path, size, results, version, ncu, modules, timeout, python)
+    except Unread as why:
+        return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
+    except OSError as error:
+        return Content(faults=[fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", again)])
+    if not size:
+        return Content(faults=[fault("unreadable", f"{path.name}: is empty", again)])
+    if head.startswith(b"version https://git-lfs"):
+        return Content(faults=[fault("unreadable", f"{path.name}: is a pointer of Git LFS", "run git lfs pull")])
+    return ncu_csv.read(path, path.name)
+
+
+def _report(
+    path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
+    timeout: float, python: str,
+) -> Content:  # fmt: skip
+    """A report through the first module that is at least as new as it and can be imported, else through ncu."""
+    older = []
+    for module in ncu_module.modules() if modules is None else modules:
+        if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
+            older.append(module.version)
+            continue
+        content = ncu_module.read(path, size, version, module, timeout, python)
+        if content is not None:
+            return _counted(path, content, results)
+    if ncu is not None:
+        return _counted(path, _import(path, version, ncu, timeout), results)
+    why = f"the ncu_report here ({', '.join(older)}) is older" if older else "there is no ncu_report that works here"
+    text = f"{path.name}: written by ncu {version or 'of unknown version'}: {why}"
+    remedy = f"pip install 'ncu-report>={version or '2026.2'}'"
+    return Content(version=version, faults=[fault("incompatible", text, remedy)])
+
+
+def _counted(path: Path, content: Content, results: int) -> Content:
+    """With a fault where fewer launches were read than the report announces.
+
+    `ncu_report` reads what is damaged as far as it can, and tells nothing.
+    """
+    if content.faults or len(content.launches) >= results:
+        return content
+    text = f"{path.name}: announces {results} launches and gives {len(content.launches)}"
+    return replace(content, faults=[fault("incomplete", text, "profile again")])
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
+    """A report through `ncu --import`, as the raw page."""
+    with tempfile.NamedTemporaryFile(suffix=".csv") as page:
+        try:
+            done = subprocess.run(
+                ncu_command.raw_page(ncu, path.absolute()),
+                stdin=subprocess.DEVNULL,
+                stdout=page,
+                stderr=subprocess.PIPE,
+                preexec_fn=unbind,
+                cwd="/",
+                timeout=timeout,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            text = f"{path.name}: {ncu} cannot read it ({error})"
+            return Content(version=version, faults=[fault("unreadable", text, "pip install ncu-report")])
+        if done.returncode:
+            with Path(page.name).open("rb") as said:
+                told = (said.read(4000) + b"\n" + done.stderr).decode(errors="replace")
+            why = next(
+                (line for line in told.splitlines() if line.startswith("==ERROR==")), f"status {done.returncode}"
+            )
+            text = f"{path.name}: {ncu.name} cannot read it ({why.removeprefix('==ERROR== ')})"
+            return Content(version=version, faults=[fault("unreadable", text, "pip install ncu-report")])
+        content = ncu_csv.read(Path(page.name), path.name)
+    return replace(content, version=version)

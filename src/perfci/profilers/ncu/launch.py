@@ -1,0 +1,117 @@
+"""A kernel launch as a source of ncu's tells it, and ncu's numbers in perfci's units."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from perfci.model.profile import Fault, Rule
+from perfci.profilers.faults import fault as any_fault
+from perfci.profilers.ncu import chips
+
+MOST_LAUNCHES = 20_000
+"""Of one file, that are read."""
+EMPTY_REMEDY = "see ncu's log; a case without kernels has no counters"
+
+CAPABILITY = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
+PASSES = "profiler__replayer_passes"
+GRID = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
+BLOCK = tuple(f"launch__block_dim_{axis}" for axis in "xyz")
+METRICS = tuple(
+    dict.fromkeys(
+        [
+            chips.TIME,
+            *(
+                metric
+                for one in chips.QUANTITIES.values()
+                for source in (*one.sources, *one.others)
+                for metric in source.metrics
+            ),
+            *CAPABILITY,
+            PASSES,
+            *GRID,
+            *BLOCK,
+        ]
+    )
+)
+"""Everything that is read from a file."""
+
+Values = Mapping[str, tuple[float | None, str]]
+"""Metric → value and unit, of those that the source names; None for what is no number."""
+
+fault = partial(any_fault, "ncu")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as a source tells it."""
+
+    name: str
+    nvtx: tuple[tuple[str, str], ...]
+    """(domain, range), outermost first."""
+    values: Values
+    capability: tuple[int, int] | None
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    rules: tuple[Rule, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Metric → what stands where its number should."""
+
+    def said(self, metric: str) -> str:
+        """What the source has of a metric, for people."""
+        if metric not in self.values:
+            return "absent"
+        value, unit = self.values[metric]
+        told = self.unread.get(metric, "no number") if value is None else str(value)
+        return f"{told[:40]} {unit}".strip()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a source tells: its launches in order, and what it lacks."""
+
+    launches: Sequence[Launch] = ()
+    faults: Sequence[Fault] = ()
+    source: str = ""
+    version: str = ""
+
+
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+"""ncu scales by thousands, for bytes as well."""
+_SECONDS = {
+    "s": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9,
+}  # fmt: skip
+_BYTES = {
+    f"{prefix}byte{each}": factor
+    for prefix, factor in _PREFIXES.items()
+    for each in ("", "/block", "/thread")
+}  # fmt: skip
+_RATES = {f"{prefix}byte/{per}": factor for prefix, factor in _PREFIXES.items() for per in ("s", "second")}
+_COUNTED = ("", "inst", "register/thread", "register", "block", "thread", "warp", "wave", "sector", "request", "ratio")
+_COUNTS = {prefix + what: factor for prefix, factor in _PREFIXES.items() for what in _COUNTED if what or not prefix}
+_UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}, "": _COUNTS}
+"""Unit of perfci → unit of ncu's, as it is spelt in CSV of any version and by `ncu_report` → factor."""
+
+
+def scaled(launch: Launch, metric: str, unit: str) -> float | None:
+    """A metric in perfci's unit. None where it is absent, not finite, below zero, or in a unit of another kind."""
+    value, told = launch.values.get(metric, (None, ""))
+    factor = _UNITS[unit].get(told)
+    if value is None or factor is None:
+        return None
+    value *= factor
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def triple_of(values: Values, names: Iterable[str]) -> tuple[int, int, int] | None:
+    """The sides of a grid or block; None where one is not known."""
+    numbers = [values.get(name, (None, ""))[0] for name in names]
+    whole = [int(n) for n in numbers if n is not None and math.isfinite(n) and 0 < n < 2**32 and n == int(n)]
+    return (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
+
+
+def capability_of(values: Values) -> tuple[int, int] | None:
+    """(major, minor) of the compute capability; None where it is not known."""
+    numbers = [values.get(name, (None, ""))[0] for name in CAPABILITY]
+    whole = [int(n) for n in numbers if n is not None and math.isfinite(n) and 0 <= n < 1000]
+    return (whole[0], whole[1]) if len(whole) == 2 else None

@@ -1,0 +1,175 @@
+"""Reads a report of ncu through NVIDIA's module `ncu_report`, in a process of its own: see `ncu_native`."""
+
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfci.model.profile import Rule
+from perfci.profilers.ncu import command as ncu_command
+from perfci.profilers.ncu import native as ncu_native
+from perfci.profilers.ncu.launch import (
+    BLOCK,
+    EMPTY_REMEDY,
+    GRID,
+    METRICS,
+    MOST_LAUNCHES,
+    Content,
+    Launch,
+    capability_of,
+    fault,
+    triple_of,
+)
+from perfci.system.bounded import unbind
+from perfci.system.files import one_line
+
+_MEMORY = 384 * 2**20
+"""Address space of the process that reads a report, beside twelve times the file."""
+_ANSWER = 128 * 2**20
+"""Bytes that it may answer with: MOST_LAUNCHES launches take them nearly."""
+_NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What an answer raises that is none."""
+_PROGRAM = inspect.getsource(ncu_native)
+"""The user that the report is of may execute an interpreter, and read nothing else of perfci's."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """An `ncu_report` that may be imported."""
+
+    folder: Path
+    """To be put on the path."""
+    version: str
+    """Empty where it is not known."""
+
+
+def modules(root: Path = Path("/")) -> list[Module]:
+    """The `ncu_report` of this interpreter, then the copies beside installed Nsight Computes, newest first."""
+    found = []
+    spec = importlib.util.find_spec("ncu_report")
+    if spec is not None and spec.origin is not None:
+        origin = Path(spec.origin).parent
+        try:
+            version = importlib.metadata.version("ncu-report")
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
+        found.append(Module(origin.parent if spec.submodule_search_locations else origin, version))
+    return found + copies(root)
+
+
+def copies(root: Path = Path("/")) -> list[Module]:
+    """The copies of `ncu_report` beside installed Nsight Computes, newest first."""
+    found = []
+    for folder in ncu_command.installations(root):
+        python = folder / "extras" / "python"
+        if (python / "ncu_report.py").is_file() or (python / "ncu_report").is_dir():
+            match = re.search(r"20\d\d(\.\d+)+", folder.name)
+            found.append(Module(python, match.group() if match else ""))
+    return found
+
+
+def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
+    """A report through `ncu_report`, in a process of its own. None where that cannot be imported.
+
+    `python`: the interpreter for it; this one where none is given.
+    """
+    request = {
+        "folder": str(module.folder.absolute()),
+        "report": str(path.absolute()),
+        "metrics": METRICS,
+        "most": MOST_LAUNCHES,
+        "memory": _MEMORY + 12 * size,
+        "answer": _ANSWER,
+    }
+    source = f"ncu_report {module.version}".strip()
+
+    def unreadable(why: str, remedy: str = "profile again") -> Content:
+        text = f"{path.name}: {source} {why}"
+        return Content(source=source, version=version, faults=[fault("unreadable", text, remedy)])
+
+    with tempfile.TemporaryFile() as answered:
+        try:
+            done = subprocess.run(
+                [python or sys.executable, "-I", "-S", "-c", _PROGRAM], input=json.dumps(request).encode(),
+                stdout=answered, stderr=subprocess.PIPE, preexec_fn=unbind, cwd="/", timeout=timeout, check=False,
+            )  # fmt: skip
+        except PermissionError:
+            return None
+        except subprocess.TimeoutExpired:
+            return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
+        if done.returncode == ncu_native.NO_MODULE:
+            return None
+        if done.returncode:
+            told = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            how = signal.Signals(-done.returncode).name if done.returncode < 0 else told[0]
+            return unreadable(f"cannot read it ({how})")
+        answered.seek(0)
+        try:
+            answer = json.load(answered)
+            source = f"ncu_report {answer['version'] or module.version}".strip()
+            launches = [_from_native(one) for one in answer["launches"]]
+            ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
+        except _NONSENSE as error:  # a damaged report can have taken it over
+            return unreadable(f"answered nonsense ({type(error).__name__})")
+    faults = []
+    if not ranges:
+        faults.append(fault("unreadable", f"{path.name}: truncated, or no report of ncu", "profile again"))
+    elif not launches:
+        faults.append(fault("empty", f"{path.name}: holds no kernel", EMPTY_REMEDY))
+    if dropped:
+        text = f"{path.name}: {dropped} launches beyond the first {MOST_LAUNCHES} were not read"
+        faults.append(fault("incomplete", text, "profile fewer kernels"))
+    return Content(launches, faults, source, version)
+
+
+def _from_native(told: Mapping[str, Any]) -> Launch:
+    values = {name: (None if value is None else float(value), unit) for name, (value, unit) in told["values"].items()}
+    return Launch(
+        name=one_line(told["name"]),
+        nvtx=tuple((domain, name) for domain, name in told["nvtx"]),
+        values=values,
+        capability=capability_of(values),
+        grid=triple_of(values, GRID),
+        block=triple_of(values, BLOCK),
+        rules=tuple(rule for one in told["rules"] if (rule := _rule(one)) is not None),
+    )
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which stand for bytes that are no UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+_LINK = re.compile(r"@(?:url|section|source|sass):([^:@]*):[^@]*@")
+_LOCAL, _GLOBAL = 1, 2
+"""SpeedupType of `ncu_report`: of the part that the finding is about, or of the kernel's time."""
+_OPTIMIZATION = 2
+"""MsgType of `ncu_report`: suggestions, and above it warnings and errors; below it what is well."""
+
+
+def _rule(told: Mapping[str, Any]) -> Rule | None:
+    """A finding, or None for what is none: no message, or one that says that all is well."""
+    message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
+    if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
+        return None
+    text = _LINK.sub(r"\1", " ".join(_clean(str(message["message"])).split()))
+    speedup = float(estimate.get("speedup", math.nan))
+    usable = math.isfinite(speedup) and speedup > 0
+    if usable and estimate.get("type") == _LOCAL:
+        text = f"{text} (up to {speedup:.1f} % of this part alone)"
+    title = str(message.get("title") or told.get("name") or told.get("rule_identifier") or "")
+    return Rule(
+        name=one_line(_clean(title))[:200],
+        message=one_line(text)[:2000],
+        speedup=speedup if usable and estimate.get("type") == _GLOBAL else None,
+    )

@@ -1,0 +1,244 @@
+"""Reads what ncu counted: a report (`.ncu-rep`) through NVIDIA's `ncu_report`, or the raw page as CSV.
+
+Both ways give the same values, save that the CSV is printed to two decimals and knows no rules. A value that is absent,
+no finite number or below zero is a fault, never a number. What neither source tells: how often a range was pushed, and
+kernels that were never written; the latter show where `most` is reached and by comparison with a trace.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.model.metrics import combined
+from perfci.model.profile import Counters, Fault, KernelCounters, Rule
+from perfci.profilers.ncu import chips
+from perfci.profilers.ncu import file as ncu_file
+from perfci.profilers.ncu.launch import EMPTY_REMEDY, PASSES, Launch, fault, scaled
+from perfci.profilers.ncu.module import Module
+
+DOMAINS = ("perfci", "<default domain>")
+"""NVTX domains that may hold the ranges of cases: the `nvtx` package uses the first, torch the second."""
+RATES = ("l1_hit_rate", "l2_hit_rate")
+"""Hits and look-ups are counted in different passes: of a kernel with few of them ncu tells 246 %, seen on an H200."""
+TIMEOUT = 120.0
+"""Seconds to read one report."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a file says, by NVTX range."""
+
+    counters: dict[str, Counters] = field(default_factory=dict)
+    """Range → what was counted in it. No range without a measured kernel."""
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    """Range → what is missing of it."""
+    general: list[Fault] = field(default_factory=list)
+    """What holds for the whole file."""
+    source: str = ""
+    """`ncu_report` with its version, or `csv`."""
+    version: str = ""
+    """Of the ncu that wrote the report; empty where the source does not tell."""
+
+
+def read(
+    path: Path,
+    *,
+    ranges: Sequence[str] | None = None,
+    whole: bool = False,
+    names: str | Iterable[str] | None = None,
+    most: int | None = None,
+    ncu: Path | None = None,
+    modules: Sequence[Module] | None = None,
+    timeout: float = TIMEOUT,
+    python: str = "",
+) -> Reading:
+    """What the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
+
+    `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
+    without a launch is a fault. None: to the outermost range in DOMAINS. `whole`: every launch belongs to "", whatever
+    ranges are open.
+    `names`: quantities of `chips.QUANTITIES` or the name of a set that every launch must have; None takes what the
+    file has. `most`: ncu's `--launch-count`: where that many launches are found, more may be missing.
+    `ncu`: reads the report where no `ncu_report` does; `modules`: those that may be tried, all that are found for None.
+    `timeout`: seconds for a native reader, `python`: the interpreter for it, this one where none is given.
+
+    Raises ValueError for a name that is no quantity.
+    """
+    wanted = None if names is None else chips.expand(names)
+    content = ncu_file.content(path, ncu, modules, timeout, python)
+    reading = Reading(source=content.source, version=content.version, general=list(content.faults))
+    found: dict[str, list[Launch]] = {}
+    outside = 0
+    for launch in content.launches:
+        name = "" if whole else _range(launch, ranges)
+        if name is None:
+            outside += 1
+        else:
+            found.setdefault(name, []).append(launch)
+    if outside:
+        reading.general.append(
+            fault(
+                "incomplete",
+                f"{path.name}: {outside} of {len(content.launches)} launches lie in no range of a case",
+                "launches of other threads, such as autograd's, show in ranges of start and end only",
+            )
+        )
+    if most is not None and len(content.launches) >= most:
+        reading.general.append(
+            fault(
+                "incomplete",
+                f"{path.name}: holds {len(content.launches)} launches, as many as ncu was to take: some may be missing",
+                "raise the launch count, or choose kernels by name",
+            )
+        )
+    for name, launches in found.items():
+        counters, faults = _count(launches, wanted, content.version)
+        if counters.kernels:
+            reading.counters[name] = counters
+        if faults:
+            reading.faults[name] = faults
+    for name in sorted(set(ranges or ()) - set(found)):
+        why = "the file could not be read" if any(one.kind == "unreadable" for one in content.faults) else ""
+        reading.faults[name] = [
+            fault("empty", f"ncu has no kernel in range {name}" + (f": {why}" if why else ""), EMPTY_REMEDY)
+        ]
+    return reading
+
+
+def _range(launch: Launch, ranges: Collection[str] | None) -> str | None:
+    for domain, name in launch.nvtx:
+        if domain in DOMAINS and name and (ranges is None or name in ranges):
+            return name
+    return None
+
+
+# ---------------------------------------------------------------- from launches to counters
+
+
+def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: str) -> tuple[Counters, list[Fault]]:
+    """Launches of one range, grouped by name and launch configuration, and what they lack."""
+    capability = next((one.capability for one in launches if one.capability), None)
+    chip = (capability and chips.chip_of(*capability)) or ""
+    names = wanted if wanted is not None else _told(launches, chip)
+    lacking: dict[str, list[str]] = {}
+    for name, why in (chips.unavailable(names, chip) if chip else {}).items():
+        lacking.setdefault(why, []).append(name)
+    faults = [
+        fault("incompatible", f"{', '.join(lacked)}: {why}", "ask for it on another chip only", lacked)
+        for why, lacked in lacking.items()
+    ]
+    names = tuple(name for name in names if chips.source(name, chip) is not None or not chip)
+    groups: dict[tuple[object, ...], list[tuple[Launch, float, dict[str, float]]]] = {}
+    untimed: list[int] = []
+    unknown: list[int] = []
+    missing: dict[str, list[int]] = {}
+    for number, launch in enumerate(launches, 1):
+        seconds = scaled(launch, chips.TIME, "s")
+        if seconds is None or seconds <= 0:
+            untimed.append(number)
+            continue
+        if not launch.name or launch.grid is None or launch.block is None:
+            unknown.append(number)
+            continue
+        values = {name: value for name in names if (value := _value(launch, name, chip)) is not None}
+        for name in names:
+            if name not in values:
+                missing.setdefault(name, []).append(number)
+        configuration = tuple(values.get(name) for name in ("registers", "shared_memory"))
+        key = (launch.name, launch.grid, launch.block, configuration)
+        groups.setdefault(key, []).append((launch, seconds, values))
+    for which, what in ((untimed, "time"), (unknown, "name or launch configuration")):
+        if which:
+            text = f"{len(which)} of {len(launches)} launches have no {what}: ncu did not measure them; "
+            text += f"the first is {_launch(launches, which[0])}"
+            faults.append(fault("incomplete", text, "see ncu's log for what failed"))
+    if missing:
+        text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
+        first, name = min((which[0], name) for name, which in missing.items())
+        said = "; ".join(
+            f"{metric} is {launches[first - 1].said(metric)}" for metric in _unusable(launches[first - 1], name, chip)
+        )
+        faults.append(
+            fault(
+                "incomplete",
+                f"no usable value for some of {len(launches)} launches: {text}; the first is "
+                f"{_launch(launches, first)}: {said}",
+                "ask ncu for these metrics; a kernel that failed under ncu has none, a very small one no rates",
+                sorted(missing),
+            )
+        )
+    kernels = [_group(members, names) for members in groups.values()]
+    kernels.sort(key=lambda kernel: (-kernel.seconds, kernel.name, kernel.grid, kernel.block))
+    passes = [value for one in launches if (value := one.values.get(PASSES, (None, ""))[0]) is not None]
+    most = max((value for value in passes if math.isfinite(value) and 0 < value < 2**31), default=None)
+    return (
+        Counters(version=version, chip=chip, passes=None if most is None else round(most), kernels=kernels),
+        faults,
+    )
+
+
+def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
+    """Quantities that the file has for at least one launch: where others lack them, that is told."""
+    return tuple(
+        name
+        for name in chips.QUANTITIES
+        if any(all(m in one.values for m in source.metrics) for source in chips.sources(name, chip) for one in launches)
+    )
+
+
+def _source(launch: Launch, name: str, chip: str) -> chips.Source | None:
+    """Under which of its names a launch holds a quantity; the first of them where it holds none."""
+    known = chips.sources(name, chip)
+    held = (one for one in known if all(metric in launch.values for metric in one.metrics))
+    return next(held, next(iter(known), None))
+
+
+def _value(launch: Launch, name: str, chip: str) -> float | None:
+    """A quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or a rate is
+    over 100 %."""
+    source = _source(launch, name, chip)
+    total = 0.0
+    for metric, factor in source.metrics.items() if source else ():
+        part = scaled(launch, metric, chips.QUANTITIES[name].unit)
+        if part is None:
+            return None
+        total += factor * part
+    return total if source and math.isfinite(total) and not (name in RATES and total > 100) else None
+
+
+def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
+    """The metrics that keep a launch from having a quantity."""
+    source = _source(launch, name, chip)
+    metrics = list(source.metrics) if source else []
+    return [one for one in metrics if scaled(launch, one, chips.QUANTITIES[name].unit) is None] or metrics
+
+
+def _launch(launches: Sequence[Launch], number: int) -> str:
+    return f"launch {number}, {launches[number - 1].name[:80] or 'without a name'}"
+
+
+def _group(members: Sequence[tuple[Launch, float, dict[str, float]]], names: Iterable[str]) -> KernelCounters:
+    """Launches of one kernel and configuration. A quantity that one of them lacks, the group lacks."""
+    first = members[0][0]
+    values = {name: combined(name, [(told.get(name), seconds) for _, seconds, told in members]) for name in names}
+    assert first.grid is not None and first.block is not None
+    return KernelCounters(
+        name=first.name[:2000],
+        count=len(members),
+        seconds=math.fsum(seconds for _, seconds, _ in members),
+        grid=first.grid,
+        block=first.block,
+        values={name: value for name, value in values.items() if value is not None},
+        rules=_ordered(rule for launch, _, _ in members for rule in launch.rules),
+    )
+
+
+def _ordered(rules: Iterable[Rule]) -> list[Rule]:
+    """Each finding once, with the largest estimate of any launch, largest first; those without one in ncu's order."""
+    best: dict[str, Rule] = {}
+    for rule in rules:
+        known = best.get(rule.name)
+        if known is None or (rule.speedup or 0.0) > (known.speedup or 0.0):
+            best[rule.name] = rule
+    return sorted(best.values(), key=lambda rule: -1.0 if rule.speedup is None else rule.speedup, reverse=True)

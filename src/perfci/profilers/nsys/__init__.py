@@ -1,0 +1,1 @@
+"""Nsight Systems: timelines of kernels, copies and calls."""

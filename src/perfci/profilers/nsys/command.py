@@ -1,0 +1,278 @@
+"""Running Nsight Systems: which nsys, its command lines, what went wrong."""
+
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfci.model.profile import Fault, FaultKind
+from perfci.profilers.nsys.privacy import environment
+from perfci.system.files import one_line
+
+DURATION = 60
+"""Seconds of a command that are recorded: without a capture range the whole process is."""
+SIZE = 2**30
+"""Bytes of a report from which on it is not exported: the export is four to eight times as large."""
+PROBE_TIMEOUT = 60.0
+"""Seconds for `nsys --version` and `--help`; the first start from a cold disk takes seconds."""
+
+_PLACES = (
+    "/opt/nvidia/nsight-systems*/bin/nsys",
+    "/opt/nvidia/nsight-systems*/*/bin/nsys",
+    "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+    "/usr/local/cuda/bin/nsys",
+    "/usr/local/cuda-*/bin/nsys",
+    "/usr/lib/nsight-systems/bin/nsys",
+    "/usr/lib/nsight-systems/target-linux-*/nsys",
+)
+_NEWER = "install an nsys that is as new as the driver's CUDA"
+_VERSION = re.compile(r"version (\d+(?:\.\d+){2,})")
+_FLAG = re.compile(r"^\s+(?:\([A-Za-z]+\) )?(?:-\w, )?--([a-z][a-z0-9-]*)", re.MULTILINE)
+_INSTALL = (
+    "install nsight-systems-cli from NVIDIA's devtools repository; without it torch.profiler gives kernels and copies"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nsys:
+    """An nsys that runs."""
+
+    path: Path
+    version: str
+    """Such as `2023.4.4.54`."""
+    flags: frozenset[str]
+    """Long options of `nsys profile`, without dashes."""
+    traces: frozenset[str]
+    """What `--trace` takes, such as `cuda` and, from 2025 on, `cuda-sw`."""
+
+
+# ---------------------------------------------------------------- which nsys
+
+
+def candidates(environ: Mapping[str, str]) -> list[Path]:
+    """Where an nsys may be, best first: `PATH`, then NVIDIA's own folders with the newest version first."""
+    found = [Path(path)] if (path := shutil.which("nsys", path=environ.get("PATH", os.defpath))) else []
+    for place in _PLACES:
+        found += sorted((p for p in Path("/").glob(place[1:]) if os.access(p, os.X_OK)), key=_natural, reverse=True)
+    return list(dict.fromkeys(found))
+
+
+def find(environ: Mapping[str, str] | None = None) -> Nsys | Fault:
+    """The first nsys that runs; else the fault of the first that does not, or that there is none."""
+    environ = os.environ if environ is None else environ
+    faults = []
+    for path in candidates(environ):
+        answer = probe(path, environ)
+        if isinstance(answer, Nsys):
+            return answer
+        faults.append(answer)
+    return faults[0] if faults else _fault("absent", "nsys is not installed", _INSTALL)
+
+
+def probe(path: Path, environ: Mapping[str, str]) -> Nsys | Fault:
+    """The nsys at `path`, asked for its version and its options; a fault where it does not answer."""
+    env = environment(environ)
+    answers = []
+    for arguments in (["--version"], ["profile", "--help"]):
+        try:
+            done = subprocess.run(
+                [str(path), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            text = f"{path} {' '.join(arguments)}: no answer within {PROBE_TIMEOUT:g} s"
+            return _fault("timeout", text, "see whether another nsys hangs, and end it")
+        except OSError as error:
+            return _fault("crash", f"{path}: cannot be started ({error.strerror})", _INSTALL)
+        answers.append((done.returncode, done.stdout.decode(errors="replace")))
+    (_, said), (code, usage) = answers
+    version = _VERSION.search(said)
+    if version is None:
+        # CUDA toolkits put a script of this name in their bin folder that only says that nsys is not installed.
+        return _fault("absent", f"{path}: tells no version, but {_last(said)}", _INSTALL)
+    flags = frozenset(_FLAG.findall(usage))
+    if not {"trace", "output"} <= flags:
+        return _fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
+    possible = re.search(r"--trace=\s+(Possible values are .*?)\n\s*\n?\s*Select", usage, re.DOTALL)
+    traces = frozenset(re.findall(r"'([a-z-]+)'", possible[1])) if possible else frozenset({"cuda", "nvtx"})
+    return Nsys(path, version[1], flags, traces)
+
+
+def _natural(path: Path) -> list[tuple[int, int | str]]:
+    return [(1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
+
+
+_CUDA = {
+    (2022, 4): (11, 8),
+    (2023, 4): (12, 4),
+    (2025, 1): (12, 9),
+    (2025, 3): (13, 0),
+    (2025, 5): (13, 1),
+    (2025, 6): (13, 2),
+    (2026, 1): (13, 3),
+    (2026, 3): (13, 4),
+}
+"""nsys → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests."""
+
+
+def behind(version: str, driver_cuda: str) -> str:
+    """Why an nsys may lose events of a driver, one line; empty where nothing is known against it.
+
+    `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
+    driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
+    """
+    release, driver = _numbers(version)[:2], _numbers(driver_cuda)
+    known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
+    if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
+        return ""
+    major, minor = known[-1]
+    return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+# ---------------------------------------------------------------- command lines
+
+
+def profile_command(
+    nsys: Nsys,
+    output: Path,
+    argv: Sequence[str],
+    *,
+    cuda: bool,
+    capture_range: bool,
+    duration: int | None = None,
+    software: bool = False,
+) -> list[str]:
+    """The command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left out.
+
+    `cuda`: whether there is a GPU to trace. `capture_range`: record between cudaProfilerStart and cudaProfilerStop
+    only; without CUDA that range never opens, so it is ignored there. `duration`: seconds after which recording ends,
+    the program running on. `software`: trace CUDA without the hardware's help, where this nsys can, for stacks on
+    which `cuda` crashes. Raises ValueError for an empty `argv`.
+    """
+    if not argv:
+        raise ValueError("nothing to profile")
+    kind = "cuda-sw" if software and "cuda-sw" in nsys.traces else "cuda"
+    ranged = cuda and capture_range
+    wanted = {
+        "trace": f"{kind},nvtx" if cuda else "nvtx",
+        "sample": "none",
+        "cpuctxsw": "none",
+        "backtrace": "none",
+        "cuda-graph-trace": "node" if cuda else None,
+        "cuda-event-trace": "false" if cuda else None,
+        # The default names sessions by process number: every PID namespace has a small one, and names must differ.
+        "session-new": f"perfci-{uuid.uuid4().hex[:12]}",
+        "capture-range": "cudaProfilerApi" if ranged else None,
+        "capture-range-end": "stop" if ranged else None,
+        "duration": str(duration) if duration else None,
+        "kill": "none" if ranged or duration else None,
+        "wait": "primary",
+        "resolve-symbols": "false",
+        "discard-environment": "true",
+        "stats": "false",
+        "force-overwrite": "true",
+        "output": str(output),
+    }
+    options = [f"--{name}={value}" for name, value in wanted.items() if value is not None and name in nsys.flags]
+    return [str(nsys.path), "profile", *options, *argv]
+
+
+def export_command(nsys: Nsys, report: Path, output: Path) -> list[str]:
+    """The command line that writes the SQLite export `output` of `report`."""
+    options = ["--type=sqlite", "--force-overwrite=true", f"--output={output}"]
+    return [str(nsys.path), "export", *options, str(report)]
+
+
+def used(folder: Path) -> int:
+    """Bytes below `folder`: give nsys a TMPDIR of its own there and end it where this passes SIZE."""
+    total = 0
+    for top, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += (Path(top) / name).lstat().st_size
+            except FileNotFoundError:  # nsys renames while it works
+                continue
+    return total
+
+
+# ---------------------------------------------------------------- what went wrong
+
+_CLEAR: tuple[tuple[str, FaultKind, str], ...] = (
+    (r"unshare(: unshare)? failed|unshare: .*not permitted", "forbidden", "run as a user who may open PID namespaces"),
+    (r"unrecognised option|unrecognized option", "incompatible", "update nsys"),
+    (r"newer than your current version", "incompatible", "export with the nsys that recorded"),
+    (r"Executable not found", "crash", "name a program that can be started"),
+    (r"importer version|QdstrmImporter.*(not|No such)", "incompatible",
+     "its host folder, which writes reports, is missing: " + _INSTALL),
+    (r"temp_directory_path|Cannot create temporary|cannot create directory|Failed to create '", "forbidden",
+     "set TMPDIR to a folder that can be written, and name an output folder that exists"),
+    (r"No space left on device|Disk quota exceeded", "crash", "free space, or set TMPDIR to a folder on another disk"),
+    (r"already subscribed to CUPTI|MULTIPLE_SUBSCRIBERS|HARDWARE_BUSY", "busy",
+     "end other profilers (torch.profiler in the case, DCGM, MPS), or trace with cuda-sw"),
+    (r"INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM", "forbidden",
+     "allow profiling: NVIDIA's page ERR_NVGPUCTRPERM says how"),
+    (r"Exportation error", "unreadable", "capture again"),
+    (r"Agent launcher exceeded its timeout", "timeout", "run again on an idle machine"),
+)  # fmt: skip
+
+
+def classify(
+    code: int | None, log: str, output: Path, *, signal: int | None = None, timed_out: bool = False
+) -> Fault | None:
+    """What is wrong after a run of nsys that should have written `output`; None where nothing is.
+
+    `code`: its exit status, None where `signal` ended it; nsys hands on the status of the program it records, 128 + n
+    where signal n ended that. `log`: what it printed. A run that left an output and failed is a fault all the same:
+    what it recorded is not the whole case.
+    """
+    written = output.is_file() and output.stat().st_size > 0
+    if timed_out:
+        return _fault(
+            "timeout", f"nsys did not end in time{_saying(log)}", "raise the time-out, or profile fewer executions"
+        )
+    if match := re.search(r"Unknown (?:runtime|driver) API function index: \d+", log):
+        return _fault("incomplete", f"nsys dropped what follows what it does not know: {match[0]}", _NEWER)
+    if signal is None and code == 0 and written:
+        return None
+    for pattern, kind, remedy in _CLEAR:
+        if match := re.search(rf"[^\n\r]*({pattern})[^\n\r]*", log, re.IGNORECASE):
+            return _fault(kind, f"nsys says: {match[0].strip()}", remedy)
+    if signal is not None or (code is not None and (code < 0 or code > 128)):
+        number = signal if signal is not None else abs(code or 0) % 128
+        text = f"nsys or the program under it was killed by signal {number}{_saying(log)}"
+        return _fault(
+            "crash", text, "run the case without a profiler; if only nsys dies, update it or trace with cuda-sw"
+        )
+    if code:
+        text = f"the program under nsys, or nsys itself, exited with status {code}{_saying(log)}"
+        return _fault("crash", text, "run the case without a profiler")
+    text = f"nsys ended well and wrote no {output.name}{_saying(log)}"
+    return _fault("empty", text, "was cudaProfilerStart called? without CUDA ask for no capture range")
+
+
+def _saying(log: str) -> str:
+    last = _last(log)
+    return f", saying: {last}" if last else ""
+
+
+def _last(log: str) -> str:
+    """The last line that says something, progress bars left out."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", log)]
+    telling = [
+        line
+        for line in lines
+        if line and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
+    ]
+    return one_line(telling[-1])[:300] if telling else ""
+
+
+def _fault(kind: FaultKind, text: str, remedy: str) -> Fault:
+    return Fault(tool="nsys", kind=kind, text=one_line(text)[:1000], remedy=remedy)

@@ -1,0 +1,399 @@
+"""Events of an nsys export, joined: which calls and which device work belong to which execution.
+
+All joins and sorts live in a temporary database on disk, so that memory does not grow with the trace.
+
+What belongs to an execution: API calls of its process that begin while its range is open, on any thread (autograd
+launches the backward pass from threads of its own), on the thread of the range only those that also end in it; and
+the device work they launched, whenever it ran. Work and calls are joined by process and correlation, which is unique
+within a process only.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from perfci.model.profile import ALL_RANGES, MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
+from perfci.profilers.cuda import plain_call
+from perfci.profilers.faults import COPIES, KERNELS, SETS
+from perfci.profilers.nsys.export import AGAIN, FAR, Export, Table, Unreadable, fault, quoted
+
+DOMAIN = "perfci"
+"""The NVTX domain of execution ranges where they are not in the default one."""
+PUSH_POP, DOMAIN_CREATE = 59, 75
+RANGES = "(59, 60, 70, 71)"
+"""Event types (ENUM_NSYS_EVENT_TYPE): of ranges all, push/pop and start/end, also those of imported text files."""
+PROCESS = "-16777216"
+"""~0xFFFFFF: a global thread id & this is its process's."""
+CALLING = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+"""Tables of API calls."""
+MIGRATIONS = "(11, 12, 13)"
+"""Kinds of copies by unified memory: nobody called for them, so they have no correlation."""
+_LOST_RANGES = (
+    "push ranges through torch.cuda.nvtx, or with the package nvtx 0.2.11: nsys 2023.4 loses those of nvtx 0.2.12 to "
+    "0.2.17"
+)
+
+DEVICE = (
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "kernels"),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", "copies"),
+    ("CUPTI_ACTIVITY_KIND_MEMSET", "memory sets"),
+    ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUDA graphs"),
+)
+"""Tables of device work and what they hold, by their number in `ops`."""
+KERNEL, COPY, SET, GRAPH = range(4)
+CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
+"""The metrics that follow from each of them."""
+
+
+class Events(Export):
+    """What of a trace belongs to which execution: tables of its own, filled from those of the trace.
+
+    `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `ops` (device work: its kind,
+    the row it stands in, the call that launched it) and `launched` (first start and last end of a call's work), all
+    in ns. In whole captures there is one execution. `faults` are by name, `general` ones concern all; of the names in
+    `lost` no sum is worth telling.
+    """
+
+    def __init__(self, db: sqlite3.Connection, names: list[str], whole: bool, executions: int | None = None) -> None:
+        """`executions`: of each name, where it is known how many were made."""
+        super().__init__(db)
+        self.names, self.whole, self.made = names, whole, executions
+        self.faults: dict[str, list[Fault]] = {name: [] for name in names}
+        self.general: list[Fault] = []
+        self.lost: set[str] = set()
+        self.functions: dict[Any, str] = {}
+        self.device: dict[int, Table] = {}
+
+    def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
+        """Add a fault of this name. `metrics`: what it could change, where not all."""
+        self.faults[name].append(fault(kind, text, remedy, metrics))
+
+    def everywhere(self, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
+        """Add a fault that concerns all names."""
+        self.general.append(fault("incomplete", text, remedy, metrics))
+
+    def collect(self) -> None:
+        """Fill the tables. Raises Unreadable where this is no trace that can be read."""
+        known = {"NVTX_EVENTS", "PROCESSES", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"}
+        if "StringIds" not in self.tables or not (known & self.tables):
+            remedy = "name the .sqlite that `nsys export --type sqlite` wrote"
+            raise Unreadable("no export of nsys: its tables are missing", remedy)
+        if missing := {"id", "value"} - self.columns("StringIds"):
+            raise Unreadable(f"table StringIds has no column {min(missing)}", "use an nsys of 2022 or later")
+        # Which name an execution, a call and an operation belong to is its number in `names`.
+        self.db.executescript("""
+            CREATE TABLE execs (id INTEGER PRIMARY KEY, name INT, pid INT, tid INT, start INT, end INT);
+            CREATE TABLE calls (id INTEGER PRIMARY KEY, exec INT, pid INT, tid INT, start INT, end INT, fn, corr INT,
+                                failed INT);
+            CREATE TABLE link (pid INT, corr INT, call INT, exec INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
+            CREATE TABLE ops (exec INT, call INT, kind INT, source INT, start INT, end INT);
+        """)
+        self.nvtx = self.table("NVTX_EVENTS", ("eventType", "globalTid"))
+        if self.whole:
+            self.db.execute(f"INSERT INTO execs VALUES (1, 0, 0, 0, {-FAR}, {FAR})")
+        else:
+            self.executions()
+        self.unnamed()
+        self.calls()
+        self.operations()
+
+    def executions(self) -> None:
+        """Fill `execs` with the whole ranges of the names asked for; name what is wrong with the others."""
+        if self.nvtx is None:
+            for name in self.names:
+                self.note(name, "empty", "no NVTX range is in the trace", _LOST_RANGES)
+            return
+        has = self.nvtx.columns
+        if not has & {"text", "textId"}:
+            raise Unreadable("table NVTX_EVENTS has no column text", "use an nsys of 2022 or later")
+        self.db.execute("CREATE TABLE wanted (name INT, key, PRIMARY KEY (key)) WITHOUT ROWID")
+        self.db.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(self.names))
+        self.db.execute(
+            "INSERT OR IGNORE INTO wanted SELECT w.name, s.id FROM t.StringIds s CROSS JOIN wanted w ON w.key = s.value"
+        )
+        text = "x.text" if "text" in has else "NULL"
+        identity = "x.textId" if "textId" in has else "NULL"
+        self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
+        elsewhere = "0"
+        if "domainId" in has:
+            spoken = f"coalesce({self.text(text)}, {self.text(identity)})"
+            self.db.execute(
+                f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId "
+                f"FROM {self.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND {spoken} <> ? "
+                "AND x.globalTid IS NOT NULL AND x.domainId IS NOT NULL",
+                (DOMAIN,),
+            )
+            elsewhere = (
+                f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) "
+                "AND f.id = x.domainId)"
+            )
+        source = (
+            f"FROM {self.nvtx.rows} x JOIN wanted w ON w.key = coalesce({identity}, {text}) "
+            f"WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere}"
+        )
+        good = f"({self.nvtx.good} AND x.end > x.start)"
+        for index, cut, bad in self.rows(
+            f"SELECT w.name, total(x.end IS NULL), total(x.end IS NOT NULL) {source} AND NOT {good} GROUP BY 1"
+        ):
+            if cut:
+                said = f"of its executions {cut:.0f} did not end before the capture did: left out"
+                self.note(self.names[index], "incomplete", said, "let the capture last longer")
+            if bad:
+                self.note(self.names[index], "incomplete", f"{bad:.0f} of its executions have no usable times")
+        self.db.execute(
+            "INSERT INTO execs (name, pid, tid, start, end) SELECT DISTINCT w.name, "  # nsys may tell an event twice
+            f"x.globalTid & {PROCESS}, x.globalTid, x.start, x.end {source} AND {good} ORDER BY 2, 4, 5 DESC"
+        )
+        self.db.execute("CREATE INDEX execs_at ON execs (pid, start)")
+        self.overlaps()
+        seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
+        pushed = self.one(f"SELECT count(*) FROM {self.nvtx.rows} WHERE eventType = {PUSH_POP}")
+        for index, name in enumerate(self.names):
+            if self.made is not None and seen.get(index, self.made) != self.made:
+                said = f"{seen[index]} of its executions are in the trace, and {self.made} were made"
+                self.note(name, "incomplete", said)
+            if index not in seen and not self.faults[name]:
+                if pushed:
+                    remedy = "see in the log whether the case was executed"
+                    self.note(name, "empty", f"no range of this name among {pushed} in the trace", remedy)
+                else:
+                    self.note(name, "empty", "no NVTX push/pop range is in the trace", _LOST_RANGES)
+        nameless = self.one(
+            f"SELECT count(*) FROM {self.nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND {text} IS NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM t.StringIds s WHERE s.id = {identity})"
+        )
+        if nameless:
+            known = self.made is not None and all(number == self.made for number in seen.values())
+            self.everywhere(f"{nameless} NVTX ranges have no name", metrics=[ALL_RANGES] if known else ())
+
+    def unnamed(self) -> None:
+        """Name ranges and domains whose name is said to stand in StringIds and does not."""
+        if self.nvtx is None or "textId" not in self.nvtx.columns:
+            return
+        kinds = f"x.eventType IN {RANGES} OR x.eventType = {DOMAIN_CREATE}"
+        lost = self.one(
+            f"SELECT count(*) FROM {self.nvtx.rows} x WHERE ({kinds}) AND x.textId IS NOT NULL "
+            "AND typeof(x.textId) <> 'text' AND NOT EXISTS (SELECT 1 FROM t.StringIds s WHERE s.id = x.textId)"
+        )
+        if lost:
+            self.everywhere(f"the names of {lost} NVTX ranges or domains are missing", metrics=[ALL_RANGES])
+
+    def overlaps(self) -> None:
+        """Leave out executions that overlap others of their process: whose a call is could not be told."""
+        overlapping = """
+            SELECT id FROM (SELECT id, start, end,
+                max(end) OVER (PARTITION BY pid ORDER BY start, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS
+                    before,
+                min(start) OVER (PARTITION BY pid ORDER BY start, id ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING) AS after
+                FROM execs)
+            WHERE before > start OR after < end"""
+        for index, count in self.rows(f"SELECT name, count(*) FROM execs WHERE id IN ({overlapping}) GROUP BY 1"):
+            text = f"{count} of its executions overlap others and are left out"
+            self.note(self.names[index], "incomplete", text, "push ranges one after the other, on one thread")
+        self.db.execute(f"DELETE FROM execs WHERE id IN ({overlapping})")
+
+    def execution_of(self, row: str) -> str:
+        """SQL for the execution of `row`'s process that began last before `row` did."""
+        if self.whole:
+            return "1"
+        return (
+            f"(SELECT e.id FROM execs e WHERE e.pid = {row}.pid AND e.start <= {row}.start "
+            "ORDER BY e.start DESC LIMIT 1)"
+        )
+
+    def calls(self) -> None:
+        """Fill `calls` with the API calls within executions, and `link` with what their work is found by."""
+        for name in CALLING:
+            table = self.table(name, ("globalTid",))
+            if table is None:
+                continue
+            if missing := {"correlationId", "nameId"} - table.columns:
+                raise Unreadable(f"table {name} has no column {min(missing)}", "use an nsys of 2022 or later")
+            failed = "x.returnValue <> 0" if "returnValue" in table.columns else "0"
+            inside = "" if self.whole else "WHERE y.start <= e.end AND (y.tid <> e.tid OR y.end <= e.end)"
+            good = (
+                f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
+                f"x.nameId AS fn, x.correlationId AS corr, {failed} AS failed FROM {table.rows} x WHERE {table.good}"
+            )
+            self.db.execute(
+                "INSERT INTO calls (exec, pid, tid, start, end, fn, corr, failed) SELECT e.id, y.pid, y.tid, y.start, "
+                f"y.end, y.fn, y.corr, y.failed FROM ({good}) y "
+                f"CROSS JOIN execs e ON e.id = {self.execution_of('y')} {inside}"
+            )
+            if bad := self.one(f"SELECT count(*) FROM {table.rows} x WHERE NOT {table.good}"):
+                self.everywhere(f"{bad} API calls have no usable times")
+        for fn, name in self.rows(f"SELECT c.fn, {self.text('c.fn')} FROM (SELECT DISTINCT fn FROM calls) c"):
+            if not isinstance(name, str) or not name:
+                for index in self.touched("c.fn IS ?", fn):
+                    self.note(self.names[index], "incomplete", "some of its API calls have no name")
+            else:
+                self.functions[fn] = plain_call(name)
+        known = "FROM calls WHERE typeof(corr) = 'integer'"
+        self.db.execute(f"INSERT OR IGNORE INTO link SELECT pid, corr, id, exec {known} ORDER BY pid, corr, id")
+        if self.one("SELECT count(*) FROM link") < self.one(f"SELECT count(*) {known}"):
+            # A thread makes no two calls at one time: what is alike in all of this is one call, told twice.
+            self.db.execute(
+                "DELETE FROM calls WHERE id IN (SELECT c.id FROM calls c JOIN link l ON l.pid = c.pid AND l.corr = "
+                "c.corr JOIN calls f ON f.id = l.call WHERE c.id <> f.id AND c.tid = f.tid AND c.start = f.start "
+                "AND c.end = f.end AND c.fn IS f.fn AND c.failed IS f.failed)"
+            )
+            ambiguous = f"SELECT pid, corr {known} GROUP BY pid, corr HAVING count(DISTINCT exec) > 1"
+            for index in self.touched(f"(c.pid, c.corr) IN ({ambiguous})"):
+                self.note(self.names[index], "incomplete", "several of its API calls share a correlation")
+        calling = [
+            name for name in CALLING if name in self.tables and self.one(f"SELECT EXISTS (SELECT 1 FROM t.{name})")
+        ]
+        if not calling and self.cuda_was_traced():
+            remedy = "see in the log whether CUDA was found; without a GPU trace nvtx only"
+            self.general.append(fault("empty", "no CUDA API call is in the trace", remedy))
+
+    def cuda_was_traced(self) -> bool:
+        """Whether nsys was told to trace CUDA; true where the export does not say."""
+        if not {"name", "value"} <= self.columns("META_DATA_CAPTURE"):
+            return True
+        said = [v for (v,) in self.rows("SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_CUDA_TRACE'")]
+        return not said or any(value != "false" for value in said)
+
+    def touched(self, condition: str, *parameters: Any) -> list[int]:
+        """The names (their indices) with a call `c` that this condition holds for."""
+        sql = f"SELECT DISTINCT e.name FROM calls c JOIN execs e ON e.id = c.exec WHERE {condition}"
+        return [index for (index,) in self.rows(sql, *parameters)]
+
+    def operations(self) -> None:
+        """Fill `ops` with the device work of executions."""
+        shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+        needs: dict[int, tuple[tuple[str, ...], str]] = {
+            KERNEL: (shape, " AND ".join(f"x.{side} BETWEEN 1 AND 4294967295" for side in shape)),
+            COPY: (("bytes", "copyKind"), f"x.bytes BETWEEN 0 AND {2**53}"),
+        }
+        for kind, (name, word) in enumerate(DEVICE):
+            columns, condition = needs.get(kind, ((), "1"))
+            table = self.table(name, columns, condition)
+            if table is None:
+                continue
+            if "correlationId" not in table.columns:
+                raise Unreadable(f"table {name} has no column correlationId", "use an nsys of 2022 or later")
+            self.device[kind] = table
+            if kind == KERNEL and "demangledName" not in table.columns and "shortName" not in table.columns:
+                raise Unreadable(f"table {name} has no column demangledName", "use an nsys of 2022 or later")
+            linked = self.linked(table)
+            for index, count in self.rows(
+                f"SELECT e.name, count(*) {linked} LEFT JOIN execs e ON e.id = l.exec WHERE NOT {table.good} GROUP BY 1"
+            ):
+                text = f"{count} {word} have no usable values"
+                if self.whole or index is not None:
+                    self.note(self.names[index or 0], "incomplete", text)
+                    self.lost.add(self.names[index or 0])
+                else:
+                    self.everywhere(text, metrics=CHANGED[kind])
+            if self.whole:
+                self.db.execute(
+                    f"INSERT INTO ops SELECT 1, l.call, {kind}, x.rowid, x.start, x.end {linked} WHERE {table.good}"
+                )
+                continue
+            self.db.execute(
+                f"INSERT INTO ops SELECT l.exec, l.call, {kind}, x.rowid, x.start, x.end "
+                f"{linked.replace('LEFT JOIN', 'CROSS JOIN')} WHERE {table.good}"
+            )
+            if kind == COPY:
+                self.db.execute("CREATE TABLE ended (exec INTEGER PRIMARY KEY, end INT)")
+                self.db.execute("INSERT INTO ended SELECT exec, max(end) FROM ops GROUP BY exec")
+                self.db.execute(
+                    f"INSERT INTO ops SELECT e.id, NULL, {kind}, y.id, y.start, y.end FROM (SELECT x.rowid AS id, "
+                    f"{self.process_of(table)} AS pid, x.start AS start, x.end AS end {linked} WHERE l.call IS NULL "
+                    f"AND x.copyKind IN {MIGRATIONS} AND {table.good}) y "
+                    f"CROSS JOIN execs e ON e.id = {self.execution_of('y')} "
+                    "LEFT JOIN ended d ON d.exec = e.id WHERE y.start <= max(e.end, coalesce(d.end, e.end))"
+                )
+        self.db.execute("CREATE INDEX ops_of ON ops (exec, start)")
+        self.twins()
+        self.db.execute("CREATE TABLE launched (call INTEGER PRIMARY KEY, start INT, end INT)")
+        self.db.execute(
+            "INSERT INTO launched SELECT call, min(start), max(end) FROM ops WHERE call IS NOT NULL GROUP BY call"
+        )
+
+    def twins(self) -> None:
+        """Count device work that the trace tells twice, alike in every column, once.
+
+        Nothing on a GPU is so like another: a stream runs one thing after the other, and streams have numbers.
+        """
+        self.db.execute(
+            "CREATE TABLE twins AS SELECT o.rowid AS id, o.kind AS kind, o.source AS source FROM (SELECT exec, start "
+            "FROM ops GROUP BY exec, start HAVING count(*) > 1) c CROSS JOIN ops o ON o.exec = c.exec AND "
+            "o.start = c.start"
+        )
+        for kind, table in self.device.items():
+            alike = ", ".join(f"x.{quoted(column)}" for column in sorted(table.columns))
+            self.db.execute(
+                "DELETE FROM ops WHERE rowid IN (SELECT id FROM (SELECT w.id AS id, row_number() OVER (PARTITION BY "
+                f"{alike} ORDER BY w.id) AS place FROM twins w CROSS JOIN {table.rows} x ON x.rowid = w.source "
+                f"WHERE w.kind = {kind}) WHERE place > 1)"
+            )
+
+    def linked(self, table: Table) -> str:
+        """SQL for the rows `x` of device work, with the call `l` that launched each; NULL where none within did."""
+        pid = self.process_of(table)
+        return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
+
+    def process_of(self, table: Table) -> str:
+        """SQL for the process that a row of device work belongs to."""
+        if "globalPid" in table.columns:
+            return "x.globalPid"
+        pids = [pid for (pid,) in self.rows("SELECT DISTINCT pid FROM calls LIMIT 2")]
+        if len(pids) > 1:
+            raise Unreadable(f"table {table.name} has no column globalPid", "profile one process")
+        return str(pids[0]) if pids else "0"
+
+
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_WORDS = {KERNEL: "kernel", SET: "memory set", GRAPH: "CUDA graph"}
+
+
+def slices(
+    events: Events, kernels: Mapping[int, Sequence[KernelUse]], kind_of: Callable[[object], CopyKind]
+) -> dict[int, list[Slice]]:
+    """By name: the first MOST_SLICES operations of its last execution, in the order of their begin.
+
+    `kernels`: those that are told of each name. `kind_of`: what a copy's number means.
+    """
+    events.db.execute(
+        "CREATE TABLE last AS SELECT name, max(e.id) AS exec, NULL AS began FROM execs e "
+        "WHERE EXISTS (SELECT 1 FROM ops o WHERE o.exec = e.id) GROUP BY name"
+    )
+    events.db.execute("UPDATE last SET began = (SELECT min(o.start) FROM ops o WHERE o.exec = last.exec)")
+    events.db.execute(
+        "CREATE TABLE picked AS SELECT * FROM (SELECT l.name AS name, l.began AS began, o.kind AS kind, o.source AS "
+        "source, o.start AS start, o.end AS end, row_number() OVER (PARTITION BY l.name ORDER BY o.start, o.kind, "
+        f"o.source) AS place FROM last l CROSS JOIN ops o ON o.exec = l.exec) WHERE place <= {MOST_SLICES}"
+    )
+    places: dict[int, dict[tuple[object, object], int]] = defaultdict(dict)
+    for index, told in kernels.items():
+        for number, kernel in enumerate(told):
+            shape = ",".join(map(str, (*kernel.grid, *kernel.block)))
+            places[index].setdefault((kernel.name, shape), number)
+    found: dict[int, list[tuple[int, Slice]]] = defaultdict(list)
+    for kind, table in events.device.items():
+        what, shape = "NULL", "NULL"
+        if kind == COPY:
+            what = "x.copyKind"
+        elif kind == KERNEL:
+            names = [f"x.{name}" for name in ("demangledName", "shortName", "mangledName") if name in table.columns]
+            what, shape = f"coalesce({', '.join(names)}, NULL)", " || ',' || ".join(f"x.{side}" for side in _SHAPE)
+        rows = events.rows(
+            f"SELECT name, place, start, length, stream, {events.text('what') if kind == KERNEL else 'what'}, shape "
+            "FROM (SELECT p.name AS name, p.place AS place, p.start - p.began AS start, p.end - p.start AS length, "
+            f"{'x.streamId' if 'streamId' in table.columns else '0'} AS stream, {what} AS what, {shape} AS shape "
+            f"FROM picked p CROSS JOIN {table.rows} x ON x.rowid = p.source WHERE p.kind = {kind})"
+        )
+        for index, place, start, length, stream, said, launched in rows:
+            at = places[index].get((said, launched)) if kind == KERNEL else None
+            one = Slice(
+                name=f"copy {kind_of(said)}" if kind == COPY else "" if at is not None else _WORDS[kind],
+                kernel=at,
+                stream=stream if isinstance(stream, int) else 0,
+                start=start * 1e-9,
+                seconds=length * 1e-9,
+            )
+            found[index].append((place, one))
+    return {index: [one for _, one in sorted(told, key=lambda item: item[0])] for index, told in found.items()}

@@ -1,0 +1,187 @@
+"""An nsys export as a database: what makes it readable, and its tables by what columns they have.
+
+Every schema from 2.9 (nsys 2022) on: a table exists only where there were events of its kind, and columns are picked by
+what the table has.
+"""
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from perfci.profilers.faults import fault as any_fault
+from perfci.system.bounded import Unread, regular
+
+FAR = 2**56
+"""ns, 2.3 years: no time of a trace is beyond."""
+LARGEST = 8 * 2**30
+"""Bytes of an export at most: eight times the report that is still exported."""
+LONGEST = 2**26
+"""Bytes of a value at most. The output of a traced program is one, in whole."""
+_LFS = b"version https://git-lfs"
+_MAGIC = b"SQLite format 3\0"
+AGAIN = "capture and export again"
+"""What mends most of what is missing."""
+
+fault = partial(any_fault, "nsys")
+
+
+class Unreadable(Exception):
+    """This is no trace that can be read: `text` is one line for people."""
+
+    def __init__(self, text: str, remedy: str = AGAIN) -> None:
+        super().__init__(text)
+        self.text, self.remedy = text, remedy
+
+
+def damage(error: sqlite3.Error, limit: float) -> str:
+    """What SQLite's error says of the file. Raises it where it says something of the SQL."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return f"not read within {limit:g} s"
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return f"no room for temporary files in {tempfile.gettempdir()} ({error})"
+    if code == sqlite3.SQLITE_ERROR and "overflow" not in str(error):
+        raise error
+    return f"damaged ({error})"
+
+
+def look(path: Path) -> None:
+    """Raise Unreadable where this is no ordinary file, or its first bytes say that it is no whole SQLite file."""
+    try:
+        size = regular(path, LARGEST)
+    except Unread as why:
+        raise Unreadable(str(why)) from None
+    with path.open("rb") as handle:
+        head = handle.read(100)
+    if not head:
+        raise Unreadable("empty")
+    if head.startswith(_LFS):
+        raise Unreadable("a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`")
+    if not head.startswith(_MAGIC):
+        raise Unreadable("no SQLite file", "name the .sqlite that `nsys export --type sqlite` wrote")
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    # https://www.sqlite.org/fileformat.html, 1.3.7: the size in the header holds where both counters agree.
+    if head[24:28] == head[92:96] and size < page * int.from_bytes(head[28:32], "big"):
+        raise Unreadable(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
+
+
+def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
+    """Have nothing that a file holds run functions, or make a value of more than `longest` bytes."""
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+    db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**20)  # an attached schema's as well
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
+    """The tables that hold rows: a view or a virtual table in a table's place is a program of a stranger's."""
+    found = db.execute(
+        f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
+    )
+    names = {str(name) for (name,) in found}
+    # sqlite_master is data of the file, and can lie; this is what was parsed.
+    if sqlite3.sqlite_version_info >= (3, 37):
+        names &= {str(row[1]) for row in db.execute(f"PRAGMA {schema}.table_list") if row[2] == "table"}
+    return names
+
+
+@contextmanager
+def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Connection]:
+    """A connection to a database in `scratch`, with the trace attached, for reading only, as `t`."""
+    db = sqlite3.connect(f"file:{quote(str(scratch / 'join.db'))}", uri=True, isolation_level=None)
+    try:
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        harden(db)
+        for pragma in (
+            "temp_store = FILE", "journal_mode = OFF", "synchronous = OFF", "cache_size = -65536",
+            "automatic_index = OFF",
+        ):  # fmt: skip
+            db.execute(f"PRAGMA {pragma}").fetchall()
+        try:
+            db.execute(f"ATTACH 'file:{quote(str(path.resolve()))}?mode=ro&immutable=1' AS t")
+        except (sqlite3.Error, UnicodeDecodeError):
+            # Whatever it says is about the file, and it names the whole path.
+            raise Unreadable("damaged (its schema cannot be read)") from None
+        deadline = time.monotonic() + limit
+        db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+        # SQLite itself does not notice a page that stands for another, and would tell fewer events.
+        (found,) = db.execute("PRAGMA t.quick_check(1)").fetchone()
+        if found != "ok":
+            raise Unreadable(f"damaged ({found.splitlines()[-1][:200]})")
+        yield db
+    finally:
+        db.close()
+
+
+class Table(NamedTuple):
+    """An event table, whose rows with usable values satisfy `good`."""
+
+    name: str
+    columns: frozenset[str]
+    good: str
+    rows: str
+    """SQL for where its rows stand, each with a number of its own, `rowid`."""
+
+
+class Export:
+    """The tables of a trace that is attached as `t`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self.tables = real_tables(db, "t")
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The columns of a table; none where there is no such table."""
+        if table not in self.tables:
+            return frozenset()
+        return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
+
+    def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
+        """The event table of this name; None where there is none. Raises Unreadable where it lacks a column.
+
+        `more` is a condition on its own columns for a row to be usable.
+        """
+        if name not in self.tables:
+            return None
+        columns = self.columns(name)
+        if missing := [column for column in ("start", "end", *needs) if column not in columns]:
+            raise Unreadable(f"table {name} has no column {missing[0]}", "use an nsys of 2022 or later")
+        integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in ("start", "end", *needs))
+        times = f"x.start BETWEEN {-FAR} AND {FAR} AND x.end BETWEEN x.start AND {FAR}"
+        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
+
+    def _numbered(self, name: str, columns: frozenset[str]) -> str:
+        """SQL for the rows of a table; of one WITHOUT ROWID a copy that has one."""
+        if "rowid" in {column.lower() for column in columns}:
+            raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
+        try:
+            self.db.execute(f"SELECT rowid FROM t.{name} LIMIT 0")
+        except sqlite3.OperationalError:
+            self.db.execute(f"CREATE TABLE IF NOT EXISTS main.numbered_{name} AS SELECT * FROM t.{name}")
+            return f"main.numbered_{name}"
+        return f"t.{name}"
+
+    def text(self, reference: str) -> str:
+        """SQL for a string that a column holds itself or as a number in StringIds."""
+        looked = f"(SELECT s.value FROM t.StringIds s WHERE s.id = {reference})"
+        return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {looked} END"
+
+    def rows(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        """What a query answers, row by row."""
+        return self.db.execute(sql, parameters)
+
+    def one(self, sql: str, *parameters: Any) -> Any:
+        """The one value a query answers."""
+        return self.db.execute(sql, parameters).fetchone()[0]
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,288 @@
+"""What is missing from the events of an nsys export, as faults: nsys itself exits 0 where it lost some."""
+
+import re
+from collections.abc import Iterable
+
+from perfci.profilers.cuda import CAPTURES, call_kind, work
+from perfci.profilers.faults import CALLS, COPIES, COUNTED, KERNELS, SETS
+from perfci.profilers.nsys.events import (
+    CALLING,
+    CHANGED,
+    COPY,
+    DEVICE,
+    GRAPH,
+    KERNEL,
+    MIGRATIONS,
+    PROCESS,
+    RANGES,
+    SET,
+    Events,
+)
+
+ALIKE = "execute the same work each time, or capture again"
+
+# What nsys says (in DIAGNOSTIC_EVENT, before 2024 in StringIds) when events are missing from the trace. Its "Not all
+# CUDA events might have been collected." is no such message: whole traces have it as well.
+LOSSES = (
+    "CUPTI dropped %", "Number of incomplete CUPTI events dropped%", "%CUPTI events might be missing%",
+    "Could not parse % CUPTI activity records%", "CUPTI buffer allocation limit %", "%events were lost%",
+    "%events were dropped%", "%could not be stored due to tool buffer overflow%",
+)  # fmt: skip
+_TRACED = re.compile(r"\b(CUDA|CUPTI|NVTX)", re.IGNORECASE)
+_EVENTS = re.compile(r"\b(CUDA|CUPTI|NVTX) (event|record|activit|buffer|trac|injection)", re.IGNORECASE)
+_INJECTION = re.compile(r"injection", re.IGNORECASE)
+_ELSEWHERE = re.compile(
+    r"\b(CPU|perf|OS runtime|osrt|GPU metrics?|GPU context|OpenGL|Vulkan|DirectX|NIC|network|ETW|ftrace|sampl\w*|"
+    r"symbols?|context switch\w*|backtraces?|call ?stacks?|syscalls?|page faults?|memory usage)\b",
+    re.IGNORECASE,
+)
+"""Of what else nsys collects: perfci reads none of it."""
+_LOST = re.compile(
+    r"\bloss?\b|\blost\b|drop|discard|missing|overflow|overwritten|truncat|incomplete|corrupt|fail|went away|"
+    r"out of memory|buffer|(?:not|n't|unable to) (?:be )?(?:stor|collect|pars|read|writ|flush|record|start|initiali|"
+    r"load|inject|process|enabl|trac)",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"might (?:not )?have (?:not )?been (?:collected|started)|No (?:CUDA|NVTX) events collected", re.IGNORECASE
+)
+"""Said of whole traces too, such as of a launcher that uses no GPU itself."""
+
+
+def note_missing(events: Events) -> None:
+    """Name, as faults of `events`, what is missing from them once they are collected."""
+    if not events.whole:
+        _strays(events)
+        _bystanders(events)
+    _orphans(events)
+    _graphs(events)
+    _silent(events)
+    _uneven(events)
+    _diagnostics(events)
+
+
+def _strays(events: Events) -> None:
+    """Name device work that ran during a case's executions and was launched outside of all.
+
+    Cases are kept apart by a synchronisation: it comes from a thread that works on between executions, or calls
+    are missing or have wrong times.
+    """
+    for kind, table in events.device.items():
+        migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
+        unlinked = (
+            f"SELECT {events.process_of(table)} AS pid, x.start AS start {events.linked(table)} "
+            f"WHERE l.call IS NULL AND NOT ({migrated}) AND {table.good}"
+        )
+        for index, count in events.rows(
+            f"SELECT e.name, count(*) FROM ({unlinked}) y CROSS JOIN execs e ON e.id = {events.execution_of('y')} "
+            "WHERE y.start <= e.end GROUP BY 1"
+        ):
+            text = f"{count} {DEVICE[kind][1]} ran during its executions and were launched outside of them: "
+            text += "they are left out"
+            remedy = "launch device work within the executions"
+            events.note(events.names[index], "incomplete", text, remedy, CHANGED[kind])
+
+
+def _bystanders(events: Events) -> None:
+    """Name device work beside executions that launched none: another process's, or their times are wrong."""
+    idle = "SELECT name FROM execs EXCEPT SELECT e.name FROM ops o JOIN execs e ON e.id = o.exec"
+    if not events.device or not events.one(f"SELECT EXISTS ({idle})"):
+        return
+    events.db.execute("CREATE INDEX execs_by_time ON execs (start)")
+    for kind, table in events.device.items():
+        for index, count in events.rows(
+            f"SELECT e.name, count(*) FROM {table.rows} x CROSS JOIN execs e ON e.id = (SELECT id FROM execs "
+            f"WHERE start <= x.start ORDER BY start DESC LIMIT 1) WHERE {table.good} AND x.start <= e.end "
+            f"AND e.name IN ({idle}) GROUP BY 1"
+        ):
+            text = f"{count} {DEVICE[kind][1]} ran during its executions and it launched none: they are left out"
+            remedy = "launch device work in the case's own process"
+            events.note(events.names[index], "incomplete", text, remedy, CHANGED[kind])
+
+
+def _orphans(events: Events) -> None:
+    """Name device work without the call that launched it, anywhere in the trace: the call is lost.
+
+    The work of other calls may be lost with them: executions of a case that are alike show whether it is. Of a whole
+    capture there is one.
+    """
+    text = "have no call that launched them"
+    if events.whole:
+        for kind, table in events.device.items():
+            migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
+            count = events.one(
+                f"SELECT count(*) FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source "
+                f"WHERE o.kind = {kind} AND o.call IS NULL AND NOT ({migrated})"
+            )
+            if count:
+                events.note("", "incomplete", f"{count} {DEVICE[kind][1]} {text}")
+        return
+    after = {}
+    for kind, table in events.device.items():
+        migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
+        after[kind] = (
+            f"SELECT {events.process_of(table)} AS pid, x.correlationId AS corr, x.start AS start "
+            f"{events.linked(table)} WHERE l.call IS NULL AND NOT ({migrated}) AND {table.good}"
+        )
+    owned = "CROSS JOIN execs e ON e.id = {} WHERE y.start > e.end".format(events.execution_of("y"))
+    if not any(events.one(f"SELECT EXISTS (SELECT 1 FROM ({rows}) y {owned})") for rows in after.values()):
+        return
+    events.db.execute("CREATE TABLE called (pid INT, corr INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID")
+    for name in CALLING:
+        if (calls := events.table(name, ("globalTid",))) is not None:
+            events.db.execute(
+                f"INSERT OR IGNORE INTO called SELECT x.globalTid & {PROCESS}, x.correlationId FROM {calls.rows} x "
+                "WHERE typeof(x.correlationId) = 'integer' AND typeof(x.globalTid) = 'integer'"
+            )
+    for kind, rows in after.items():
+        for index, count in events.rows(
+            f"SELECT e.name, count(*) FROM ({rows}) y {owned} AND NOT EXISTS "
+            "(SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = y.corr) GROUP BY 1"
+        ):
+            told = f"{count} {DEVICE[kind][1]} {text}: they are left out"
+            events.note(events.names[index], "incomplete", told, metrics=(*CHANGED[kind], *CALLS))
+
+
+def _graphs(events: Events) -> None:
+    """Name graphs whose kernels are not in the trace."""
+    for index, count in events.rows(
+        f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {GRAPH} GROUP BY 1"
+    ):
+        text = f"{count} launches of CUDA graphs were traced as wholes: their kernels are not in the trace"
+        remedy = "capture with --cuda-graph-trace=node"
+        events.note(events.names[index], "incomplete", text, remedy, CHANGED[GRAPH])
+
+
+def _silent(events: Events) -> None:
+    """Name launches and copies whose device work is not in the trace.
+
+    A launch has a kernel, or it failed, or was captured into a graph. A copy or a memory set of zero bytes has no work,
+    and how many bytes a call was to move no trace tells: what lacks its work in every execution alike is taken for one,
+    so long as there is some other work of the kind.
+    """
+    events.db.execute("CREATE TABLE working (fn PRIMARY KEY, work, begins INT, kind) WITHOUT ROWID")
+    told = [(fn, work(name), CAPTURES.get(name), call_kind(name)) for fn, name in events.functions.items()]
+    events.db.executemany("INSERT OR IGNORE INTO working VALUES (?, ?, ?, ?)", told)
+    # What is captured into a graph does not run then.
+    events.db.execute("CREATE TABLE captures (tid INT, start INT, begins INT)")
+    events.db.execute(
+        "INSERT INTO captures SELECT c.tid, c.start, w.begins FROM calls c JOIN working w ON w.fn = c.fn "
+        "WHERE w.begins IS NOT NULL"
+    )
+    events.db.execute("CREATE INDEX captures_at ON captures (tid, start)")
+    events.db.execute(
+        "CREATE TABLE asked AS SELECT c.exec AS exec, c.id AS call, c.tid AS tid, c.start AS start, c.end AS end, "
+        "w.work AS work, l.call IS NULL AS silent FROM calls c JOIN working w ON w.fn = c.fn "
+        "LEFT JOIN launched l ON l.call = c.id WHERE w.work IS NOT NULL AND NOT c.failed "
+        "AND coalesce((SELECT p.begins FROM captures p WHERE p.tid = c.tid AND p.start <= c.start "
+        "ORDER BY p.start DESC LIMIT 1), 0) = 0"
+    )
+    of_name = "FROM asked a JOIN execs e ON e.id = a.exec"
+    for index, all_, without, launches in events.rows(
+        f"SELECT e.name, count(*), total(a.silent), total(a.work = 'launch') {of_name} GROUP BY 1"
+    ):
+        if without == all_ and launches:
+            text = f"{all_} launches, copies or sets, and no device work of them in the trace"
+            remedy = (
+                "update nsys to fit the driver; in a sandbox such as gVisor or WSL set "
+                "NSYS_CONFIG_DIRECTIVES=CuptiUseRawGpuTimestamps=false"
+            )
+            events.note(events.names[index], "empty", text, remedy)
+            events.lost.add(events.names[index])
+    for index, what, all_, without, executions, least, most in events.rows(
+        "SELECT name, work, sum(n), total(silent), count(*), min(silent), max(silent) FROM (SELECT e.name AS name, "
+        f"a.work AS work, count(*) AS n, total(a.silent) AS silent {of_name} GROUP BY a.exec, a.work) GROUP BY 1, 2"
+    ):
+        name = events.names[index]
+        if not without or name in events.lost:
+            continue
+        if what == "launch":
+            text = f"{without:.0f} of {all_} launches have no device work in the trace"
+            events.note(name, "incomplete", text, "profile fewer executions", (*KERNELS, *COPIES))
+            continue
+        kind, words, metrics = (COPY, "copies", COPIES) if what == "copy" else (SET, "memory sets", SETS)
+        any_work = events.one(f"SELECT EXISTS (SELECT 1 FROM ops WHERE kind IN ({kind}, {GRAPH}))")
+        made = events.one("SELECT count(*) FROM execs WHERE name = ?", index)
+        if any_work and made > 1 and least == most and executions == made:
+            continue
+        if what == "set" and events.whole and not _in_a_range(events):
+            continue  # nothing that is told of a whole process follows from it
+        text = f"{without:.0f} of {all_} {words} have no device work in the trace: they are lost, or of zero bytes"
+        events.note(name, "incomplete", text, "profile fewer executions", metrics)
+
+
+def _in_a_range(events: Events) -> bool:
+    """Whether a memory set without device work was asked for within a range of the user's."""
+    if events.nvtx is None:
+        return False
+    return bool(
+        events.one(
+            f"SELECT EXISTS (SELECT 1 FROM asked a CROSS JOIN {events.nvtx.rows} x ON x.globalTid = a.tid "
+            f"WHERE a.work = 'set' AND a.silent AND x.eventType IN {RANGES} AND x.start <= a.start "
+            f"AND x.end >= a.end AND {events.nvtx.good})"
+        )
+    )
+
+
+def _uneven(events: Events) -> None:
+    """Name what executions of one name do not do alike: a mean over them is of none, and some of it may be lost.
+
+    So is found what is missing on both sides, the call and its work. Unified memory moves when it likes.
+    """
+    if events.whole:
+        return
+
+    def note(sql: str, words: str, metrics: Iterable[str]) -> None:
+        for index, least, most in events.rows(
+            "SELECT name, min(n), max(n) FROM (SELECT e.name AS name, (" + sql + ") AS n FROM execs e) GROUP BY 1 "
+            "HAVING min(n) <> max(n)"
+        ):
+            text = f"its executions differ: {least} to {most} {words} in one"
+            events.note(events.names[index], "incomplete", text, ALIKE, metrics)
+
+    done = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
+    note(f"{done}{KERNEL}", "kernels", COUNTED)
+    note(f"{done}{COPY}", "copies", COPIES)
+    note(f"{done}{SET}", "memory sets", SETS)
+    events.db.execute(
+        "CREATE TABLE spent AS SELECT c.exec AS exec, w.kind AS kind, count(*) AS n FROM calls c "
+        "JOIN working w ON w.fn = c.fn WHERE w.kind IN ('synchronisation', 'allocation') GROUP BY 1, 2"
+    )
+    events.db.execute("CREATE UNIQUE INDEX spent_by ON spent (exec, kind)")
+    said = "SELECT coalesce((SELECT n FROM spent s WHERE s.exec = e.id AND s.kind = '{}'), 0)"
+    note(said.format("synchronisation"), "calls that wait", ["sync_count"])
+    note(said.format("allocation"), "calls that allocate", ["alloc_count", "alloc_time"])
+
+
+def _diagnostics(events: Events) -> None:
+    """Name what nsys itself says was lost."""
+    texts: list[str] = []
+    like = " OR ".join(["x.text LIKE ?"] * len(LOSSES))
+    if "DIAGNOSTIC_EVENT" in events.tables and {"text", "severity"} <= events.columns("DIAGNOSTIC_EVENT"):
+        level = "x.severity"
+        if {"id", "name"} <= events.columns("ENUM_DIAGNOSTIC_SEVERITY_LEVEL"):
+            level = "(SELECT n.name FROM t.ENUM_DIAGNOSTIC_SEVERITY_LEVEL n WHERE n.id = x.severity)"
+        # Without names of its own the export numbers them: 1 info, 2 warning, 3 error.
+        sql = (
+            f"SELECT DISTINCT substr(x.text, 1, 500), lower({level}) IN ('error', 'fatal', '3', '4') AND NOT ({like}) "
+            f"FROM t.DIAGNOSTIC_EVENT x WHERE lower({level}) IN ('error', 'fatal', '3', '4') OR {like} LIMIT 1000"
+        )
+        texts += [str(text) for text, other in events.rows(sql, *LOSSES, *LOSSES) if _lost(str(text), said=not other)]
+    strings = "(SELECT value AS text FROM t.StringIds)"
+    sql = f"SELECT DISTINCT substr(x.text, 1, 500) FROM {strings} x WHERE {like} LIMIT 1000"
+    texts += [str(text) for (text,) in events.rows(sql, *LOSSES) if _lost(str(text), said=True)]
+    for text in list(dict.fromkeys(texts))[:20]:
+        events.everywhere(f"nsys says: {text}", "profile fewer executions, or update nsys")
+
+
+def _lost(text: str, *, said: bool) -> bool:
+    """Whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
+
+    `said`: whether its words are known to say that events are.
+    """
+    elsewhere = _ELSEWHERE.search(text) is not None
+    if said:
+        return not elsewhere or _TRACED.search(text) is not None
+    traced = _TRACED.search(text) or _INJECTION.search(text)
+    about = _EVENTS.search(text) is not None or (traced is not None and not elsewhere)
+    return about and _LOST.search(text) is not None and _HARMLESS.search(text) is None

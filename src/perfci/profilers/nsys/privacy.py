@@ -1,0 +1,275 @@
+"""What nsys sees of this machine, and what of its reports may be kept.
+
+nsys stores the environment of every process that it can see in its report, in four places of the SQLite export:
+META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (every
+process's on the machine, where it runs as root, and the program's output). Hence a PID namespace of its own, an
+environment by allow-list, and a scrub and a scan of what is to be kept.
+"""
+
+import bz2
+import functools
+import gzip
+import lzma
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from perfci.model.base import MachineError
+from perfci.profilers.nsys.export import harden, real_tables
+from perfci.profilers.nsys.missing import LOSSES
+from perfci.sources.environment import is_secret, passes
+from perfci.system.files import disk_error, one_line
+
+_REPORT = b"NVIDIA Tegra Profiler Report"
+_WINDOW = 8
+"""Bytes of a secret that are looked for in a compressed report: LZ4 cuts text where a part of it occurred before."""
+
+# ---------------------------------------------------------------- what nsys may see
+
+_PERFCI = re.compile(
+    r"PERFCI_(?!.*(TOKEN|SECRET|KEY)).* | PYTHON(PATH|UNBUFFERED|NOUSERSITE|HASHSEED|DONTWRITEBYTECODE|FAULTHANDLER)"
+    r"| OMP_WAIT_POLICY | NUMEXPR_NUM_THREADS | VECLIB_MAXIMUM_THREADS | XDG_CACHE_HOME | TORCH_EXTENSIONS_DIR"
+    r"| (TRITON|TORCHINDUCTOR|CUPY|NUMBA)_CACHE_DIR | CUDA_CACHE_PATH | CUDA_VISIBLE_DEVICES",
+    re.VERBOSE,
+)
+_CREDENTIALS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
+
+
+def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
+    """What of `base` a profiled process gets: what a launch gets without being named in the policy, caches, and what
+    is `written` in a policy as name and value, which is no secret in its repository.
+
+    Compiled kernels must be found again, or the profile is one of compilation. A variable with credentials in its
+    value, or named like a secret, is left out.
+    """
+    kept = {
+        name: value
+        for name, value in base.items()
+        if (passes(name, build=False) or _PERFCI.fullmatch(name) or ((name, value) in written and not is_secret(name)))
+        and not _CREDENTIALS.search(value)
+    }
+    # Else nsys takes only registered strings for the names of ranges that open a capture.
+    return kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How nsys is kept from the environments of other processes."""
+
+    prefix: tuple[str, ...]
+    """What to put before its command line; empty where nothing can be done."""
+    holds: bool
+    """Whether it sees no process but its own."""
+    text: str
+    """One line for people."""
+
+
+@functools.cache
+def isolation(user: tuple[str, ...] = ()) -> Isolation:
+    """The way that works here, tried once: a PID namespace, as root or in a user namespace.
+
+    `user`: what starts a command as whoever nsys is to run as, where that is not this process's user.
+
+    The namespace dies with the process that opened it, and everything in it, daemons too.
+    """
+    unshare = shutil.which("unshare")
+    ways = [
+        ["--kill-child"],
+        ["--kill-child", "--user", "--map-current-user"],
+        ["--kill-child", "--user", "--map-root-user"],
+    ]
+    if unshare is not None:
+        for way in ways:
+            prefix = (unshare, *way, "--pid", "--fork", "--mount-proc")
+            if _alone((*user, *prefix)):
+                how = "in a user namespace" if "--user" in way else "as root"
+                return Isolation(prefix, True, f"nsys runs in a PID namespace of its own, opened {how}")
+    why = "unshare is not installed" if unshare is None else "this user may not open a PID namespace"
+    whose = "of the code under test, whose user it runs as" if user else "of all processes that /proc shows this user"
+    return Isolation((), False, f"{why}: nsys sees the environments {whose}")
+
+
+def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
+    """`argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what holds."""
+    return [*isolation(user).prefix, *argv]
+
+
+def _alone(prefix: Sequence[str]) -> bool:
+    """Whether what runs behind `prefix` is process 1 of a /proc of its own."""
+    script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
+    try:
+        done = subprocess.run(
+            [*prefix, "/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+# ---------------------------------------------------------------- what may be kept
+
+
+def scrub(sqlite: Path, copy: Path) -> None:
+    """Write a copy of an export without what it tells of the machine beyond the trace.
+
+    Environment, arguments, user, host and paths; the program's output; strings that no event refers to; names of
+    processes and threads that were not traced. Raises MachineError where that fails, and there is no copy then.
+    """
+    try:
+        try:
+            shutil.copyfile(sqlite, copy)
+            _scrub(copy)
+        except BaseException:
+            copy.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise disk_error("scrubbed", sqlite, error) from None
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        text = f"{one_line(sqlite)}: cannot be scrubbed ({one_line(error)}): do not publish it; export it again"
+        raise MachineError(text) from None
+
+
+_CAPTURE = ("ENVIRONMENT", "ARGUMENT", "COMMAND", "USER_NAME", "WORKING_DIR", "DISPLAY_NAME")
+_EXPORT = ("PATH", "HOST", "USER", "FILE")
+_SYSTEM = ("Environment", "Hostname", "Path", "InstallDir")
+_REFERENCE = re.compile(r'^\s*"?(\w+)"?\s[^\n]*--[^\n]*REFERENCES StringIds', re.MULTILINE)
+_REFERENCES = {"nameId", "textId", "demangledName", "shortName", "mangledName", "jsonTextId"}
+
+
+def _scrub(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        harden(db)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "foreign_keys = OFF"):
+            db.execute(f"PRAGMA {pragma}").fetchall()
+        real = real_tables(db)
+        made: dict[str, str] = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type <> 'index'"))
+        # Nsys makes none of them. A trigger would write while this deletes, and nobody knows what a view shows.
+        if strange := sorted(made.keys() - real - {"sqlite_sequence"}):
+            raise sqlite3.DatabaseError(f"it has {strange[0][:80]}, which is no table")
+        tables = {name: made[name] for name in real}
+        columns = {table: {row[1] for row in db.execute(f'PRAGMA table_info("{table}")')} for table in tables}
+        for table, words in (
+            ("META_DATA_CAPTURE", _CAPTURE), ("META_DATA_EXPORT", _EXPORT), ("EXPORT_META_DATA", _EXPORT),
+            ("TARGET_INFO_SYSTEM_ENV", _SYSTEM),
+        ):  # fmt: skip
+            for word in words if "name" in columns.get(table, ()) else ():
+                db.execute(f"DELETE FROM {table} WHERE name LIKE ?", (f"%{word}%",))
+        for table in tables:
+            if table == "ProcessStreams" or "ENVIRON" in table.upper():
+                db.execute(f'DELETE FROM "{table}"')
+        _scrub_processes(db, columns)
+        if {"id", "value"} <= columns.get("StringIds", set()):
+            _scrub_strings(db, tables, columns)
+        db.execute("VACUUM")
+    finally:
+        db.close()
+
+
+def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) -> None:
+    """Keep names of processes and threads with events only."""
+    db.execute("CREATE TEMP TABLE traced (pid INTEGER PRIMARY KEY)")
+    for table, has in columns.items():
+        if table.startswith(("CUPTI_", "NVTX_")):
+            for column in {"globalPid", "globalTid"} & has:
+                db.execute(
+                    f'INSERT OR IGNORE INTO traced SELECT DISTINCT {column} & -16777216 FROM "{table}" '
+                    f"WHERE typeof({column}) = 'integer'"
+                )
+    for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
+        if column in columns.get(table, ()):
+            db.execute(
+                f"DELETE FROM {table} WHERE {column} IS NULL OR ({column} & -16777216) NOT IN (SELECT pid FROM traced)"
+            )
+
+
+def _scrub_strings(db: sqlite3.Connection, tables: Mapping[str, str], columns: Mapping[str, set[str]]) -> None:
+    """Delete the strings that no event refers to, but for what nsys says of lost events."""
+    db.execute("CREATE TEMP TABLE kept (id INTEGER PRIMARY KEY)")
+    for table, sql in tables.items():
+        if table == "StringIds":
+            continue
+        for column in (set(_REFERENCE.findall(sql or "")) | _REFERENCES) & columns[table]:
+            db.execute(
+                f'INSERT OR IGNORE INTO kept SELECT DISTINCT "{column}" FROM "{table}" '
+                f"WHERE typeof(\"{column}\") = 'integer'"
+            )
+    said = " OR ".join(["value LIKE ?"] * len(LOSSES))
+    db.execute(f"DELETE FROM StringIds WHERE id NOT IN (SELECT id FROM kept) AND NOT ({said})", LOSSES)
+    # An environment is NAME=value, each ended by a NUL: no name of an event has one.
+    db.execute("UPDATE StringIds SET value = '(removed)' WHERE instr(CAST(value AS BLOB), x'00') > 0")
+
+
+def secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose values must be in nothing that is published: by name, by credentials in an address, or because a
+    variable that profiled processes do not get has a long value of letters and digits.
+
+    Values of fewer than 6 characters are left out: they are found everywhere.
+    """
+    allowed = environment(environ)
+    found = {}
+    for name, value in environ.items():
+        if len(value) < 6:
+            continue
+        random = name not in allowed and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
+        if _SECRET_NAME.search(name) or _CREDENTIALS.search(value) or random:
+            found[name] = value
+    return found
+
+
+def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
+    """The names of those `secrets` whose values are in the bytes of the file, in constant memory.
+
+    Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
+    framing of NVIDIA's own, which cuts strings: there any 8 successive bytes count as found, which catches nearly
+    every random value and some innocent ones; only a scan of its unscrubbed export says what is in it. Values that are
+    encoded (base64, UTF-16) are not found. Raises OSError where the file cannot be read.
+    """
+    needles = {name: [value.encode("utf-8", "surrogateescape")] for name, value in secrets.items() if value}
+    with path.open("rb") as handle:
+        head = handle.read(len(_REPORT))
+    if head == _REPORT:
+        needles = {name: _windows(values[0]) for name, values in needles.items()}
+    found: set[str] = set()
+    with path.open("rb") as handle:
+        found |= _search(handle, needles)
+    unpack: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
+    for magic, opener in unpack.items():
+        if head.startswith(magic):
+            with opener(path, "rb") as stream:
+                try:
+                    found |= _search(stream, needles)
+                except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+                    raise OSError(f"{path}: cannot be unpacked, so nothing is known of it ({error})") from None
+    return sorted(found)
+
+
+def _windows(value: bytes) -> list[bytes]:
+    last = max(0, len(value) - _WINDOW)
+    return list({value[at : at + _WINDOW] for at in (*range(0, last, 3), last)})
+
+
+def _search(stream: IO[bytes], needles: Mapping[str, Sequence[bytes]]) -> set[str]:
+    longest = max((len(value) for values in needles.values() for value in values), default=1)
+    found: set[str] = set()
+    for window in _pieces(stream, longest - 1):
+        found |= {n for n, values in needles.items() if n not in found and any(value in window for value in values)}
+    return found
+
+
+def _pieces(stream: IO[bytes], overlap: int) -> Iterator[bytes]:
+    tail = b""
+    while piece := stream.read(2**20):
+        yield tail + piece
+        tail = (tail + piece)[-overlap:] if overlap else b""

@@ -1,0 +1,437 @@
+"""Reading the SQLite export of Nsight Systems: what every case did, an execution of it.
+
+Own SQL, because `nsys stats` exits 0 where it finds nothing. What belongs to an execution is said in `nsys_events`.
+"""
+
+import hashlib
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from perfci.model.profile import ALL_RANGES, Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
+from perfci.profilers.cuda import call_kind, copy_kind, memory
+from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
+from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
+from perfci.profilers.nsys.missing import ALIKE, note_missing
+from perfci.system.files import one_line
+
+MOST = 1000
+"""Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
+LIMIT = 600.0
+"""Seconds that reading may take."""
+
+_PATHS = 20_000  # distinct names of nested ranges that are held while reading
+_DEPTH = 1000  # ranges that are open on one thread at a time
+SCHEMA = 3
+"""The newest major version of nsys' tables that perfci was tried with: from 2022.4 to 2025.6."""
+_NAMED = (
+    "kernels", "kernel_launches", "device_time", "registers", "shared_memory", "local_memory", "occupancy_theoretical",
+)  # fmt: skip
+"""What is told by kernels with their names."""
+_COPY_NUMBERS = (
+    "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
+    "UVM_DTOD",
+)  # fmt: skip
+"""CUpti_ActivityMemcpyKind."""
+_MEMORY_NUMBERS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC", "UNKNOWN")
+"""ENUM_CUDA_MEM_KIND of nsys, which is not CUPTI's."""
+
+
+class Reading(NamedTuple):
+    """What a trace says, by the name of the range. Every name that was asked for has a trace, a fault or both."""
+
+    traces: dict[str, Trace]
+    faults: dict[str, Fault]
+    """A trace with a fault is whole but for what the fault says."""
+    general: list[Fault]
+    """What concerns all of them."""
+
+
+def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, executions: int | None = None) -> Reading:
+    """The traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
+
+    With `ranges`, an execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and
+    counts are means over them. With None the whole capture is one execution. Times are in seconds, sizes in bytes.
+    `wall` runs from the first execution's begin to the last one's end or the end of its last device work, divided by
+    their number; `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the
+    union of all intervals of device work, divided likewise. Ranges of the user's own on any thread within are projected
+    as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+
+    `executions`: how many were made of each name, where that is known: other numbers are a fault.
+
+    An event that the trace tells twice counts once. Each fault says which metrics it could change.
+
+    Raises nothing on account of the file: what is absent, truncated, foreign, damaged or takes longer to read than
+    `limit` seconds is a fault.
+    """
+    names = list(dict.fromkeys(ranges)) if ranges is not None else [""]
+    try:
+        look(path)
+        with (
+            tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
+            open_trace(path, Path(scratch), limit) as db,
+        ):
+            events = Events(db, names, whole=ranges is None, executions=executions)
+            events.collect()
+            note_missing(events)
+            return _told(events)
+    except Unreadable as error:
+        found = fault("unreadable", f"{path.name}: {error.text}", error.remedy)
+    except sqlite3.Error as error:
+        found = fault("unreadable", f"{path.name}: {damage(error, limit)}", AGAIN)
+    except UnicodeDecodeError:  # in the message of an error: the damaged text stands in it
+        found = fault("unreadable", f"{path.name}: damaged (it has text that is no UTF-8)", AGAIN)
+    except OSError as error:
+        found = fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", AGAIN)
+    return Reading({}, dict.fromkeys(names, found), [found])
+
+
+def _told(events: Events) -> Reading:
+    traces = _traces(events)
+    for name in events.names:
+        if name not in traces and not events.faults[name]:
+            events.note(name, "empty", "nothing of it is in the trace")
+    traced = events.cuda_was_traced()
+    for name, trace in traces.items():
+        if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
+            events.note(name, "empty", "nothing ran on the device in its executions")
+    return Reading(traces, {name: _joined(found) for name, found in events.faults.items() if found}, events.general)
+
+
+def _traces(events: Events) -> dict[str, Trace]:
+    version = _version(events)
+    kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
+    calls, nested = _call_times(events), _nested(events)
+    busy = dict(
+        events.rows(
+            """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
+                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name
+                   ORDER BY o.start, o.end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                 FROM ops o JOIN execs e ON e.id = o.exec) GROUP BY name"""
+        )
+    )
+    span = dict(
+        events.rows(
+            """SELECT e.name, sum(p.length) FROM (
+                 SELECT exec, max(end) - min(start) AS length FROM ops GROUP BY exec) p
+               JOIN execs e ON e.id = p.exec GROUP BY e.name"""
+        )
+    )
+    if events.whole:
+        walls = [(0, _capture_length(events), 1)]
+    else:
+        walls = list(
+            events.rows(
+                """SELECT name, sum(max(last, coalesce(ended, last)) - first), sum(number) FROM (
+                     SELECT e.name AS name, e.pid, min(e.start) AS first, max(e.end) AS last, count(*) AS number,
+                            max(p.ended) AS ended
+                     FROM execs e LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id
+                     GROUP BY e.name, e.pid) GROUP BY name"""
+            )
+        )
+    told = {index: _told_kernels(kernels.get(index, []), number) for index, _, number in walls}
+    drawn = slices(events, told, _copy_kinds(events))
+    traces = {}
+    for index, wall, number in walls:
+        name = events.names[index]
+        if name in events.lost:
+            continue
+        scale = 1e-9 / number
+        traces[name] = Trace(
+            source="nsys",
+            version=version,
+            executions=number,
+            wall=wall * scale,
+            busy=busy.get(index, 0) * scale,
+            span=span.get(index, 0) * scale,
+            kernels=told[index],
+            copies=[
+                Copy(kind=kind, source=a, target=b, count=count / number, bytes=size / number, seconds=ns * scale)
+                for (kind, a, b), (count, size, ns) in copies.get(index, {}).items()
+            ],
+            sets=sets.get(index, 0) / number,
+            calls=[
+                Call(name=fn, kind=call_kind(fn), count=count / number, seconds=ns * scale)
+                for fn, (count, ns) in sorted(calls.get(index, {}).items(), key=lambda item: (-item[1][1], item[0]))
+            ],
+            ranges=_told_ranges(events, name, nested.get(index, {}), number),
+            slices=drawn.get(index, []),
+        )
+    return traces
+
+
+def _capture_length(events: Events) -> int:
+    """Nanoseconds from the first to the last event, or what nsys says of the capture where that is longer."""
+    spans = list(events.rows("SELECT min(start), max(end) FROM calls UNION ALL SELECT min(start), max(end) FROM ops"))
+    if events.nvtx is not None:
+        spans += events.rows(f"SELECT min(x.start), max(x.end) FROM {events.nvtx.rows} x WHERE {events.nvtx.good}")
+    known = [(first, last) for first, last in spans if first is not None]
+    length = max(last for _, last in known) - min(first for first, _ in known) if known else 0
+    if "ANALYSIS_DETAILS" in events.tables and "duration" in events.columns("ANALYSIS_DETAILS"):
+        said = events.one(
+            "SELECT max(duration) FROM t.ANALYSIS_DETAILS "
+            f"WHERE typeof(duration) = 'integer' AND duration BETWEEN 0 AND {FAR}"
+        )
+        length = max(length, said or 0)
+    if not length:
+        events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see the log")
+        events.lost.add("")
+    return length
+
+
+def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
+    """By name: (function, count, ns, grid, block, registers, static, dynamic, local), longest first."""
+    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    if (table := events.device.get(KERNEL)) is None:
+        return found
+    names = [column for column in ("demangledName", "shortName", "mangledName") if column in table.columns]
+    resources = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread")
+    taken = [
+        f"CASE WHEN typeof(x.{column}) = 'integer' AND x.{column} BETWEEN 0 AND {2**40} THEN x.{column} END"
+        if column in table.columns
+        else "NULL"
+        for column in resources
+    ]
+    shape = [f"x.{side}" for side in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")]
+    keys = ", ".join([f"coalesce({', '.join(f'x.{n}' for n in names)}, NULL) AS fn", *shape])
+    events.db.execute(
+        "CREATE TABLE kernels AS SELECT e.name AS name, count(*) AS number, sum(o.end - o.start) AS ns, "
+        f"{keys}, {', '.join(f'{sql} AS r{i}' for i, sql in enumerate(taken))} "
+        f"FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
+        f"WHERE o.kind = {KERNEL} GROUP BY 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+    )
+    for name, index, count in events.rows(
+        f"SELECT {events.text('k.fn')}, k.name, sum(k.number) FROM kernels k GROUP BY k.fn, k.name"
+    ):
+        if not isinstance(name, str) or not name:
+            events.note(events.names[index], "incomplete", f"{count} kernels have no name", metrics=_NAMED)
+    place = "row_number() OVER (PARTITION BY name ORDER BY ns DESC, fn, gridX, gridY, gridZ, blockX, blockY, blockZ)"
+    ranked = f"(SELECT *, {place} AS place FROM kernels)"
+    for row in events.rows(
+        f"SELECT k.name, {events.text('k.fn')}, number, ns, gridX, gridY, gridZ, blockX, blockY, blockZ, "
+        f"r0, r1, r2, r3 FROM {ranked} k WHERE place <= {MOST} ORDER BY k.name, place"
+    ):
+        found[row[0]].append(row[1:])
+    for index, left, ns, whole in events.rows(
+        f"SELECT name, total(place > {MOST}), total(ns * (place > {MOST})), total(ns) FROM {ranked} GROUP BY name"
+    ):
+        if left:
+            share = ns / whole if whole else 0.0
+            text = f"{left:.0f} further launch configurations, {share:.1%} of the kernels' time, are left out"
+            events.note(events.names[index], "incomplete", text, "profile fewer shapes in one case", _NAMED)
+    return found
+
+
+def _told_kernels(rows: list[tuple[Any, ...]], number: int) -> list[KernelUse]:
+    told = []
+    for fn, count, ns, gx, gy, gz, bx, by, bz, registers, static, dynamic, local in rows:
+        if isinstance(fn, str) and fn:
+            told.append(
+                KernelUse(
+                    name=_short(fn, 2000), count=count / number, seconds=ns * 1e-9 / number, grid=(gx, gy, gz),
+                    block=(bx, by, bz), registers=registers, static_shared=static, dynamic_shared=dynamic, local=local,
+                )
+            )  # fmt: skip
+    return told
+
+
+def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], tuple[int, int, int]]]:
+    """By name: kind and memories of copies → (count, bytes, ns), longest first."""
+    found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
+    if (table := events.device.get(COPY)) is None:
+        return found
+    kind_of = _copy_kinds(events)
+    memories = _enumeration(events, "ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_", _MEMORY_NUMBERS)
+    ends = ", ".join(f"x.{end}" if end in table.columns else "NULL" for end in ("srcKind", "dstKind"))
+    for index, kind, source, target, *numbers in events.rows(
+        f"SELECT e.name, x.copyKind, {ends}, count(*), sum(x.bytes), sum(o.end - o.start) "
+        f"FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
+        f"WHERE o.kind = {COPY} GROUP BY 1, 2, 3, 4 ORDER BY 7 DESC, 2, 3, 4"
+    ):
+        key = (
+            kind_of(kind),
+            memory(memories.get(source, "")),
+            memory(memories.get(target, "")),
+        )
+        before = found[index].get(key, (0, 0, 0))
+        found[index][key] = before[0] + numbers[0], before[1] + numbers[1], before[2] + numbers[2]
+    return found
+
+
+def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
+    kinds = _enumeration(events, "ENUM_CUDA_MEMCPY_OPER", "CUDA_MEMCPY_KIND_", _COPY_NUMBERS)
+    return lambda number: copy_kind(kinds.get(number, ""))
+
+
+def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
+    """Number → name without prefix, as the export itself tells, and where it does not as nsys numbers them."""
+    known: dict[Any, str] = dict(enumerate(default))
+    if table in events.tables and {"id", "name"} <= events.columns(table):
+        rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
+        known |= {number: str(name).removeprefix(prefix) for number, name in rows if isinstance(name, str)}
+    return known
+
+
+def _sets(events: Events) -> dict[int, int]:
+    return dict(
+        events.rows(f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {SET} GROUP BY 1")
+    )
+
+
+def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
+    """By name: function → (count, ns)."""
+    found: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for index, fn, count, ns in events.rows(
+        "SELECT e.name, c.fn, count(*), sum(c.end - c.start) FROM calls c JOIN execs e ON e.id = c.exec GROUP BY 1, 2"
+    ):
+        if (name := events.functions.get(fn)) is not None:
+            before = found[index].get(name, (0, 0))
+            found[index][_short(name, 500)] = before[0] + count, before[1] + ns
+    return found
+
+
+def _nested(events: Events) -> dict[int, dict[str, list[int]]]:
+    """By name: path of the user's ranges within its executions → [count, host ns, device ns].
+
+    One sweep over ranges and launching calls, thread by thread: memory is that of the nesting and of the paths.
+    """
+    found: dict[int, dict[str, list[int]]] = defaultdict(dict)
+    if events.nvtx is None:
+        return found
+    has = events.nvtx.columns
+    spoken = [events.text(f"x.{column}") for column in ("textId", "text") if column in has]
+    one_thread = "x.endGlobalTid IS NULL" if "endGlobalTid" in has else "1"
+    own = "y.tid = e.tid AND y.start = e.start AND y.end = e.end"
+    inside = "" if events.whole else f"WHERE y.end <= e.end AND NOT ({own})"
+    domain = "NULL"
+    if "domainId" in has:
+        events.db.execute("CREATE TABLE domains (pid INT, id INT, said, PRIMARY KEY (pid, id)) WITHOUT ROWID")
+        events.db.execute(
+            f"INSERT OR IGNORE INTO domains SELECT x.globalTid & {PROCESS}, x.domainId, coalesce({', '.join(spoken)}, "
+            f"NULL) FROM {events.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL "
+            "AND x.domainId IS NOT NULL ORDER BY x.start"
+        )
+        domain = f"(SELECT d.said FROM domains d WHERE d.pid = (x.globalTid & {PROCESS}) AND d.id = x.domainId)"
+    ranges = (
+        f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
+        f"{domain} AS domain, coalesce({', '.join(spoken)}, NULL) AS said FROM {events.nvtx.rows} x "
+        f"WHERE x.eventType IN {RANGES} AND {one_thread} AND {events.nvtx.good}"
+    )
+    events.db.execute(
+        "CREATE TABLE marks AS SELECT DISTINCT y.tid AS tid, y.start AS start, y.end AS end, y.domain AS domain, "
+        f"y.said AS said, e.name AS name FROM ({ranges}) y "
+        f"CROSS JOIN execs e ON e.id = {events.execution_of('y')} {inside}"
+    )
+    if not events.one("SELECT EXISTS (SELECT 1 FROM marks)"):
+        return found
+    missed: set[int] = set()
+    thread: int | None = None
+    open_: list[_Mark] = []
+
+    def close(before: int | None) -> None:
+        """Count the open ranges that end before this time; all of them for None."""
+        for mark in [mark for mark in open_ if before is None or mark.end < before]:
+            open_.remove(mark)
+            paths = found[mark.name]
+            if mark.path not in paths and len(paths) >= _PATHS:
+                missed.add(mark.name)
+                continue
+            total = paths.setdefault(mark.path, [0, 0, 0])
+            total[0] += 1
+            total[1] += mark.end - mark.start
+            total[2] += max(0, mark.last - mark.first)  # nothing was launched: last is before first
+
+    for tid, start, end, index, domain_, said, first, last, _ in events.rows(
+        "SELECT * FROM (SELECT tid, start, end, name, domain, said, NULL, NULL, 0 AS called FROM marks UNION ALL "
+        "SELECT c.tid, c.start, c.end, NULL, NULL, NULL, l.start, l.end, 1 "
+        "FROM launched l JOIN calls c ON c.id = l.call) ORDER BY tid, start, called, end DESC"
+    ):
+        if tid != thread:
+            close(None)
+            thread = tid
+        close(start)
+        if len(open_) >= _DEPTH:
+            missed.update(mark.name for mark in open_)
+            continue
+        if index is None:
+            for mark in open_:
+                if end <= mark.end:
+                    mark.first = min(mark.first, first)
+                    mark.last = max(mark.last, last)
+            continue
+        own = str(said) if said else "(no name)"
+        own = own if not domain_ or domain_ == DOMAIN else f"{domain_}:{own}"
+        around = next((m for m in reversed(open_) if end <= m.end and m.name == index), None)
+        path = f"{around.path}/{own}" if around is not None else own
+        open_.append(_Mark(index, _short(path, 500), start, end))
+    close(None)
+    for index in missed:
+        text = f"more than {_PATHS} nested ranges of different names, or {_DEPTH} open at a time: some are left out"
+        events.note(events.names[index], "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
+    return found
+
+
+def _told_ranges(events: Events, name: str, found: dict[str, list[int]], number: int) -> list[RangeUse]:
+    if len(found) > MOST:
+        text = f"{len(found) - MOST} nested ranges with the least host time are left out"
+        events.note(name, "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
+    longest = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))[:MOST]
+    for path, (count, *_) in longest:
+        if count % number:
+            text = f"its executions differ: {count} ranges {path} in {number} of them"
+            events.note(name, "incomplete", text, ALIKE, [f"range:{path}"])
+    scale = 1e-9 / number
+    return [
+        RangeUse(name=path, count=count / number, host=host * scale, device=device * scale)
+        for path, (count, host, device) in longest
+    ]
+
+
+def _version(events: Events) -> str:
+    """Of the nsys that exported; a schema that perfci does not know is told, and read by its columns."""
+    said: dict[str, str] = {}
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        if table in events.tables and {"name", "value"} <= events.columns(table):
+            rows = events.rows(
+                f"SELECT name, value FROM t.{table} "
+                "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
+            )
+            said = {name: one_line(value)[:100] for name, value in rows if isinstance(value, str)} | said
+    schema = said.get("EXPORT_SCHEMA_VERSION", "")
+    major = schema.partition(".")[0]
+    if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
+        text = f"it is of schema {schema}, and perfci knows those up to {SCHEMA}: it is read by its columns"
+        events.general.append(fault("incompatible", text, "update perfci where a value looks wrong", aside=True))
+    return said.get("EXPORT_PRODUCT_VERSION", "")
+
+
+class _Mark:
+    """An open NVTX range: first start and last end, in ns, of the device work launched within."""
+
+    __slots__ = ("end", "first", "last", "name", "path", "start")
+
+    def __init__(self, name: int, path: str, start: int, end: int) -> None:
+        self.name, self.path, self.start, self.end = name, path, start, end
+        self.first, self.last = FAR, -FAR
+
+
+def _short(name: str, most: int) -> str:
+    """A name of at most `most` characters; different names stay different."""
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 10]}…#{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _joined(faults: list[Fault]) -> Fault:
+    """One fault of several: the first one's kind, all texts, and all that they could change."""
+    if len(faults) == 1:
+        return faults[0]
+    worst = next((one for one in faults if one.kind == "empty"), faults[0])
+    texts = [worst.text, *(one.text for one in faults if one is not worst)]
+    metrics = [metric for one in faults for metric in one.metrics] if all(one.metrics for one in faults) else []
+    return worst.model_copy(
+        update={"text": "; ".join(dict.fromkeys(texts))[:1000], "metrics": list(dict.fromkeys(metrics))}
+    )

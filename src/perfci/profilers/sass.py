@@ -1,0 +1,400 @@
+"""What kernels' machine code tells where counters are forbidden: tensor cores, local memory, registers.
+
+The code is what an arm keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
+through `cuobjdump -sass -res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a
+library whose code is not among the files are absent from the answer: nothing is said of their tensor cores.
+"""
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.model.profile import KernelCode, KernelUse
+from perfci.system.bounded import hollow, unbind
+
+TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
+"""The first starts the second."""
+HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
+"""Where wheels keep both, below a folder of `sys.path`."""
+PLACE = "usr/local/cuda/bin"
+ABSENT = f"there is no {TOOL} with its {DISASSEMBLER}"
+REMEDY = f"-m pip install nvidia-cuda-{TOOL} nvidia-cuda-{DISASSEMBLER}"
+"""Behind the interpreter under test."""
+SEARCH = "import json, sys; print(json.dumps(sys.path))"
+"""What an interpreter is asked for `wheels`."""
+LARGEST = 2**30
+"""Bytes of a file at most: torch's own libraries are larger, and take tens of minutes."""
+MOST_FILES = 2000
+MEMORY, LEAST_MEMORY, MEMORY_OF = 8 * 2**30, 512 * 2**20, 32
+"""Bytes that the tool may take at most, that it may always, and beside these for each byte of the file."""
+LONGEST_LINE = 2**20
+"""Bytes."""
+SEARCH_TIME, INSPECTION_TIME = 60.0, 300.0
+"""Seconds for finding files, and for reading them."""
+
+TENSOR = re.compile(r"UTC[A-Z0-9]*MMA|[A-Z]G?MMA")
+"""HMMA, IMMA, DMMA, BMMA, QMMA, OMMA; of a warp group (9.0) HGMMA, IGMMA, QGMMA, BGMMA; of tensor memory (10.x, 11.0)
+UTCHMMA, UTCIMMA, UTCQMMA, UTCOMMA, UTCMXQMMA."""
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_FUNCTION = re.compile(r"\s+Function : (\S+)")
+_USED = re.compile(r" Function (\S+):$")
+_USE = re.compile(r"\b(REG|STACK|SHARED):(\d+)")
+_ARCH = re.compile(r"\s*(?:arch = |code for )sm_(\d+)(\d)([af]?)$")
+
+
+class Unread(Exception):
+    """Why a file's code, or the rest of it, was not read: one line."""
+
+
+@dataclass(slots=True)
+class Inspected:
+    """What was found in the files."""
+
+    kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
+    """By the name in the code (mangled, where C++ is), each different one: a cache holds many of one name."""
+    left: list[str] = field(default_factory=list)
+    """Files that were not read, or not to their end, and why: one line each."""
+
+
+Runner = Callable[[Path], Iterator[str]]
+"""The lines that the tool prints of a file. Raises Unread, after them, where it did not come to its end."""
+
+
+def wheels(told: str) -> list[Path]:
+    """The folders that an interpreter told when asked to SEARCH; none where it said anything else."""
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return []
+    return [Path(one) for one in found if isinstance(one, str) and one] if isinstance(found, list) else []
+
+
+def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Path("/")) -> Path | None:
+    """cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel below one of `folders`."""
+    on_path = shutil.which(TOOL, path=path)
+    tools = [Path(on_path)] if on_path else []
+    tools += [home / TOOL for home in (root / PLACE, *(folder / home for folder in folders for home in HOMES))]
+    disassembler = shutil.which(DISASSEMBLER, path=path)
+    return next(
+        (
+            tool
+            for tool in tools
+            if os.access(tool, os.X_OK) and (disassembler or os.access(tool.with_name(DISASSEMBLER), os.X_OK))
+        ),
+        None,
+    )
+
+
+def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """Files with machine code below `folders`, newest first, and what was left out of them and why."""
+    found: dict[Path, tuple[float, int]] = {}
+    left = []
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                path = Path(place, name)
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    if not stat.S_ISREG(status.st_mode) or not _may_hold(name, status.st_mode):
+                        continue  # what a link leads to is listed where it is, or is not the arm's own
+                    if why := _unfit(path, status):
+                        left.append(f"{name}: not read, {why}")
+                    elif name.endswith(CUBIN) or _holds(path):
+                        found[path] = (status.st_mtime, status.st_size)
+    newest = sorted(found, key=lambda path: (-found[path][0], str(path)))
+    if len(newest) > MOST_FILES:
+        left.append(f"{len(newest) - MOST_FILES} of {len(newest)} files: not read, the newest {MOST_FILES} are")
+    return newest[:MOST_FILES], left
+
+
+def _unfit(path: Path, status: os.stat_result) -> str:
+    if status.st_size > LARGEST:
+        return f"over {LARGEST >> 20} MiB"
+    return "mostly holes" if hollow(path, status) else ""
+
+
+CUBIN = ".cubin"
+_ELF, _SECTION = b"\x7fELF", b".nv_fatbin"
+
+
+def _may_hold(name: str, mode: int) -> bool:
+    return name.endswith(CUBIN) or ".so" in name or bool(mode & stat.S_IXUSR)
+
+
+def _holds(path: Path) -> bool:
+    """Whether a library or program has the section that nvcc and clang put device code into."""
+    with path.open("rb") as file:
+        if file.read(4) != _ELF:
+            return False
+        rest = b""
+        while block := file.read(2**20):
+            if _SECTION in rest + block:
+                return True
+            rest = block[1 - len(_SECTION) :]
+        return False
+
+
+def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
+    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints."""
+
+    def run(path: Path) -> Iterator[str]:
+        try:
+            with _bare(path) as bare:
+                yield from dump(bare)
+        except OSError as error:
+            raise Unread(f"cannot be read ({error.strerror})") from None
+
+    def dump(path: Path) -> Iterator[str]:
+        # It starts nvdisasm, which wheels keep beside it.
+        env = {"PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C"}
+        argv = [str(tool), "-sass", "-res-usage", str(path)]
+        memory = min(MEMORY, LEAST_MEMORY + MEMORY_OF * path.stat().st_size)
+        deadline = time.monotonic() + seconds
+        try:
+            process = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=functools.partial(unbind, memory),  # noqa: PLW1509 - a reader has one thread
+            )  # fmt: skip
+        except OSError as error:
+            raise Unread(f"{tool}: cannot be started ({error.strerror})") from None
+        last = ""
+        try:
+            for line in _lines(process, deadline, largest):
+                last = line.strip() or last
+                yield line
+            code = process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Unread(f"not read within {seconds:g} s") from None
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if process.stdout:
+                process.stdout.close()
+        if "does not contain device code" in last:
+            if path.suffix == ".cubin":
+                raise Unread("no machine code in it: truncated, or for something else")
+        elif code:
+            raise Unread(f"{tool.name} exited with status {code}: {last[:200]}")
+
+    return run
+
+
+@contextlib.contextmanager
+def _bare(path: Path) -> Iterator[Path]:
+    """A file that begins with its code: CuPy's cubins begin with the digest of what follows, up to 128 characters."""
+    with path.open("rb") as file:
+        at = file.read(128 + len(_ELF)).find(_ELF)
+        if path.suffix != CUBIN or at <= 0:
+            yield path
+            return
+        with tempfile.NamedTemporaryFile(suffix=CUBIN) as bare:
+            file.seek(at)
+            shutil.copyfileobj(file, bare)
+            bare.flush()
+            os.fchmod(bare.fileno(), 0o644)
+            yield Path(bare.name)
+
+
+def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) -> Generator[str, None, None]:
+    assert process.stdout is not None
+    rest, read = b"", 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not selector.select(remaining):
+                raise subprocess.TimeoutExpired(process.args, 0)
+            block = os.read(process.stdout.fileno(), 2**20)
+            if not block:
+                break
+            read += len(block)
+            if read > largest:
+                raise Unread(f"its code is over {largest >> 20} MiB of text: the rest is not read")
+            *lines, rest = (rest + block).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise Unread("it prints a line that has no end")
+            for line in lines:
+                yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:
+    """How well code for an architecture fits a chip, larger is better; None where it cannot run there.
+
+    Code runs on chips of its major number and an equal or higher minor one; of a family (`f`) likewise, of one
+    architecture (`a`) on that alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").
+    """
+    if major != capability[0] or minor > capability[1] or (kind == "a" and minor != capability[1]):
+        return None
+    return minor, {"": 0, "f": 1, "a": 2}[kind]
+
+
+def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, KernelCode]:
+    """The kernels in what cuobjdump printed, each in the code that best fits a chip of this compute capability.
+
+    By the name in the code; `KernelCode.name` is left to `match`. A function whose end was not reached is left out.
+    """
+    best: dict[str, tuple[tuple[int, int], KernelCode]] = {}
+    uses: dict[str, dict[str, int]] = {}
+    arch, fitness = "", None
+    name, told = "", ""
+    counts: dict[str, int] = {}
+
+    def end() -> None:
+        nonlocal name
+        if name and fitness is not None and (name not in best or best[name][0] < fitness):
+            use = uses.get(name, {})
+            tensor = {opcode: count for opcode, count in sorted(counts.items()) if TENSOR.fullmatch(opcode)}
+            best[name] = (
+                fitness,
+                KernelCode(
+                    name="",
+                    arch=arch,
+                    tensor=tensor,
+                    local_loads=counts.get("LDL", 0),
+                    local_stores=counts.get("STL", 0),
+                    registers=use.get("REG"),
+                    stack=use.get("STACK"),
+                    shared=use.get("SHARED"),
+                ),
+            )
+        name = ""
+
+    for line in lines:
+        if instruction := _INSTRUCTION.match(line):
+            opcode = instruction.group(1)
+            counts[opcode] = counts.get(opcode, 0) + 1
+        elif function := _FUNCTION.match(line):
+            name, counts = function.group(1), {}
+        elif line.strip() == "..........":
+            end()
+        elif line.startswith("Fatbin"):
+            uses = {}
+        elif found := _ARCH.fullmatch(line.rstrip()):
+            major, minor, kind = int(found.group(1)), int(found.group(2)), found.group(3)
+            arch = f"sm_{major}{minor}{kind}"
+            fitness = _fitness(major, minor, kind, capability)
+        elif used := _USED.match(line):
+            told = used.group(1)
+        elif told and "REG:" in line:
+            uses[told] = {key: int(value) for key, value in _USE.findall(line)}
+            told = ""
+    return {kernel: code for kernel, (_, code) in best.items()}
+
+
+def inspect(
+    files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = INSPECTION_TIME
+) -> Inspected:
+    """The kernels in `files` that a chip of this compute capability would run, in `seconds` at most.
+
+    What was read of a file before it had to be left counts.
+    """
+    found = Inspected()
+    deadline = time.monotonic() + seconds
+    late = 0
+    for path in files:
+        if time.monotonic() >= deadline:
+            late += 1
+            continue
+        for kernel, code in parse(_until(run(path), path, found.left), capability).items():
+            known = found.kernels.setdefault(kernel, [])
+            if code not in known:
+                known.append(code)
+    if late:
+        found.left.append(f"{late} files: not read, {seconds:g} s were over")
+    return found
+
+
+def _until(lines: Iterator[str], path: Path, left: list[str]) -> Iterator[str]:
+    try:
+        yield from lines
+    except Unread as why:
+        left.append(f"{path.name}: {why}")
+
+
+@functools.cache
+def _demangler() -> Callable[[str], str]:
+    """C++'s own, of libstdc++, which torch needs anyway; the identity where there is none."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+        demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return lambda name: name
+    demangle.restype = ctypes.c_void_p
+    free.argtypes = [ctypes.c_void_p]
+
+    def plain(name: str) -> str:
+        status = ctypes.c_int()
+        text = demangle(name.encode(), None, None, ctypes.byref(status))
+        if not text:
+            return name
+        try:
+            return ctypes.string_at(text).decode(errors="replace")
+        finally:
+            free(text)
+
+    return plain
+
+
+_CAST = re.compile(r"\((?:bool|char|(?:un)?signed char|(?:unsigned )?(?:short|int|long|long long))\)(?=-?\d)")
+_LITERAL = re.compile(r"\b(\d+)u?l?l?\b")
+_LAMBDA = re.compile(r"\[lambda(\([^()]*\)) \(instance (\d+)\)\]")
+
+
+def normal(name: str) -> str:
+    """A kernel's name in one spelling for nsys (`<(int)4>`, `[lambda() (instance 1)]`), Kineto and C++'s demangler.
+
+    Without the type it returns and its parameters, which nsys gives as `T2`.
+    """
+    if name.startswith("_Z"):
+        name = _demangler()(name)
+    name = _LITERAL.sub(r"\1", _CAST.sub("", name))
+    name = _LAMBDA.sub(r"{lambda\1#\2}", name).replace("<unnamed>", "(anonymous namespace)")
+    name = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", name)).strip()
+    if name.endswith(")"):
+        depth = 0
+        for at in range(len(name) - 1, -1, -1):
+            depth += {")": 1, "(": -1}.get(name[at], 0)
+            if depth == 0:
+                name = name[:at]
+                break
+    return re.sub(r"\s+", "", name.removeprefix("void "))
+
+
+def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[KernelCode | None]:
+    """The code of each kernel of a trace, in their order.
+
+    By name, and by registers where both tell them. None where no file holds it, and where what is left differs (one
+    name, several configurations): no answer rather than another kernel's.
+    """
+    spelled: dict[str, list[KernelCode]] = {}
+    for name, codes in inspected.kernels.items():
+        spelled.setdefault(normal(name), []).extend(codes)
+    answers: list[KernelCode | None] = []
+    for kernel in kernels:
+        candidates = inspected.kernels.get(kernel.name) or spelled.get(normal(kernel.name), [])
+        fitting = [
+            one
+            for one in candidates
+            if one.registers is None or kernel.registers is None or one.registers == kernel.registers
+        ]
+        alike = bool(fitting) and all(one == fitting[0] for one in fitting)
+        answers.append(fitting[0].model_copy(update={"name": kernel.name}) if alike else None)
+    return answers

@@ -1,0 +1,1 @@
+"""torch's own profiler (Kineto): timelines where nsys cannot be used."""

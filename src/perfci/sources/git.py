@@ -1,0 +1,351 @@
+"""Git, as far as perfci needs it: the repository, its commits, the choice of base.
+
+Nothing here writes into a repository: no locks, no hooks, no index refresh.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.text import shell
+
+TIMEOUT = 120.0
+"""Seconds for one call of git that only reads."""
+
+# No hook, no daemon, no descent into submodules by itself, and raw bytes as paths.
+_CONFIG = (
+    ("safe.directory", "*"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.quotePath", "false"),
+    ("submodule.recurse", "false"),
+)
+# Of the caller's GIT_* variables only those that say how to reach a remote or where configuration lies:
+# the others (GIT_DIR, GIT_INDEX_FILE, …, set by hooks and aliases) would point git at another repository.
+_KEEP = (
+    "GIT_ASKPASS",
+    "GIT_CEILING_DIRECTORIES",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+    "GIT_EXEC_PATH",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_SSL_CAINFO",
+    "GIT_SSL_CAPATH",
+)
+LFS_OFF = ("filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.process=", "filter.lfs.required=false")
+"""Git LFS's filter switched off: it may be configured and not installed, and it would download."""
+_DEFAULT_BASES = (
+    "refs/remotes/origin/HEAD",
+    "refs/remotes/origin/main",
+    "refs/remotes/origin/master",
+    "refs/heads/main",
+    "refs/heads/master",
+)
+_HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
+_HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
+"""A whole hash, or as much of its beginning as git takes."""
+
+
+def one_line(text: object, limit: int = 300) -> str:
+    """`text` on one line of at most `limit` characters, control characters written as escapes."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+
+
+def git_environment(caller: Mapping[str, str]) -> dict[str, str]:
+    """The environment of every git call: quiet, English, without locks, and bound to no other repository."""
+    env = {name: value for name, value in caller.items() if not name.startswith("GIT_") or name in _KEEP}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    env["GIT_CONFIG_COUNT"] = str(len(_CONFIG))
+    for index, (key, value) in enumerate(_CONFIG):
+        env[f"GIT_CONFIG_KEY_{index}"] = key
+        env[f"GIT_CONFIG_VALUE_{index}"] = value
+    return env
+
+
+def run_git(
+    args: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    config: Sequence[str] = (),
+    stdin: bytes = b"",
+    timeout: float = TIMEOUT,
+    allow: Sequence[int] = (0,),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `git ARGS` in `cwd`, with `env` added to its environment and the settings `config` (`key=value`).
+
+    Raises UsageError where git is missing or refuses the folder's owner, MachineError where it takes longer
+    than `timeout` seconds or ends with a status that is not in `allow`.
+    """
+    command = ["git", *(part for setting in config for part in ("-c", setting)), *args]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=git_environment(os.environ) | dict(env or {}),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UsageError("git: is not installed or not on PATH: install git") from None
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"git {args[0]}: took longer than {timeout:g} s in {one_line(cwd)}: "
+            "see that its disk and its remote can be reached"
+        ) from None
+    except OSError as error:
+        raise MachineError(f"git {args[0]}: cannot be run in {one_line(cwd)}: {error.strerror}") from None
+    if done.returncode not in allow:
+        raise git_error(args[0], cwd, done.stderr)
+    return done
+
+
+def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
+    """What git wrote to `stderr` as an error of one line."""
+    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
+        folder = one_line(cwd)
+        return UsageError(
+            f"git: {folder} belongs to another user: "
+            f"run `{shell(['git', 'config', '--global', '--add', 'safe.directory', str(cwd)], spanned=True)}`"
+        )
+    if full := [line for line in lines if "No space left" in line or "unable to write" in line]:
+        return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
+    errors = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["no message"]
+    return MachineError(f"git {verb} failed in {one_line(cwd)}: {one_line(errors[0])}")
+
+
+def means_itself(rev: str, head: str) -> bool:
+    """Whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
+
+    A branch or a tag means what it stands at, which may happen to be that commit.
+    """
+    return bool(_HEAD.fullmatch(rev)) or bool(_HASH.fullmatch(rev) and head.startswith(rev.lower()))
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as people name it."""
+
+    ref: str
+    """As the user named it, or as perfci found it."""
+    sha: str
+    """Full hash."""
+    subject: str
+    """First line of its message."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository with a working tree: an ordinary clone, a linked worktree or a submodule."""
+
+    root: Path
+    """Top of the working tree, absolute and resolved."""
+    git_dir: Path
+    """Its git directory; a linked worktree has its own."""
+    common_dir: Path
+    """The git directory that all worktrees share."""
+
+    @classmethod
+    def find(cls, path: Path) -> "Repository | None":
+        """The repository that `path` (a folder or a file) lies in, or None outside git.
+
+        Raises UsageError for a path that does not exist, a bare repository, a git directory, a repository
+        whose git directory is not there, and where git is not installed though `path` lies in a repository.
+        """
+        folder = path if path.is_dir() else path.parent
+        if not folder.is_dir():
+            raise UsageError(f"{one_line(folder)}: no such folder: name one that exists")
+        if shutil.which("git") is None:
+            here = folder.resolve()
+            if any((parent / ".git").exists() for parent in (here, *here.parents)):
+                raise UsageError(f"{one_line(folder)}: is a git repository, but git is not on PATH: install git")
+            return None
+        done = run_git(["rev-parse", "--show-toplevel"], cwd=folder, allow=(0, 128))
+        if done.returncode:
+            _refuse_half_a_repository(folder, done.stderr)
+            return None
+        root = Path(_output(done))
+        git_dir = Path(_output(run_git(["rev-parse", "--absolute-git-dir"], cwd=root)))
+        common = root / _output(run_git(["rev-parse", "--git-common-dir"], cwd=root))
+        return cls(root, git_dir, common.resolve())
+
+    def git(
+        self, *args: str, stdin: bytes = b"", allow: Sequence[int] = (0,), config: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run git at the top of the working tree."""
+        return run_git(args, cwd=self.root, stdin=stdin, allow=allow, config=config)
+
+    def head_commit(self) -> Commit | None:
+        """The commit that is checked out, named after its branch; None in a repository without a commit."""
+        done = self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", allow=(0, 1))
+        if done.returncode:
+            return None
+        branch = self.git("symbolic-ref", "--quiet", "--short", "HEAD", allow=(0, 1))
+        return self._commit(_output(branch) or "HEAD", _output(done))
+
+    def commit(self, rev: str) -> Commit:
+        """The commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
+        sha = self._resolve(rev)
+        remote = f"refs/remotes/origin/{rev}"
+        if sha is None and rev != "HEAD" and self._exists(remote):
+            # A clone in CI often has `main` as `origin/main` only.
+            rev = f"origin/{rev}"
+            sha = self._resolve(remote)
+        if sha is None:
+            name = one_line(rev)
+            if self.is_shallow():
+                raise UsageError(
+                    f"{name!r}: no such commit in this shallow clone: run "
+                    f"`git fetch --depth=1 origin {shell([rev], spanned=True)}`, or check out with `fetch-depth: 0`"
+                )
+            raise UsageError(f"{name!r}: no such branch, tag or commit here: {self._instead(rev)}")
+        return self._commit(rev, sha)
+
+    def _instead(self, rev: str) -> str:
+        """What to do about a name that is none here."""
+        from difflib import get_close_matches
+
+        named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
+        close = get_close_matches(rev, os.fsdecode(named.stdout).splitlines(), 1)
+        meant = f"did you mean {one_line(close[0])!r}? Else " if close else ""
+        fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
+        return f"{meant}see `git branch --all`{fetch}"
+
+    def has_origin(self) -> bool:
+        """Whether there is a remote named origin to fetch from."""
+        return "origin" in os.fsdecode(self.git("remote").stdout).split()
+
+    def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
+        """What HEAD is compared with.
+
+        For a pull request whose merge commit is checked out, that commit's first parent; otherwise the
+        merge-base of HEAD and `ref`. Without `ref`: the default branch of origin, else `main` or `master`.
+        Raises UsageError where there is no such commit, with the command that gets it.
+        """
+        head = self.head_commit()
+        if head is None:
+            raise UsageError(f"{one_line(self.root)}: has no commit yet, so there is no base: commit first")
+        if pull_request and len(parents := self.parents(head.sha)) > 1:
+            if self._resolve(parents[0]) is None:
+                raise UsageError(
+                    f"HEAD^1: the base of this merge commit ({parents[0][:12]}) is not in this shallow "
+                    "clone: run `git fetch --deepen=1`, or check out with `fetch-depth: 2`"
+                )
+            return self._commit("HEAD^1", parents[0])
+        other = self.commit(ref) if ref is not None else self._default_base()
+        done = self.git("merge-base", head.sha, other.sha, allow=(0, 1))
+        if done.returncode == 0:
+            return self._commit(other.ref, _output(done).splitlines()[0])
+        name = one_line(other.ref)
+        if self.is_shallow():
+            raise UsageError(
+                f"{name}: no common commit with HEAD in this shallow clone: "
+                "run `git fetch --deepen=100` or `git fetch --unshallow`, or check out with `fetch-depth: 0`"
+            )
+        raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
+
+    def read(self, sha: str, path: str) -> bytes | None:
+        """A file of a commit, `path` relative to the root; None where there is no file of that name.
+
+        Links are followed inside the commit, never out of it.
+        """
+        if "\n" in path:
+            raise UsageError(f"{one_line(path)}: the name holds a newline: rename the file")
+        if ".." in Path(path).parts:
+            return None
+        request = os.fsencode(f"{sha}:{Path(path).as_posix()}\n")
+        done = self.git("cat-file", "--batch", "--follow-symlinks", stdin=request)
+        header, _, rest = done.stdout.partition(b"\n")
+        words = header.split(b" ")
+        if len(words) != 3 or words[1] != b"blob":
+            return None
+        return rest[: int(words[2])]
+
+    def is_dirty(self, exclude: Sequence[Path] = ()) -> bool:
+        """Whether the working tree differs from HEAD outside `exclude`, untracked files counted."""
+        args = [
+            "status",
+            "--porcelain",
+            "-z",
+            "--untracked-files=normal",
+            "--ignore-submodules=none",
+            "--",
+            ".",
+        ]
+        for path in exclude:
+            resolved = path.resolve()
+            if resolved != self.root and resolved.is_relative_to(self.root):
+                args.append(f":(top,literal,exclude){resolved.relative_to(self.root).as_posix()}")
+        config = () if shutil.which("git-lfs") else LFS_OFF
+        return bool(self.git(*args, config=config).stdout)
+
+    def parents(self, sha: str) -> list[str]:
+        """Full hashes of a commit's parents, those that a shallow clone lacks too."""
+        # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
+        header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
+        return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
+
+    def is_shallow(self) -> bool:
+        """Whether the clone lacks a part of its history."""
+        return _output(self.git("rev-parse", "--is-shallow-repository")) == "true"
+
+    def _resolve(self, rev: str) -> str | None:
+        if not rev or rev.startswith("-") or not rev.isprintable():
+            raise UsageError(f"{one_line(rev)!r}: is no name of a commit: name a branch, tag or hash")
+        done = self.git("rev-parse", "--verify", f"{rev}^{{commit}}", allow=(0, 1, 128))
+        if done.returncode == 0:
+            return _output(done)
+        if b"ambiguous" in done.stderr:
+            raise UsageError(f"{rev!r}: more than one commit begins like this: write more of its hash")
+        return None
+
+    def _exists(self, full_ref: str) -> bool:
+        return self.git("show-ref", "--verify", "--quiet", full_ref, allow=(0, 1, 128)).returncode == 0
+
+    def _default_base(self) -> Commit:
+        for full_ref in _DEFAULT_BASES:
+            if self._exists(full_ref):
+                name = _output(self.git("rev-parse", "--abbrev-ref", full_ref))
+                return self._commit(name, _output(self.git("rev-parse", f"{full_ref}^{{commit}}")))
+        raise UsageError(
+            "no base: there is no origin/HEAD, origin/main, origin/master, main or master here: "
+            "name one with --base REF"
+        )
+
+    def _commit(self, ref: str, sha: str) -> Commit:
+        args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%s", sha)
+        subject = self.git(*args).stdout.decode(errors="replace")
+        return Commit(ref, sha, one_line(subject.removesuffix("\n"), 200))
+
+
+def _output(done: subprocess.CompletedProcess[bytes]) -> str:
+    return os.fsdecode(done.stdout.removesuffix(b"\n"))
+
+
+def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
+    """Raises UsageError where there is a repository, but none that can be measured; returns outside git."""
+    text = stderr.decode(errors="replace")
+    if "not a git repository (or any" in text:
+        return
+    name = one_line(folder)
+    if "must be run in a work tree" in text:
+        raise UsageError(f"{name}: is a bare repository or a git directory: run perfci in a working tree")
+    if "not a git repository: " in text:
+        there = one_line(text.strip().rpartition("not a git repository: ")[2])
+        raise UsageError(
+            f"{name}: its .git names {there}, which is not here: "
+            "in a container, mount the main repository at the same path"
+        )
+    raise git_error("rev-parse", folder, stderr)

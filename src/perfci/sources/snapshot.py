@@ -1,0 +1,451 @@
+"""Snapshots: the files of an arm in a folder of its own, complete with submodules and LFS.
+
+Both arms get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
+the order of writing tells them apart: a clock tick between two files makes `make` rebuild in one arm only.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.model.base import MachineError, UsageError
+from perfci.sources.git import LFS_OFF, Repository, one_line, run_git
+
+TIMEOUT = 1800.0
+"""Seconds for git to write the files of a commit."""
+MTIME = 946_684_800
+"""2000-01-01: old enough for every build to be newer, and young enough for zip files (1980)."""
+FOLDER_BYTES = 2 * 2**30
+FOLDER_FILES = 200_000
+SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", "perfci-out"})
+"""Names that a snapshot of a plain folder leaves out."""
+
+_GITLINK = "160000"
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: begins with its version, and is under 1024 bytes.
+_LFS_HEADER = b"version https://git-lfs.github.com/spec/v1\n"
+_LFS_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a snapshot holds."""
+
+    digest: str
+    """SHA-256 over the sorted (path, mode, content): equal for a commit and its clean working tree."""
+    files: int
+    """Number of files and links."""
+
+
+@dataclass(frozen=True)
+class _Store:
+    """Where the objects of a repository or submodule lie, and where it is checked out."""
+
+    git_dir: Path
+    common_dir: Path
+    worktree: Path | None
+
+    def has(self, sha: str) -> bool:
+        return self.git("cat-file", "-e", f"{sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0
+
+    def git(self, *args: str, allow: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
+        # Both are named, or git would read `core.worktree`, which may point to a folder that is not here.
+        env = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.git_dir)}
+        return run_git(args, cwd=self.git_dir, env=env, allow=allow)
+
+
+@dataclass
+class _Submodule:
+    """What `.gitmodules` declares."""
+
+    name: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+class _Index:
+    """An index of our own, outside the repository, that belongs to the files in `dest`."""
+
+    def __init__(self, store: _Store, dest: Path, file: Path) -> None:
+        self.dest = dest
+        self._env = {"GIT_DIR": str(store.git_dir), "GIT_WORK_TREE": str(dest), "GIT_INDEX_FILE": str(file)}
+
+    def git(self, *args: str, stdin: bytes = b"", allow: Sequence[int] = (0,)) -> bytes:
+        # The working tree is `dest`, never the user's: attributes are then those of the snapshot itself.
+        done = run_git(args, cwd=self.dest, env=self._env, config=LFS_OFF, stdin=stdin, timeout=TIMEOUT, allow=allow)
+        return done.stdout
+
+
+@contextmanager
+def _index(store: _Store, dest: Path) -> Iterator[_Index]:
+    folder = dest / ".git"  # the one name that no commit can hold
+    folder.mkdir(parents=True)
+    try:
+        yield _Index(store, dest, folder / "index")
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    """An OSError inside becomes a MachineError of one line."""
+    try:
+        yield
+    except OSError as error:
+        where = one_line(os.fsdecode(error.filename) if error.filename else target)
+        raise MachineError(
+            f"{where}: cannot be copied: {error.strerror}: "
+            "mend that file, or set TMPDIR to a larger disk where space is short"
+        ) from None
+
+
+def snapshot_commit(repo: Repository, sha: str, target: Path) -> Snapshot:
+    """Write the files of commit `sha` into the empty or new folder `target`.
+
+    Reads the repository only: its index, working tree and git directory stay as they are. Submodules come
+    from the object stores that the clone has. One that is in none of them stays empty if `git submodule
+    update` would leave it so: with `update = none`, or without an entry in `.gitmodules`.
+    Raises UsageError where the commit, a submodule's commit or an LFS object is not here, MachineError where
+    the disk refuses.
+    """
+    store = _Store(repo.git_dir, repo.common_dir, repo.root)
+    if not store.has(sha):
+        name = one_line(sha)
+        remedy = f"run `git fetch origin {name}`" if repo.has_origin() else "fetch it from where it was made"
+        raise UsageError(f"commit {name[:12]}: is not in this clone: {remedy}")
+    with _disk_errors(target):
+        _require_empty(target)
+        _write_commit(store, sha, target, "")
+        return _seal(target)
+
+
+def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> Snapshot:
+    """Copy the working tree into the empty or new folder `target`: tracked files as they are, and untracked.
+
+    Ignored files, files deleted in the working tree and everything below `exclude` stay out. Submodules and
+    clones inside the tree are copied likewise; other worktrees of the same repository are not. What a sparse
+    checkout has not written comes from HEAD. Links are copied as links, wherever they point.
+    Raises as `snapshot_commit`.
+    """
+    skip = [path.resolve() for path in (target, *exclude)]
+    with _disk_errors(target):
+        _require_empty(target)
+        _copy_worktree(repo, target, skip, "")
+        return _seal(target)
+
+
+def snapshot_folder(
+    folder: Path,
+    target: Path,
+    exclude: Sequence[Path] = (),
+    *,
+    max_bytes: int = FOLDER_BYTES,
+    max_files: int = FOLDER_FILES,
+) -> Snapshot:
+    """Copy a folder that is not in git into `target`, without `SKIPPED` and `exclude`.
+
+    Raises UsageError, before anything is copied, for more than `max_bytes` or `max_files`, MachineError where
+    the disk refuses.
+    """
+    skip = {path.resolve() for path in (target, *exclude)}
+    root = folder.resolve()
+    found: list[str] = []
+    size = 0
+    with _disk_errors(target):
+        _require_empty(target)
+        for path, info in _walk(root, skip):
+            found.append(path)
+            size += info.st_size
+            if len(found) > max_files or size > max_bytes:
+                raise UsageError(
+                    f"{one_line(root)}: holds more than {max_bytes / 2**30:g} GiB or {max_files} files: "
+                    "run perfci in a smaller folder, or make it a git repository that ignores the rest"
+                )
+        for path in found:
+            _copy(root / path, target / path)
+        return _seal(target)
+
+
+def _require_empty(target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise MachineError(f"{one_line(target)}: is not empty: a snapshot needs a folder of its own")
+
+
+def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
+    """The files of a commit and its submodules. `label` is the path from the top repository, for messages."""
+    with _index(store, dest) as index:
+        index.git("read-tree", sha)
+        index.git("checkout-index", "--all", "--force", "--quiet")
+        links, files = [], []
+        for entry in _split(index.git("ls-files", "--stage", "-z")):
+            facts, _, path = entry.partition("\t")
+            mode, link, _ = facts.split()
+            if mode == _GITLINK:
+                links.append((path, link))
+            else:
+                files.append(path)
+        _fill_lfs(store, index, files, label, f"git lfs fetch origin {sha[:12]}")
+    modules = _submodules(dest)
+    for path, link in links:
+        _fill_submodule(store, modules.get(path), path, link, dest=dest / path, label=f"{label}{path}")
+
+
+def _split(output: bytes) -> list[str]:
+    """NUL-terminated entries as text; bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
+    return [os.fsdecode(entry) for entry in output.split(b"\0") if entry]
+
+
+def _submodules(dest: Path) -> dict[str, _Submodule]:
+    """Path → what the snapshot's own `.gitmodules` declares."""
+    file = dest / ".gitmodules"
+    if file.is_symlink() or not file.is_file():
+        return {}
+    args = ["config", "-z", "--file", str(file), "--get-regexp", r"^submodule\..*\.(path|update)$"]
+    declared: dict[str, _Submodule] = {}
+    for entry in _split(run_git(args, cwd=dest, allow=(0, 1)).stdout):
+        key, _, value = entry.partition("\n")
+        name, _, setting = key.removeprefix("submodule.").rpartition(".")
+        declared.setdefault(name, _Submodule(name)).settings[setting] = value
+    return {s.settings["path"].rstrip("/"): s for s in declared.values() if "path" in s.settings}
+
+
+def _fill_submodule(
+    parent: _Store, declared: _Submodule | None, path: str, sha: str, *, dest: Path, label: str
+) -> None:
+    stores = _submodule_stores(parent, declared, path)
+    for store in stores:
+        if store.has(sha):
+            _write_commit(store, sha, dest, f"{label}/")
+            return
+    if declared is None or _update_setting(parent, declared) == "none":
+        dest.mkdir(parents=True, exist_ok=True)
+        return
+    where = f"submodule {one_line(label)}: its commit {sha[:12]} is not here"
+    if stores and stores[0].worktree is not None:
+        folder = one_line(stores[0].worktree)
+        raise UsageError(
+            f"{where}: run `git -C '{folder}' fetch origin {sha}`, "
+            "or `git submodule update --init --recursive` if you have not updated it"
+        )
+    raise UsageError(
+        f"{where}: run `git submodule update --init --recursive`, or check out with `submodules: recursive`"
+    )
+
+
+def _update_setting(parent: _Store, declared: _Submodule) -> str:
+    done = parent.git("config", "--get", f"submodule.{declared.name}.update", allow=(0, 1))
+    return done.stdout.decode(errors="replace").strip() or declared.settings.get("update", "")
+
+
+def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) -> list[_Store]:
+    """Git directories that may hold the submodule's commits: its checkout's, then those its parent keeps."""
+    checkout = parent.worktree / path if parent.worktree else None
+    stores = []
+    if checkout and (own := _repository_at(checkout)):
+        stores.append(_Store(own.git_dir, own.common_dir, own.root))
+    if declared and declared.name and ".." not in declared.name.split("/"):
+        for git_dir in dict.fromkeys((parent.git_dir, parent.common_dir)):
+            kept = git_dir / "modules" / declared.name
+            if (kept / "HEAD").is_file():
+                stores.append(_Store(kept, kept, checkout if checkout and checkout.is_dir() else None))
+    return stores
+
+
+def _repository_at(folder: Path) -> Repository | None:
+    """The repository whose top is `folder` itself."""
+    if folder.is_symlink() or not (folder / ".git").exists():
+        return None
+    repo = Repository.find(folder)
+    return repo if repo and repo.root == folder.resolve() else None
+
+
+def _copy_worktree(repo: Repository, dest: Path, skip: Sequence[Path], label: str) -> None:
+    store = _Store(repo.git_dir, repo.common_dir, repo.root)
+    keeps_modes = repo.git("config", "--type=bool", "--get", "core.fileMode", allow=(0, 1)).stdout != b"false\n"
+    copied: list[str] = []
+    sparse: list[str] = []
+    links: list[tuple[str, str]] = []
+    for path, (tag, mode, sha) in _tracked(repo).items():
+        if _below(repo.root / path, skip) or _behind_link(repo.root, path):
+            continue
+        if mode == _GITLINK:
+            links.append((path, sha))
+        elif _copy(repo.root / path, dest / path, None if keeps_modes else mode == "100755"):
+            copied.append(path)
+        elif tag == "S":
+            sparse.append(path)
+    for path in _split(repo.git("ls-files", "--others", "--exclude-standard", "-z").stdout):
+        if _below(repo.root / path, skip):
+            continue
+        if path.endswith("/"):  # a repository inside the tree that is no submodule
+            inner = _repository_at(repo.root / path)
+            if inner and inner.common_dir != repo.common_dir:
+                _copy_worktree(inner, dest / path, skip, f"{label}{path}")
+        elif _copy(repo.root / path, dest / path):
+            copied.append(path)
+    with _index(store, dest) as index:
+        if sparse:
+            index.git("read-tree", "HEAD")
+            held = set(_split(index.git("ls-files", "-z")))
+            missing = [os.fsencode(path) for path in sparse if path in held]
+            index.git("checkout-index", "--force", "--quiet", "-z", "--stdin", stdin=b"\0".join(missing))
+        _fill_lfs(store, index, [*copied, *sparse], label, "git lfs pull")
+    modules = _submodules(dest)
+    for path, sha in links:
+        folder = repo.root / path
+        if checkout := _repository_at(folder):
+            _copy_worktree(checkout, dest / path, skip, f"{label}{path}/")
+        elif folder.is_dir() and not folder.is_symlink():
+            _fill_submodule(store, modules.get(path), path, sha, dest=dest / path, label=f"{label}{path}")
+
+
+def _tracked(repo: Repository) -> dict[str, tuple[str, str, str]]:
+    """Path → (tag, mode, object) of everything in the index; tag `S` is left out by a sparse checkout."""
+    entries = {}
+    for entry in _split(repo.git("ls-files", "--cached", "--stage", "-t", "-z").stdout):
+        facts, _, path = entry.partition("\t")
+        tag, mode, sha, _ = facts.split()
+        entries[path] = (tag, mode, sha)
+    return entries
+
+
+def _below(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path == folder or path.is_relative_to(folder) for folder in folders)
+
+
+def _behind_link(root: Path, path: str) -> bool:
+    """Whether a folder of `path` was replaced by a link: git then takes the file for deleted."""
+    return any((root / parent).is_symlink() for parent in Path(path).parents if parent != Path())
+
+
+def _copy(source: Path, dest: Path, executable: bool | None = None) -> bool:
+    """Copy a file or link. False where there is neither."""
+    try:
+        mode = source.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISLNK(mode):
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        dest.symlink_to(source.readlink())
+        return True
+    if not stat.S_ISREG(mode):
+        return False
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, dest)
+    if executable is None:
+        executable = bool(mode & stat.S_IXUSR)
+    dest.chmod(0o755 if executable else 0o644)
+    return True
+
+
+def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, remedy: str) -> None:
+    """Replace LFS pointers, where attributes say `filter=lfs`, by contents from the clone's LFS store."""
+    pointers = {path: pointer for path in paths if (pointer := _lfs_pointer(index.dest / path))}
+    if not pointers:
+        return
+    names = b"".join(os.fsencode(path) + b"\0" for path in pointers)
+    facts = _split(index.git("check-attr", "-z", "--stdin", "filter", stdin=names))
+    filtered = [path for path, _, value in zip(facts[::3], facts[1::3], facts[2::3], strict=True) if value == "lfs"]
+    if not filtered:
+        return
+    kept = os.fsdecode(index.git("config", "--get", "lfs.storage", allow=(0, 1)).removesuffix(b"\n"))
+    folder = store.common_dir / (kept or "lfs") / "objects"
+    for path in filtered:
+        oid, size = pointers[path]
+        content = folder / oid[:2] / oid[2:4] / oid
+        if not content.is_file() or content.stat().st_size != size:
+            raise UsageError(
+                f"{one_line(label + path)}: only its LFS pointer is here: run `{remedy}`, or check out with `lfs: true`"
+            )
+        shutil.copyfile(content, index.dest / path)
+
+
+def _lfs_pointer(file: Path) -> tuple[str, int] | None:
+    """(SHA-256, size in bytes) of the content that the pointer `file` stands for, or None."""
+    info = file.lstat()
+    if not stat.S_ISREG(info.st_mode) or not len(_LFS_HEADER) < info.st_size < _LFS_SIZE:
+        return None
+    with file.open("rb") as handle:
+        if handle.read(len(_LFS_HEADER)) != _LFS_HEADER:
+            return None
+        lines = handle.read().decode("ascii", errors="replace").splitlines()
+    facts = dict(line.split(" ", 1) for line in lines if " " in line)
+    oid, size = facts.get("oid", "").removeprefix("sha256:"), facts.get("size", "")
+    if len(oid) != 64 or set(oid) - set("0123456789abcdef") or not size.isdecimal():
+        return None
+    return oid, int(size)
+
+
+def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
+    """(path relative to `root`, its facts) of every file and link that a snapshot of a plain folder takes."""
+    for folder, names, files in os.walk(root, onerror=_raise):
+        here = Path(folder)
+        links = [name for name in names if (here / name).is_symlink()]
+        names[:] = sorted(n for n in names if n not in SKIPPED and n not in links and here / n not in skip)
+        for name in sorted([*files, *links]):
+            path = here / name
+            info = path.lstat()
+            if name not in SKIPPED and path not in skip and (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+                yield str(path.relative_to(root)), info
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _seal(target: Path) -> Snapshot:
+    """Give every file its mode and time, and digest all of them."""
+    for path, mode in _files(target):
+        if not stat.S_ISLNK(mode):
+            path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+        os.utime(path, (MTIME, MTIME), follow_symlinks=False)
+    digest = hashlib.sha256()
+    entries = sorted(_contents(target))
+    for name, kind, content in entries:
+        digest.update(name + b"\0" + kind + b"\0" + content)
+    return Snapshot(digest.hexdigest(), len(entries))
+
+
+def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
+    """Path below `folder` → what says whether the file or link is still as it is now. Raises MachineError.
+
+    `wanted(path, mode)`: whether a file is digested.
+    """
+    with _disk_errors(folder):
+        return {
+            _text(name): hashlib.sha256(kind + content).hexdigest() for name, kind, content in _contents(folder, wanted)
+        }
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _contents(
+    folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """(path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
+    for path, mode in _files(folder):
+        if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
+            continue
+        if stat.S_ISLNK(mode):
+            kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
+        else:
+            kind = b"100755" if mode & stat.S_IXUSR else b"100644"
+            with path.open("rb") as handle:
+                content = hashlib.file_digest(handle, "sha256").digest()
+        yield os.fsencode(path.relative_to(folder)), kind, content
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """(path, mode) of every file and link below `folder`."""
+    for place, names, files in os.walk(folder, onerror=_raise):
+        for path in (Path(place, name) for name in (*names, *files)):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+                yield path, mode

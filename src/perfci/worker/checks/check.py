@@ -1,0 +1,397 @@
+"""Correctness: is what a kernel returns what its reference says, and does it write all of it?"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ..bench import Prepared, prepare
+from ..guard import tampered
+from .compare import Outcome, compare, finite
+from .outputs import handed_out_again, spoil
+from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, plain
+from .poison import leaf_sizes, poisoned_memory
+from .redraw import Redraw, Unpaired, set_up
+from .sketch import sketch
+
+if TYPE_CHECKING:
+    from ..declare import Kernel
+
+CACHED = "returned the poisoned result of the call before: its output is cached, not computed"
+MEMO = (
+    "returned what it had computed for earlier values of its inputs, after new ones were written to the same memory: "
+    "its result is remembered, not computed (what is computed once, such as packed weights, belongs into the set-up)"
+)
+UNWRITTEN = (
+    "memory that was not written holds NaN while results are checked: "
+    "a kernel that reads its output first, as beta * C does, must be given one of bench.zeros(), not of bench.empty()"
+)
+COMPARED_SETS = 4
+"""Input sets of a replayed graph whose results are compared: the first, the last and some drawn afresh each time."""
+
+
+def check_case(
+    kernel: Kernel,
+    params_sets: Sequence[dict[str, Any]],
+    device: str,
+    seed: int,
+    *,
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+) -> dict[str, Any]:
+    """Check one case at every set of parameters; the first set is the case's own.
+
+    Each set is built twice from the same seed: once to see how large the results are, and once more, with
+    memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
+    and the kernel runs once more, and then with its inputs redrawn in place. `rtol` and `atol` replace what the case's
+    own set declares, wherever a set declares the same. What the kernel or its reference raises is raised.
+
+    Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
+    `text` of the first failure, which ends the check, or None and ""; `shapes`, the
+    sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
+    `atol` (as declared; None without a reference), `sketch`, `digest` of the inputs, `work`, and `unredrawn`: why its
+    inputs could not be redrawn in place, or "".
+    """
+    result: dict[str, Any] = {
+        "ok": True,
+        "kind": None,
+        "text": "",
+        "shapes": 0,
+        "compared": 0,
+        "worst": None,
+        "rtol": None,
+        "atol": None,
+        "sketch": [],
+        "digest": "",
+        "work": {},
+        "unredrawn": "",
+    }
+    replaced = tampered()
+    if replaced:
+        result.update(ok=False, kind="invalid", text=replaced)
+        return result
+    for params in params_sets:
+        first = prepare(kernel, params, device, seed, 0, True)
+        sizes = _sizes(first.fn(), first)
+        first.bench.release()
+        del first
+        prepared = prepare(kernel, params, device, seed, 0, True)
+        reference = prepared.bench.declared_reference()
+        own = result["shapes"] == 0
+        if own:
+            result["digest"] = prepared.bench.inputs_digest()
+            result["work"] = prepared.bench.declared_work()
+            if reference:
+                result["rtol"], result["atol"] = reference.rtol, reference.atol
+        declared = (reference.rtol, reference.atol) if reference else (None, None)
+        given = (rtol, atol) if declared == (result["rtol"], result["atol"]) else (None, None)
+        expected = _expected(prepared)
+        out = _executed(prepared, sizes)
+        outcome = _outcome(prepared, out, expected, *given)
+        if own and reference and outcome.ok:
+            result["sketch"] = sketch(expected)
+            again = _again(prepared, out, sizes, *given)
+            if again.ok:
+                again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), *given)
+            outcome = outcome if again.ok else again
+        del out
+        prepared.bench.release()
+        result["shapes"] += 1
+        result["compared"] += reference is not None
+        if outcome.worst is not None:
+            result["worst"] = max(outcome.worst, result["worst"] or 0.0)
+        if not outcome.ok:
+            label = " ".join(f"{name}={value}" for name, value in params.items())
+            text = f"at {label}: {outcome.text}" if label else outcome.text
+            result.update(ok=False, kind=outcome.kind, text=text)
+            break
+    return result
+
+
+def verify(
+    prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None, *, redraw: bool = True
+) -> Outcome:
+    """The check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
+
+    The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
+    they can be. `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
+    """
+    replaced = tampered()
+    if replaced:
+        return Outcome(False, "invalid", None, replaced)
+    out = prepared.fn()
+    _synchronize(prepared)
+    sizes = _sizes(out, prepared)
+    outcome = _again(prepared, out, sizes, rtol, atol)
+    if not outcome.ok or not redraw:
+        return outcome
+    found, _ = _redrawn(prepared, _execution(prepared, sizes), rtol, atol)
+    return outcome if found.ok else found
+
+
+def verify_redrawn_replay(
+    prepared: Prepared,
+    out: Any,
+    replay: Callable[[], Any],
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+) -> Outcome:
+    """The same for what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
+
+    What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
+    the draw, the function itself is called instead.
+    """
+
+    def execute() -> Any:
+        replay()
+        _synchronize(prepared)
+        return out
+
+    return _redrawn(prepared, _execution(prepared, _sizes(out, prepared)), rtol, atol, execute)[0]
+
+
+def verify_replay(
+    sets: Sequence[tuple[Prepared, Any]],
+    replay: Callable[[], Any],
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+) -> Outcome:
+    """The check after timing of a CUDA graph that walks through several input sets.
+
+    `sets`: each input set with the result that its function returned while it was captured, which `replay()` must
+    compute again. All results are overwritten, the graph is replayed, and those of up to COMPARED_SETS sets are
+    compared: a function that does the work of one set and skips that of others, or that put nothing into the
+    graph, is found out. `rtol` and `atol` replace what the case declares.
+    """
+    replaced = tampered()
+    if replaced:
+        return Outcome(False, "invalid", None, replaced)
+    chosen = {0, len(sets) - 1} if sets else set()
+    others = [index for index in range(len(sets)) if index not in chosen]
+    # Not from the generators that are seeded: the code under test could tell beforehand.
+    chosen |= set(SystemRandom().sample(others, min(len(others), COMPARED_SETS - 2)))
+    order = sorted(chosen) + [index for index in others if index not in chosen]
+    prepared = [sets[index][0] for index in order]
+    outs = [sets[index][1] for index in order]
+
+    def execute() -> list[Any]:
+        replay()
+        _synchronize(prepared[0])
+        return outs
+
+    return _rewritten(prepared, outs, execute, rtol, atol, len(chosen)) if sets else Outcome(True)
+
+
+def _again(prepared: Prepared, out: Any, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]) -> Outcome:
+    """Execute once more, after `out`, what the execution before returned, was overwritten."""
+    return _rewritten([prepared], [out], lambda: [_executed(prepared, sizes)], rtol, atol)
+
+
+def _rewritten(
+    sets: Sequence[Prepared],
+    outs: Sequence[Any],
+    execute: Callable[[], Sequence[Any]],
+    rtol: Optional[float],
+    atol: Optional[float],
+    compared: int = 1,
+) -> Outcome:
+    """Overwrite what was returned, execute, and compare the first `compared` results.
+
+    A kernel may carry over what it returned from one call to the next, as one that works in place does. Then its
+    reference reads the same memory and gives another result for the overwritten values: in that case they are put
+    back, and another execution counts.
+    """
+    checked = sets[:compared]
+    # Without a reference nothing tells the right result from another one.
+    strict = any(one.bench.declared_reference() for one in checked)
+    spoiled = []
+    with builtin_torch():
+        try:
+            for out in outs:
+                plain(out, strict)
+        except Refused as refused:
+            return Outcome(False, "wrong", None, str(refused))
+        if strict:
+            spoiled = spoil(outs, [one.bench for one in sets])
+    _synchronize(sets[0])
+    expected = [_expected(one) for one in checked]
+    new = execute()
+    outcome = _outcomes(checked, new, expected, rtol, atol)
+    if outcome.ok or not spoiled:
+        return outcome
+    with builtin_torch():
+        cached = handed_out_again(spoiled, new[:compared])
+        for memory in spoiled:
+            memory.restore()
+    _synchronize(sets[0])
+    again = [_expected(one) for one in checked]
+    if _outcomes(checked, again, expected, rtol, atol).ok:  # the reference does not read what was overwritten
+        return Outcome(False, "wrong", None, CACHED) if cached else outcome
+    return _outcomes(checked, execute(), again, rtol, atol)
+
+
+def _redrawn(
+    prepared: Prepared,
+    execute: Callable[[], Any],
+    rtol: Optional[float],
+    atol: Optional[float],
+    replay: Optional[Callable[[], Any]] = None,
+) -> tuple[Outcome, str]:
+    """Execute with the inputs redrawn in place; `replay` instead, where it reads all that is redrawn from the GPU.
+
+    Returns what was found, and why nothing was redrawn, or "".
+    """
+    if prepared.bench.declared_reference() is None:
+        return Outcome(True), ""
+    with _memory_apart(prepared):
+        try:
+            redraw = set_up(prepared)
+        except Unpaired as unpaired:
+            return Outcome(True), str(unpaired)
+        try:
+            if not redraw.changes:
+                return Outcome(True), "its inputs are the same in every draw"
+            run = replay if replay is not None and redraw.on_device else execute
+            return _with_other_values(prepared, redraw, run, rtol, atol), ""
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            return Outcome(True), "there is no room for its inputs three times"
+        finally:
+            redraw.release()
+
+
+def _with_other_values(
+    prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], rtol: Optional[float], atol: Optional[float]
+) -> Outcome:
+    wanted = _expected(redraw.other)
+    redraw.apply(other=True)
+    _synchronize(prepared)
+    if _outcome(prepared, execute(), wanted, rtol, atol).ok:
+        return Outcome(True)
+    # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
+    # reads it, too, and what it says now counts, if it follows the values at all.
+    redraw.apply(other=False)
+    before = _expected(prepared)
+    redraw.apply(other=True)
+    now = _expected(prepared)
+    _synchronize(prepared)
+    out = execute()
+    if _outcome(prepared, before, now, rtol, atol).ok:
+        now = wanted
+    found = _outcome(prepared, out, now, rtol, atol)
+    if found.ok or found.kind != "wrong":
+        return found
+    remembered = _outcome(prepared, out, before, rtol, atol).ok
+    return replace(found, text=MEMO if remembered else f"with its inputs redrawn in place: {found.text}")
+
+
+highest_before = 0
+"""Bytes of device memory that tensors of this process held at most before inputs were redrawn: that takes memory which
+no measurement needs. Set to 0 by whoever begins to watch."""
+
+
+@contextlib.contextmanager
+def _memory_apart(prepared: Prepared) -> Iterator[None]:
+    global highest_before  # the allocator's own mark is global, too
+    torch = sys.modules.get("torch")
+    if torch is None or not prepared.bench.device_name.startswith("cuda"):
+        yield
+        return
+    highest_before = max(highest_before, int(torch.cuda.max_memory_allocated()))
+    try:
+        yield
+    finally:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
+
+
+@builtin_torch()
+def _sizes(out: Any, prepared: Prepared) -> list[int]:
+    """Of what a result holds; nothing of a result that is not there, which the check itself will say."""
+    try:
+        return leaf_sizes(plain(out, strict=False), prepared.bench.holds)
+    except Refused:
+        return []
+
+
+def _execution(prepared: Prepared, sizes: Sequence[int]) -> Callable[[], Any]:
+    return lambda: _executed(prepared, sizes)
+
+
+def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
+    """What one execution returns, with memory poisoned, once the whole device is done."""
+    with poisoned_memory(sizes, prepared.bench.device_name):
+        out = prepared.fn()
+        _synchronize(prepared)
+    return out
+
+
+def _synchronize(prepared: Prepared) -> None:
+    if prepared.bench.device_name.startswith("cuda"):
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _expected(prepared: Prepared) -> Any:
+    """The reference's result, copied before the kernel runs: that may work in place."""
+    reference = prepared.bench.declared_reference()
+    if reference is None:
+        return None
+    found = reference.fn()
+    with builtin_torch():
+        try:
+            return _copied(plain(found))
+        except Refused:
+            return found  # which comparing will say
+
+
+def _outcomes(
+    sets: Sequence[Prepared],
+    outs: Sequence[Any],
+    expected: Sequence[Any],
+    rtol: Optional[float],
+    atol: Optional[float],
+) -> Outcome:
+    """The first outcome that is not fine, or else the last."""
+    outcome = Outcome(True)
+    for prepared, out, ref in zip(sets, outs, expected):
+        outcome = _outcome(prepared, out, ref, rtol, atol)
+        if not outcome.ok:
+            break
+    return outcome
+
+
+def _outcome(prepared: Prepared, out: Any, expected: Any, rtol: Optional[float], atol: Optional[float]) -> Outcome:
+    reference = prepared.bench.declared_reference()
+    if reference is None:
+        found = finite(out)
+    else:
+        rtol, atol = reference.rtol if rtol is None else rtol, reference.atol if atol is None else atol
+        found = compare(out, expected, rtol, atol)
+    return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
+
+
+def _copied(ref: Any) -> Any:
+    """What plain() returned, with memory of its own: it must not change when the kernel runs."""
+    if is_tensor(ref):
+        return ref.clone()
+    if type(ref) is dict:
+        return {key: _copied(value) for key, value in ref.items()}
+    if is_sequence(ref):
+        return [_copied(value) for value in ref]
+    if is_array(ref):
+        return ref[...].copy()
+    if type(ref) in (array.array, bytearray):
+        return ref[:]
+    return ref.tolist() if type(ref) is memoryview else ref

@@ -1,0 +1,460 @@
+"""New values for a case's inputs in the same memory: what a memo of earlier results does not survive.
+
+A case is set up twice more, from its own seed and from another. Whatever a timed function and its reference can reach
+(closures, defaults, attributes, containers) and what differs between the two follows from the draw: in the function
+that has run already it gets the other values, tensors and arrays in place. What does not differ, such as a flag, a
+counter or an empty store, is left as the calls have made it: there a memo would be.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import ctypes
+import functools
+import sys
+import types
+from _ctypes import CFuncPtr
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+from ..bench import Bench, Prepared
+from .plain import ATOMS, MAPPINGS, is_tensor
+
+MOST = 50_000
+"""Objects that are looked through at most."""
+HOST_BYTES = 2**30
+"""Of tensors on the host: a case that drew more is not set up twice more, lest it runs out of its memory."""
+ADDRESSES = range(2**40, 2**48)
+"""Where 64-bit systems map memory; data are seldom as large."""
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE of object.h: made by a class statement, or by an extension
+_CALLABLES = (types.BuiltinMethodType, type("".__str__))
+_NO_STATE = ("Stream", "Event", "CUDAGraph", "Generator")
+"""Of torch: what holds no values that follow from inputs."""
+_PARTS = {
+    "sparse_coo": ("_indices", "_values"),
+    "sparse_csr": ("crow_indices", "col_indices", "values"),
+    "sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+class Unpaired(Exception):
+    """Why inputs cannot be redrawn, as one line."""
+
+
+class _Images(NamedTuple):
+    """What a place holds for the values of either draw; the same object twice where nothing is to be done."""
+
+    own: Any
+    other: Any
+
+    @property
+    def differ(self) -> bool:
+        return self.own is not self.other
+
+
+class Redraw:
+    """The state of a prepared case that follows from its draw, with the values of two draws."""
+
+    def __init__(self, target: Prepared, own: Prepared, other: Prepared) -> None:
+        """`own` and `other`: set up as `target` was, from the same draw and from another, and never called.
+
+        Raises Unpaired.
+        """
+        self.own, self.other = own, other
+        self._tensors: list[tuple[Any, Any, Any]] = []
+        self._changes: list[tuple[Callable[[Any], None], _Images]] = []
+        self._seen: dict[int, tuple[Any, ...]] = {}
+        """id of what the target holds → the triple; kept alive, so that no id is used twice."""
+        self._addresses: list[tuple[int, int]] = []
+        self._ranges: tuple[list[range], list[range]] = ([], [])
+        drawn = [[one.tensor for one in made.bench._drawn] for made in (target, own, other)]
+        if len({len(tensors) for tensors in drawn}) > 1:
+            raise Unpaired("how many tensors it draws depends on their values")
+        for tensors in zip(*drawn):
+            self._pair(*tensors)
+        references = [made.bench.declared_reference() for made in (target, own, other)]
+        for trio in ([made.fn for made in (target, own, other)], [one and one.fn for one in references]):
+            if self._pair(*trio).differ:
+                raise Unpaired("what it returns to be timed differs from draw to draw")
+        for addresses in self._addresses:
+            for address, ranges in zip(addresses, self._ranges):
+                if not any(address in one for one in ranges):
+                    raise Unpaired("it keeps a number that may be an address")
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything follows from the draw."""
+        return bool(self._tensors or self._changes)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether all of it lies in tensors on a GPU, where replays of a graph read it."""
+        return not self._changes and all(target.device.type == "cuda" for target, _, _ in self._tensors)
+
+    def apply(self, other: bool) -> None:
+        """Write the values of the own or the other draw. No version of a tensor tells of it."""
+        for target, *values in self._tensors:
+            _copy(target, values[other])
+        for put, images in self._changes:
+            put(images.other if other else images.own)
+
+    def release(self) -> None:
+        """Let go of the memory of both draws."""
+        self._tensors.clear()
+        self._changes.clear()
+        self._seen.clear()
+        for made in (self.own, self.other):
+            made.bench.release()
+
+    # ---------------------------------------------------------------- pairing
+
+    def _pair(self, target: Any, own: Any, other: Any) -> _Images:
+        """Take down what differs between `own` and `other` below `target`; what the place of `target` is to hold."""
+        kind = type(own)
+        if own is other:
+            return _Images(target, target)
+        if type(other) is not kind:
+            raise Unpaired(f"it keeps a {kind.__name__} in one draw and a {type(other).__name__} in another")
+        if kind in ATOMS or kind in (range, slice, frozenset) or _names_something(kind):
+            return self._pair_atoms(target, own, other)
+        if type(target) is not kind:
+            raise Unpaired(f"its calls put a {type(target).__name__} in the place of a {kind.__name__}")
+        if id(target) in self._seen:
+            _, seen_own, seen_other = self._seen[id(target)]
+            if seen_own is not own or seen_other is not other:
+                raise Unpaired("what shares memory in one draw does not in another")
+            return _Images(target, target)
+        if issubclass(kind, tuple):
+            return self._pair_tuples(target, own, other)
+        self._seen[id(target)] = (target, own, other)
+        if len(self._seen) > MOST:
+            raise Unpaired(f"it keeps more than {MOST} objects")
+        self._descend(kind, target, own, other)
+        return _Images(target, target)
+
+    def _descend(self, kind: type, target: Any, own: Any, other: Any) -> None:
+        """Below an object that stays where it is."""
+        if is_tensor(target):
+            self._pair_tensors(*(sys.modules["torch"].Tensor.detach(one) for one in (target, own, other)))
+        elif kind in (list, collections.deque):
+            self._pair_lists(target, own, other)
+        elif kind in MAPPINGS:
+            self._pair_dicts(target, own, other)
+        elif kind is set:
+            self._pair_sets(target, own, other)
+        elif kind in (bytearray, array.array) or _is_ndarray(target):
+            self._pair_buffers(target, own, other)
+        elif kind is types.FunctionType:
+            self._pair_functions(target, own, other)
+        elif kind is types.MethodType:
+            self._require_same(self._pair(target.__func__, own.__func__, other.__func__), "method")
+            self._require_same(self._pair(target.__self__, own.__self__, other.__self__), "method")
+        elif kind in _CALLABLES:
+            if own.__name__ != other.__name__:
+                raise Unpaired("it keeps one method in one draw and another in another")
+            self._require_same(self._pair(target.__self__, own.__self__, other.__self__), "method")
+        elif kind is functools.partial:
+            for part in ("func", "args", "keywords"):
+                images = self._pair(*(getattr(one, part) for one in (target, own, other)))
+                self._require_same(images, "functools.partial")
+        elif kind is functools._lru_cache_wrapper:  # what it has stored is a memo
+            self._pair(target.__wrapped__, own.__wrapped__, other.__wrapped__)
+        elif _is_python_class(kind):
+            self._pair_instances(kind, target, own, other)
+        elif not _has_no_state(kind):
+            raise Unpaired(f"it keeps a {kind.__name__}, which cannot be looked into")
+
+    def _require_same(self, images: _Images, where: str) -> None:
+        if images.differ:
+            raise Unpaired(f"a {where} that it keeps cannot be changed")
+
+    def _pair_atoms(self, target: Any, own: Any, other: Any) -> _Images:
+        if own == other:
+            return _Images(target, target)
+        if type(own) is int and own in ADDRESSES and other in ADDRESSES:
+            self._addresses.append((own, other))  # of its own memory, which stays where it is
+            return _Images(target, target)
+        return _Images(own, other)
+
+    def _pair_tuples(self, target: Any, own: Any, other: Any) -> _Images:
+        kind, trio = type(own), [list(tuple.__iter__(one)) for one in (target, own, other)]
+        if len({len(items) for items in trio}) > 1:
+            if all(ATOMS.issuperset(map(type, items)) for items in trio):
+                return _Images(own, other)
+            raise Unpaired("how much it keeps depends on the values that it draws")
+        images = [self._pair(*items) for items in zip(*trio)]
+        if not any(one.differ for one in images):
+            return _Images(target, target)
+        made = ([one.own for one in images], [one.other for one in images])
+        if kind is tuple or hasattr(kind, "_make"):
+            return _Images(*(tuple.__new__(kind, items) for items in made))
+        raise Unpaired(f"it keeps a {kind.__name__}, which cannot be changed")
+
+    def _pair_lists(self, target: Any, own: Any, other: Any) -> None:
+        put = _put_list if type(target) is list else _put_deque
+        trio = [list(one) for one in (target, own, other)]
+        _, mine, theirs = trio
+        if ATOMS.issuperset(map(type, mine)) and ATOMS.issuperset(map(type, theirs)):
+            if mine != theirs and not self._are_addresses(mine, theirs):
+                self._changes.append((functools.partial(put, target), _Images(mine, theirs)))
+            return
+        if len(mine) != len(theirs) or len(trio[0]) < len(mine):
+            raise Unpaired("how much it keeps depends on the values that it draws")
+        images = [self._pair(*items) for items in zip(*trio)]
+        if any(one.differ for one in images):
+            contents = _Images([one.own for one in images], [one.other for one in images])
+            self._changes.append((functools.partial(put, target), contents))
+
+    def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Whether all that differs in two sequences of atoms are addresses. Raises Unpaired where some are."""
+        differing = [(a, b) for a, b in zip(own, other) if a != b]
+        found = [(a, b) for a, b in differing if type(a) is type(b) is int and a in ADDRESSES and b in ADDRESSES]
+        if not found:
+            return False
+        if len(found) < len(differing) or len(own) != len(other):
+            raise Unpaired("it keeps numbers of which some may be addresses")
+        self._addresses += found
+        return True
+
+    def _pair_dicts(self, target: Any, own: Any, other: Any) -> None:
+        if not all(type(key) in ATOMS or issubclass(type(key), type) for key in (*own, *other)):
+            raise Unpaired("it keeps a dict whose keys are neither text nor numbers")
+        if own.keys() != other.keys():
+            if not all(ATOMS.issuperset(map(type, one.values())) for one in (own, other)):
+                raise Unpaired("the keys of a dict that it keeps depend on the values that it draws")
+            self._changes.append((functools.partial(_put_dict, target), _Images(dict(own), dict(other))))
+            return
+        for key in own:
+            if own[key] is other[key]:
+                continue
+            if key not in target:
+                raise Unpaired("its calls remove from a dict what the set-up has put there")
+            images = self._pair(target[key], own[key], other[key])
+            if images.differ:
+                self._changes.append((functools.partial(target.__setitem__, key), images))
+
+    def _pair_sets(self, target: Any, own: Any, other: Any) -> None:
+        if not all(ATOMS.issuperset(map(type, one)) for one in (own, other)):
+            raise Unpaired("it keeps a set of more than text and numbers")
+        if own != other:
+            self._changes.append((functools.partial(_put_set, target), _Images(set(own), set(other))))
+
+    def _pair_buffers(self, target: Any, own: Any, other: Any) -> None:
+        if _is_ndarray(target):
+            if not (target.shape == own.shape == other.shape and own.dtype == other.dtype) or own.dtype.kind == "O":
+                raise Unpaired("an array that it keeps differs in shape or type from draw to draw")
+            if own.tobytes() == other.tobytes():
+                return
+            if not target.flags.writeable:
+                raise Unpaired("it keeps an array that cannot be written")
+            if own.dtype.kind in "iu" and own.dtype.itemsize == 8 and self._hold_addresses(own, other):
+                return
+            self._changes.append((functools.partial(target.__setitem__, ...), _Images(own, other)))
+        elif len(target) != len(own) or bytes(own) != bytes(other):
+            self._changes.append((functools.partial(_put_list, target), _Images(own, other)))
+
+    def _pair_functions(self, target: Any, own: Any, other: Any) -> None:
+        if not target.__code__ is own.__code__ is other.__code__:
+            raise Unpaired("it makes functions of its own in each set-up")
+        compiled = "_torchdynamo_orig_callable"
+        if compiled in vars(own):  # what torch.compile has made: its caches hold code
+            self._pair(*(vars(one).get(compiled) for one in (target, own, other)))
+            return
+        for cells in zip(*(one.__closure__ or () for one in (target, own, other))):
+            held = [_content(cell) for cell in cells]
+            if held[1] is not held[2]:
+                images = self._pair(*held)
+                if images.differ:
+                    self._changes.append((functools.partial(setattr, cells[0], "cell_contents"), images))
+        for name in ("__defaults__", "__kwdefaults__"):
+            images = self._pair(*(getattr(one, name) for one in (target, own, other)))
+            if images.differ:
+                self._changes.append((functools.partial(setattr, target, name), images))
+        self._pair_dicts(*(vars(one) for one in (target, own, other)))
+
+    def _pair_instances(self, kind: type, target: Any, own: Any, other: Any) -> None:
+        if kind is Bench:
+            return  # what it has drawn is known
+        if (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+            self._pair(*(one._orig_mod for one in (target, own, other)))
+            return
+        if hasattr(own, "__dict__"):
+            self._pair_dicts(*(vars(one) for one in (target, own, other)))
+        for slot in _slots(kind):
+            held = [_slot_of(slot, one) for one in (target, own, other)]
+            if held[1] is not held[2]:
+                images = self._pair(*held)
+                if images.differ:
+                    self._changes.append((functools.partial(slot.__set__, target), images))
+
+    def _pair_tensors(self, target: Any, own: Any, other: Any) -> None:
+        torch, trio = sys.modules["torch"], (target, own, other)
+        if len({(one.shape, one.dtype, one.device, one.layout, one.is_quantized) for one in trio}) > 1:
+            shapes = " and ".join(str(list(one.shape)) for one in (own, other))
+            raise Unpaired(f"tensors that it keeps differ in shape or type from draw to draw: {shapes}")
+        parts = _PARTS.get(str(own.layout).rpartition(".")[2])
+        if parts is not None:
+            for part in parts:
+                self._pair_tensors(*(getattr(one, part)() for one in trio))
+            return
+        places = own.device.type in ("cpu", "cuda")
+        if own.layout != torch.strided or own.is_quantized or own.is_nested or not places:
+            raise Unpaired("it keeps a tensor whose values cannot be replaced")
+        if own.stride() != other.stride() or own.is_conj() != other.is_conj() or own.is_neg() != other.is_neg():
+            raise Unpaired("tensors that it keeps differ in layout from draw to draw")
+        for one, ranges in zip((own, other), self._ranges):
+            storage = one.untyped_storage()
+            ranges.append(range(storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+        if not own.numel() or _equal(own, other):
+            return
+        if own.dtype == torch.int64 and self._hold_addresses(own, other):
+            return
+        self._tensors.append(trio)
+
+    def _hold_addresses(self, own: Any, other: Any) -> bool:
+        """Whether all that differs in two tensors or arrays of 64-bit integers are addresses.
+
+        Raises Unpaired where some are.
+        """
+        differing = own != other
+        both = differing
+        for one in (own, other):
+            both = both & (one >= ADDRESSES.start) & (one < ADDRESSES.stop)
+        if not bool(both.any()):
+            return False
+        if bool((differing & ~both).any()):
+            raise Unpaired("it keeps numbers of which some may be addresses")
+        self._addresses += zip(own[both].tolist(), other[both].tolist())
+        return True
+
+
+def set_up(target: Prepared) -> Redraw:
+    """Set up the case of `target` twice more, and pair all three. Raises Unpaired, and what the set-up raises."""
+    torch = sys.modules.get("torch")
+    drawn = [one.tensor for one in target.bench._drawn]
+    if sum(one.numel() * one.element_size() for one in drawn if one.device.type == "cpu") > HOST_BYTES:
+        raise Unpaired(f"it draws more than {HOST_BYTES // 2**20} MiB on the host")
+    own = other = None
+    try:
+        own = target.again(False)
+        # Last, as what it may leave behind in modules is then of the draw whose values are written next.
+        other = target.again(True)
+        return Redraw(target, own, other)
+    except Exception as error:
+        for made in filter(None, (own, other)):
+            made.bench.release()
+        if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+            raise Unpaired("there is no room for its inputs three times") from None
+        raise
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _put_list(target: Any, items: Any) -> None:
+    target[:] = items
+
+
+def _put_deque(target: Any, items: Any) -> None:
+    target.clear()
+    target.extend(items)
+
+
+def _put_dict(target: Any, items: Any) -> None:
+    dict.clear(target)
+    dict.update(target, items)
+
+
+def _put_set(target: Any, items: Any) -> None:
+    target.clear()
+    target.update(items)
+
+
+def _copy(target: Any, source: Any) -> None:
+    """Values of one strided tensor into another, detached one."""
+    torch = sys.modules["torch"]
+    for axis, (length, stride) in enumerate(zip(source.shape, target.stride())):
+        if stride == 0 and length > 1:  # expanded: its elements share memory
+            target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+    # `data` has a version of its own: a memo that goes by the version of its input must not see it rise. What was made
+    # in inference mode has none, and can be written only in it.
+    with torch.inference_mode() if target.is_inference() else torch.no_grad():
+        (target if target.is_inference() else target.data).copy_(source)
+
+
+def _equal(one: Any, two: Any) -> bool:
+    """Bit by bit, as far as that can be told: NaN is not different from itself."""
+    torch = sys.modules["torch"]
+    one, two = one.resolve_conj().resolve_neg(), two.resolve_conj().resolve_neg()
+    if one.dtype != torch.bool:
+        if one.is_complex():
+            one, two = torch.view_as_real(one), torch.view_as_real(two)
+        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+        one, two = one.view(bits), two.view(bits)
+    return bool(torch.equal(one, two))
+
+
+# ---------------------------------------------------------------- kinds of objects
+
+
+_EMPTY = object()
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _is_ndarray(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def _names_something(kind: type) -> bool:
+    """Whether objects of this kind are names of torch's, such as dtypes."""
+    return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")
+
+
+def _has_no_state(kind: type) -> bool:
+    """Whether nothing that follows from inputs is in objects of this kind: libraries and what is in them, streams."""
+    if issubclass(kind, (ctypes.CDLL, CFuncPtr)):
+        return True
+    return any(one.__name__.lstrip("_").replace("StreamBase", "Stream") in _NO_STATE and _of_torch(one)
+               for one in kind.__mro__)  # fmt: skip
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
+
+
+def _is_python_class(kind: type) -> bool:
+    """Whether all that objects of this class hold are attributes, as after a class statement without builtin bases."""
+    if _has_no_state(kind) or not all(one.__flags__ & HEAP_TYPE for one in kind.__mro__[:-1]):
+        return False
+    made: Optional[Any] = None
+    for one in kind.__mro__:
+        made = vars(one).get("__new__")
+        if made is not None and not isinstance(made, staticmethod):
+            break
+    room = object.__basicsize__ + tuple.__itemsize__ * (2 + sum(1 for _ in _slots(kind)))
+    return made is vars(object)["__new__"] and kind.__basicsize__ <= room
+
+
+def _slots(kind: type) -> Iterator[Any]:
+    """The descriptors of `__slots__`, of all base classes."""
+    for one in kind.__mro__:
+        for found in vars(one).values():
+            if isinstance(found, types.MemberDescriptorType):
+                yield found
+
+
+def _slot_of(slot: Any, one: Any) -> Any:
+    try:
+        return slot.__get__(one)
+    except AttributeError:
+        return _EMPTY

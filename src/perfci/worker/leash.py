@@ -1,0 +1,30 @@
+"""How a fresh child is bound to the process that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Optional
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2) on Linux; elsewhere do nothing."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def leash(cores: Optional[list[int]] = None) -> None:
+    """In a fresh child: die with the parent, be the first to go when memory runs out, stay on `cores`."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # no /proc: macOS
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)

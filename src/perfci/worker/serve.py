@@ -1,0 +1,366 @@
+"""A launch: one fresh process of one arm. It imports the suite, checks and times cases, and answers in JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+import types
+from typing import Any, Optional
+
+from . import bench, ceilings, declare, discover, guard, profile
+from .channel import Channel, connect
+from .checks import check
+from .cpu import CpuSampler
+from .gpu import ColdSampler, rig
+from .graph import GraphSampler, probe
+from .leash import leash
+
+MOST_SETS = 256
+"""Input sets of one placement at most."""
+KEPT_SHARE = 0.1
+"""Share of the GPU's memory up to which a launch keeps what it has freed."""
+TEXT_LIMIT = 400
+"""Characters of a reason that are kept: the log holds the rest."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one short line."""
+    text = " ".join(str(error).split())
+    line = type(error).__name__ + (": " + text if text else "")
+    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 1] + "…"
+
+
+def facade() -> types.ModuleType:
+    """The module that suite files get for `import perfci`, whatever the interpreter has installed under that name."""
+    module = types.ModuleType("perfci", "perfci, as seen by the code under test")
+    module.kernel = declare.kernel  # type: ignore[attr-defined]
+    module.Bench = bench.Bench  # type: ignore[attr-defined]
+    return module
+
+
+def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
+    """Turn this process, just forked or spawned, into a launch of one arm. Never returns.
+
+    `log`: an open file for all output; None where it has it already.
+    """
+    code = 70  # EX_SOFTWARE: the launch itself broke
+    try:
+        if os.getsid(0) != os.getpid():  # a spawned launch leads a session already
+            os.setsid()
+        leash(message.get("cores"))
+        if log is not None:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+        if not message.get("profiled"):  # a profiler finds its way into this process by variables of its own
+            os.environ.clear()
+            os.environ.update(message["env"])
+        channel = connect(message["address"])
+        channel.send({"hello": message["id"], "pid": os.getpid()})
+        Launch(channel, message).run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # the user's code closed it
+                stream.flush()
+        if not message.get("profiled"):
+            os._exit(code)
+        sys.exit(code)  # a profiler in this process writes what it has as the process ends
+
+
+def main(setup: str) -> None:
+    """Entry of a spawned launch: `setup` is the JSON that a fork would get."""
+    enter(json.loads(setup))
+
+
+class Launch:
+    """Serves the conductor's requests, one at a time."""
+
+    def __init__(self, channel: Channel, setup: dict[str, Any]) -> None:
+        self.channel = channel
+        self.setup = setup
+        self.kernels: dict[str, declare.Kernel] = {}
+        self.prepared: list[Any] = []
+        self.sampler: Any = None
+        self.fuzzed: set[str] = set()
+        self.warm: set[str] = set()
+        self.learned: dict[str, Any] = {}
+        self.capture = contextlib.ExitStack()
+        os.register_at_fork(after_in_child=channel.close)
+
+    def run(self) -> None:
+        """Serve until the conductor hangs up or says goodbye."""
+        self.enter_arm()
+        while True:
+            message = self.channel.receive()
+            if message is None or message["op"] == "bye":
+                return
+            try:
+                reply = getattr(self, "do_" + message["op"])(message)
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"error": {"kind": "exception", "text": one_line(error)}, "poisoned": self.poisoned()}
+            self.channel.send(reply)
+
+    def enter_arm(self) -> None:
+        """Make this process one of the arm's: its folder, its path, its threads."""
+        os.chdir(self.setup["tree"])
+        known = set(self.setup["path"])
+        sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]
+        sys.modules["perfci"] = facade()
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(self.setup["threads"])
+            rig()
+        guard.trust()  # before the suite can put anything in the place of what times and checks
+
+    def poisoned(self) -> bool:
+        """Whether the CUDA context of this process no longer works."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return False
+        try:
+            torch.cuda.synchronize()
+        except Exception:  # whatever it raises: the context is lost, and the conductor takes a new launch
+            return True
+        return False
+
+    def do_facts(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Interpreter, torch and GPU as this process sees them."""
+        facts: dict[str, Any] = {"python": sys.version.split()[0], "torch": None, "cuda": None, "gpu": None}
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return facts
+        facts["torch"] = torch.__version__
+        facts["cuda"] = torch.version.cuda
+        if torch.cuda.is_available():
+            properties = torch.cuda.get_device_properties(0)
+            facts["empty_pair"] = rig().empty_pair()
+            facts["gpu"] = {
+                "name": properties.name,
+                "uuid": str(getattr(properties, "uuid", "")),
+                "multiprocessors": properties.multi_processor_count,
+                "capability": "{}.{}".format(*torch.cuda.get_device_capability(0)),
+                "l2_bytes": properties.L2_cache_size,
+                "memory_bytes": properties.total_memory,
+            }
+        return facts
+
+    def do_ceilings(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The most that a device does."""
+        return ceilings.measure(message["device"])
+
+    def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Import the suite; say which cases it declares and where every module of the repository came from."""
+        start = time.monotonic()
+        root, site = self.setup["tree"], self.setup["site"]
+        found = discover.discover(root, message["suite"])
+        self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
+        cases = []
+        for kernel in found["kernels"]:
+            for device in kernel.devices:
+                for spec in kernel.cases(device):
+                    cases.append(
+                        {
+                            "id": spec.id,
+                            "kernel": spec.kernel,
+                            "device": spec.device,
+                            "params": spec.params,
+                            "file": spec.file,
+                            "line": spec.line,
+                            "limits": list(kernel.limits),
+                            "contract": kernel.contract,
+                            "fuzz": len(kernel.fuzz_sets(device, spec.params)),
+                        }
+                    )
+        # What the suite imported stays: collecting after every case need not walk it.
+        gc.collect()
+        gc.freeze()
+        return {
+            "files": found["files"],
+            "cases": cases,
+            "foreign": discover.foreign_modules(root, site, message["forbidden"]),
+            "modules": discover.repo_modules(root, site),
+            "seconds": time.monotonic() - start,
+        }
+
+    def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Check one case for correctness at its own and its fuzzed parameters."""
+        kernel = self.kernels[message["kernel"]]
+        device, params = message["device"], message["params"]
+        if device == "cuda" and "torch" in sys.modules:
+            sys.modules["torch"].cuda.reset_peak_memory_stats()
+            check.highest_before = 0
+        sets = [params]
+        for fuzzed in kernel.fuzz_sets(device, params) if message["fuzz"] else []:
+            # The cases of a kernel share most of their fuzzed shapes: each is checked once, with the first of them.
+            name = json.dumps([kernel.name, device, fuzzed], sort_keys=True)
+            if name not in self.fuzzed:
+                self.fuzzed.add(name)
+                sets.append(fuzzed)
+        found = check.check_case(
+            kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
+        )
+        replaced = guard.tampered()
+        return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
+
+    def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Draw and place a case's inputs anew and warm it up.
+
+        `sets` sets of inputs are drawn, each with values of its own. With `describe` the reply says what the case is:
+        digest of the inputs, declared work, the bytes that one set needs on the device.
+        """
+        self.prepared = []
+        self.sampler = None
+        kernel, device = self.kernels[message["kernel"]], message["device"]
+        before = _allocated(device)
+        for number in range(message["sets"]):
+            self.prepared.append(
+                bench.prepare(
+                    kernel, message["params"], device, message["seed"], message["placement"] * MOST_SETS + number, False
+                )
+            )
+        made = self.prepared[0].bench
+        said: dict[str, Any] = {}
+        if message.get("describe"):  # before a kernel changes its inputs
+            said["digest"], said["work"] = made.inputs_digest(), made.declared_work()
+            said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
+            said["peak"] = _peak(device)
+            said["dtype"] = made.main_dtype()
+        self.sampler = _sampler(message["contract"], [one.fn for one in self.prepared])
+        name = json.dumps([message["kernel"], message["params"], device, message["contract"]], sort_keys=True)
+        self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
+        if message.get("describe"):
+            said["seconds"] = self.sampler.estimate()
+            said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
+            said["memory"] = made.device_bytes() + _transient(device, self.prepared[0].fn)
+            said["settings"] = self.sampler.settings()
+        elif name in self.warm:
+            self.sampler.settle()
+        else:
+            self.warm.add(name)
+            self.sampler.warm()
+        return said
+
+    def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
+        try:
+            return {"refused": "", "seconds": probe(self.prepared[0].fn)}
+        except Exception as error:
+            # Left for the conductor, which takes a new launch if the failed capture has broken this one.
+            return {"refused": one_line(error)}
+
+    def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Time one block of samples."""
+        times = self.sampler.block(message["batch"], message["samples"], message["bracket"])
+        return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
+
+    def do_capture(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Let a profiler that waits for it record from here on, or stop."""
+        if message["on"]:
+            self.capture.enter_context(profile.capture(message["device"] == "cuda"))
+        else:
+            self.capture.close()
+        return {}
+
+    def do_profile(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Execute a case for a profiler: warm, then `executions` times in NVTX ranges called `name`.
+
+        With `window` the profiler records these executions alone. With `path` there is no profiler but torch's own,
+        which writes its trace there.
+        """
+        kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
+        cuda = device == "cuda"
+        one = bench.prepare(kernel, message["params"], device, message["seed"], 0, False)
+        try:
+            profile.warm(one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
+            name, executions = message["name"], message["executions"]
+            if message.get("path"):
+                return {"marked": "torch.profiler", **profile.trace(one.fn, executions, message["path"], device)}
+            with profile.capture(cuda) if window else contextlib.nullcontext():
+                # Where the window ends with the case, a range may hold what all threads do.
+                marked = profile.execute(one.fn, name, executions, threads=bool(window))
+            if cuda:
+                sys.modules["torch"].cuda.synchronize()
+            return {"marked": marked}
+        finally:
+            one.bench.release()
+            del one
+            gc.collect()
+            _give_back()
+
+    def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Check the result once more, after timing, and drop the case."""
+        outcome: Optional[Any] = None
+        try:
+            self.sampler.finish()
+            if message["verify"]:
+                tolerances = message.get("rtol"), message.get("atol")
+                replays = isinstance(self.sampler, GraphSampler)
+                outcome = check.verify(self.prepared[-1], *tolerances, redraw=not replays)
+                if outcome.ok:
+                    outcome = self.sampler.verify(self.prepared, *tolerances) or outcome
+        finally:
+            while self.prepared:
+                self.prepared.pop().bench.release()
+            self.sampler = None
+            gc.collect()
+            _give_back()
+        replaced = guard.tampered()
+        if replaced:
+            return {"ok": False, "kind": "invalid", "text": replaced}
+        if outcome is None:
+            return {"ok": True}
+        return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text}
+
+
+def _sampler(contract: str, fns: list[Any]) -> Any:
+    """The sampler of a contract."""
+    if contract == "cpu":
+        return CpuSampler(fns[0])
+    return ColdSampler(fns[0]) if contract == "cold" else GraphSampler(fns)
+
+
+def _allocated(device: str) -> int:
+    """Bytes of device memory that tensors of this process hold."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+
+
+def _peak(device: str) -> int:
+    """Bytes of device memory that tensors of this process have held at most since the case was checked."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return 0
+    return max(check.highest_before, int(torch.cuda.max_memory_allocated()))
+
+
+def _transient(device: str, fn: Any) -> int:
+    """Bytes of device memory that tensors hold at most during one execution, besides what they held before."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = fn()
+    torch.cuda.synchronize()
+    del out
+    return max(0, int(torch.cuda.max_memory_allocated()) - int(before))
+
+
+def _give_back() -> None:
+    """Return cached device memory where much is kept: the launch of the other arm needs it too."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > KEPT_SHARE * torch.cuda.get_device_properties(0).total_memory:
+        torch.cuda.empty_cache()

@@ -1,0 +1,575 @@
+"""Running nsys: the tool and its options, real captures, what may be kept of them, and what went wrong."""
+
+import gzip
+import lzma
+import os
+import secrets as randomness
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfci.model.base import MachineError
+from perfci.model.profile import Fault
+from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys.command import (
+    Nsys,
+    behind,
+    candidates,
+    classify,
+    export_command,
+    find,
+    probe,
+    profile_command,
+    used,
+)
+from perfci.profilers.nsys.privacy import contains, environment, isolate, isolation, scrub, secrets
+from perfci.profilers.nsys.trace import read
+
+from .test_nsys import CASES, DATA, PID, Export, unpack
+
+# ---------------------------------------------------------------- which nsys
+
+HELP = """
+usage: nsys profile [<args>] [application] [<application args>]
+
+\t-c, --capture-range=
+
+\t   Possible values are none, cudaProfilerApi, nvtx, hotkey.
+
+\t--capture-range-end=
+
+\t(Deprecated) --event-sampling-frequency=
+
+\t-o, --output=
+
+\t-t, --trace=
+
+\t   Possible values are 'cuda', 'nvtx', {more}'osrt' or 'none'.
+\t   Select the API(s) to trace. See '--not-a-flag=1'.
+
+{flags}
+"""
+
+
+def install(path, *, version="2023.4.4.54-234433681190v0", flags=(), more="", script=None):
+    """A program that answers as nsys does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    usage = path.with_name(path.name + ".help")
+    usage.write_text(HELP.format(more=more, flags="\n".join(f"\t--{flag}=\n" for flag in flags)))
+    answers = f'case "$1" in --version) echo "NVIDIA Nsight Systems version {version}";; profile) cat {usage};; esac'
+    path.write_text("#!/bin/sh\n" + (script or answers) + "\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_an_nsys_tells_its_version_and_its_options(tmp_path):
+    path = install(tmp_path / "nsys", flags=["sample", "discard-environment"], more="'cuda-sw', ")
+    nsys = probe(path, {"PATH": "/usr/bin:/bin"})
+    assert nsys == Nsys(
+        path, "2023.4.4.54",
+        frozenset({"capture-range", "capture-range-end", "event-sampling-frequency", "output", "trace", "sample", "discard-environment"}),
+        frozenset({"cuda", "cuda-sw", "nvtx", "osrt", "none"}),
+    )  # fmt: skip
+
+
+def test_the_one_on_the_path_goes_before_nvidias_folders_and_those_by_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_command, "_PLACES", (f"{tmp_path}/opt/nsight-systems-cli/*/bin/nsys",))
+    old, new = (install(tmp_path / f"opt/nsight-systems-cli/{v}/bin/nsys") for v in ("2025.1.3", "2025.10.1"))
+    assert candidates({"PATH": str(tmp_path / "nothing")}) == [new, old]
+    mine = install(tmp_path / "bin" / "nsys")
+    environ = {"PATH": f"{mine.parent}:/usr/bin:/bin"}
+    assert candidates(environ) == [mine, new, old]
+    assert find(environ).path == mine
+
+
+def test_a_toolkits_placeholder_is_passed_over(tmp_path, monkeypatch):
+    """CUDA's bin folder holds a script of this name where nsys is not installed."""
+    monkeypatch.setattr(nsys_command, "_PLACES", (f"{tmp_path}/opt/nsys",))
+    empty = install(tmp_path / "bin" / "nsys", script='echo "==ERROR== Nsight Systems package not found"; exit 1')
+    environ = {"PATH": f"{empty.parent}:/usr/bin:/bin"}
+    fault = find(environ)
+    assert (fault.kind, fault.tool) == ("absent", "nsys") and "package not found" in fault.text and fault.remedy
+    assert find(environ | {"PATH": "/nothing"}).text == "nsys is not installed"
+    good = install(tmp_path / "opt" / "nsys")
+    assert find(environ).path == good
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("sleep 30", "timeout"),
+        ('test "$1" = --version && echo "NVIDIA Nsight Systems version 2025.1.3.140-1v0"; exit 1', "incompatible"),
+        ("kill -SEGV $$", "absent"),
+    ],
+)
+def test_an_nsys_that_does_not_answer(tmp_path, monkeypatch, script, kind):
+    monkeypatch.setattr(nsys_command, "PROBE_TIMEOUT", 0.5)
+    fault = probe(
+        install(tmp_path / "nsys", script="exec " * script.startswith("sleep") + script), {"PATH": "/usr/bin:/bin"}
+    )
+    assert isinstance(fault, Fault) and fault.kind == kind and "\n" not in fault.text and fault.remedy
+    assert probe(tmp_path, {}).kind == "crash"
+
+
+def options(command):
+    """Options of a command line, and what follows them."""
+    given = [word for word in command[2:] if word.startswith("--")]
+    return {word.split("=", 1)[0][2:]: word.split("=", 1)[1] for word in given}, command[2 + len(given) :]
+
+
+ALL = frozenset({
+    "trace", "sample", "cpuctxsw", "backtrace", "cuda-graph-trace", "cuda-event-trace", "capture-range",
+    "capture-range-end", "duration", "kill", "wait", "resolve-symbols", "discard-environment", "stats",
+    "force-overwrite", "output",
+})  # fmt: skip
+
+
+def test_command_lines():
+    nsys = Nsys(Path("/n"), "2025.3.1.90", ALL, frozenset({"cuda", "cuda-sw", "nvtx"}))
+    argv = ["python", "-c", "--trace=x"]
+    common = {"sample": "none", "cpuctxsw": "none", "backtrace": "none", "wait": "primary", "resolve-symbols": "false", "discard-environment": "true", "stats": "false", "force-overwrite": "true", "output": "o.nsys-rep"}  # fmt: skip
+    gpu = common | {"trace": "cuda,nvtx", "cuda-graph-trace": "node", "cuda-event-trace": "false"}
+    ranged = gpu | {"capture-range": "cudaProfilerApi", "capture-range-end": "stop", "kill": "none"}
+
+    def made(**more):
+        command = profile_command(nsys, Path("o.nsys-rep"), argv, **more)
+        assert command[:2] == ["/n", "profile"] and command[-3:] == argv
+        return options(command[:-3])[0]
+
+    assert made(cuda=True, capture_range=True) == ranged
+    assert made(cuda=True, capture_range=False, duration=30) == gpu | {"duration": "30", "kill": "none"}
+    assert made(cuda=False, capture_range=True) == common | {"trace": "nvtx"}  # that range would never open
+    assert made(cuda=True, capture_range=True, software=True) == ranged | {"trace": "cuda-sw,nvtx"}
+    with pytest.raises(ValueError, match="nothing to profile"):
+        profile_command(nsys, Path("o"), [], cuda=True, capture_range=True)
+    old = Nsys(Path("/n"), "2022.2.1", frozenset({"trace", "output"}), frozenset({"cuda", "nvtx"}))
+    assert profile_command(old, Path("o"), ["x"], cuda=True, capture_range=True, software=True) == ["/n", "profile", "--trace=cuda,nvtx", "--output=o", "x"]  # fmt: skip
+    assert export_command(old, Path("a.nsys-rep"), Path("a.sqlite")) == ["/n", "export", "--type=sqlite", "--force-overwrite=true", "--output=a.sqlite", "a.nsys-rep"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "lags"),
+    [
+        ("2023.4.4.54", "13.0", True),  # seen to lose events
+        ("2025.3.2.474", "13.0", False),
+        ("2025.3.2.474", "13.4", False),
+        ("2025.1.3.140", "13.1", True),
+        ("2023.4.4.54", "12.9", False),
+        ("2023.4.4.54", "", False),
+        ("2021.1.0", "13.0", False),
+        ("2031.1.0", "14.0", False),  # newer than those that are known here
+    ],
+)
+def test_an_nsys_of_an_older_cuda_than_the_driver_is_told(version, driver, lags):
+    assert bool(behind(version, driver)) is lags
+
+
+# ---------------------------------------------------------------- environment, secrets
+
+
+def test_profiled_processes_get_what_is_allowed():
+    kept = {
+        "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "CUDA_VISIBLE_DEVICES": "0", "TRITON_CACHE_DIR": "/t",
+        "CUDA_CACHE_PATH": "/c", "TORCHINDUCTOR_CACHE_DIR": "/i", "PERFCI_SITE": "/s", "OMP_NUM_THREADS": "4",
+        "PYTHONPATH": "/p", "OMP_WAIT_POLICY": "PASSIVE", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    lost = {
+        "GITHUB_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "PERFCI_TOKEN": "x", "CUDA_API_KEY": "x",
+        "PIP_INDEX_URL": "https://u:p@host/", "SSH_AUTH_SOCK": "/x", "SOMETHING": "else", "https_proxy": "http://a:b@c",
+        "TORCH_HOME": "https://user:secret@host/x",
+    }  # fmt: skip
+    assert environment(kept | lost) == kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    written = {"SOMETHING": "else", "HF_TOKEN": "x", "PIP_INDEX_URL": "https://u:p@host/", "GITHUB_TOKEN": "other"}
+    assert "SOMETHING" in environment(lost, written.items()) and "SOMETHING" not in environment(
+        lost, [("SOMETHING", "y")]
+    )
+    assert environment(lost, written.items()).keys() == {"SOMETHING", "NSYS_NVTX_PROFILER_REGISTER_ONLY"}
+
+
+def test_which_variables_are_secret():
+    told = secrets({
+        "GITHUB_TOKEN": "ghs_16C7e42F292c6912E7710c838347Ae178B4a", "DB_PASSWORD": "hunter22", "PIN_TOKEN": "123",
+        "PIP_INDEX_URL": "https://user:pass@host/simple", "BUILD_ID": "a1b2c3d4e5f6a7b8c9d0e1f2",
+        "PATH": "/usr/local/cuda-13.0/bin:/usr/bin", "LANG": "C.UTF-8", "EDITOR": "/usr/bin/vim",
+        "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates1.crt", "MESSAGE": "a long value of words and 1 number",
+    })  # fmt: skip
+    assert sorted(told) == ["BUILD_ID", "DB_PASSWORD", "GITHUB_TOKEN", "PIP_INDEX_URL"]
+
+
+def test_a_scan_finds_values_across_pieces_and_in_packed_files(tmp_path):
+    value = "canary-" + randomness.token_hex(12)
+    path = tmp_path / "artifact"
+    for size in (0, 2**20 - 10, 2**20, 3 * 2**20 + 5):
+        plain = os.urandom(size) + value.encode() + os.urandom(100)
+        for packed in (plain, gzip.compress(plain, 1), lzma.compress(plain, preset=0)):
+            path.write_bytes(packed)
+            assert contains(path, {"CANARY": value, "OTHER": value[::-1], "EMPTY": ""}) == ["CANARY"]
+    path.write_bytes(lzma.compress(b"nothing" * 1000)[:-20])
+    with pytest.raises(OSError, match="nothing is known of it"):
+        contains(path, {"CANARY": value})
+
+
+def test_a_scan_of_a_report_finds_a_value_that_compression_cut(tmp_path):
+    """LZ4 writes what occurred before as a reference: 22 of a canary's 23 bytes stood together in a real report."""
+    value = "canary-9f8e7d6c5b4a3210"
+    path = tmp_path / "x.nsys-rep"
+    path.write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(1000) + value[:-1].encode() + os.urandom(99))
+    assert contains(path, {"CANARY": value, "OTHER": "0123abcd4567efab"}) == ["CANARY"]
+    path.rename(tmp_path / "x.bin")
+    (tmp_path / "x.bin").write_bytes((tmp_path / "x.bin").read_bytes()[7:])
+    assert contains(tmp_path / "x.bin", {"CANARY": value}) == []
+
+
+def test_isolation_says_what_holds():
+    found = isolation()
+    assert found.text and "\n" not in found.text and found.holds == bool(found.prefix)
+    assert isolate(["nsys", "x"]) == [*found.prefix, "nsys", "x"]
+    if not found.holds:
+        pytest.skip(f"needs a PID namespace: {found.text}")  # some containers forbid them
+    sibling = subprocess.Popen(["sleep", "60"], env={"CANARY": "value-" + "x" * 20})
+    try:
+        look = "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c CANARY; ls -d /proc/[0-9]* | wc -l"
+        out = subprocess.run(
+            isolate(["/bin/sh", "-c", look]), capture_output=True, text=True, check=True
+        ).stdout.split()
+    finally:
+        sibling.kill()
+        sibling.wait()
+    assert out[0] == "0" and int(out[1]) < 10
+    assert [subprocess.run(isolate(["/bin/sh", "-c", f"exit {code}"]), check=False).returncode for code in (0, 7)] == [
+        0,
+        7,
+    ]
+
+
+def test_what_is_left_dies_with_the_namespace():
+    if not isolation().holds:
+        pytest.skip(f"needs a PID namespace: {isolation().text}")  # as above
+    daemon = ["sleep", f"31.{randomness.randbelow(10**9)}"]
+
+    def alive():
+        return any(process.info["cmdline"] == daemon for process in psutil.process_iter(["cmdline"]))
+
+    process = subprocess.Popen(isolate(["/bin/sh", "-c", f"setsid {' '.join(daemon)} & wait"]), start_new_session=True)
+    try:
+        while not alive():
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 10
+    while alive():
+        assert time.monotonic() < deadline, "a daemon outlived its namespace"
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- scrubbing
+
+
+def leaky(path):
+    """An export with a secret in every place where nsys 2023.4 was seen to put one, and in the columns of events."""
+    export = Export(path)
+    export.push("a", 100, 200)
+    export.launch("kernel", 110, 1)
+    export.string("A=1\0CANARY=hidden-value-1\0")
+    export.string("CUPTI dropped 3 records. Some CUPTI events might be missing.")
+    printed = export.string("the program printed hidden-value-2")
+    db = export.db
+    db.execute("CREATE TABLE ProcessStreams (globalPid INTEGER, filenameId INTEGER, contentId INTEGER)")
+    db.execute("INSERT INTO ProcessStreams VALUES (1, ?, ?)", (printed, printed))
+    db.executemany("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", [("PROCESS_0:ENVIRONMENT_VARIABLE", 'X="hidden-value-3"'), ("PROCESS_0:ARGUMENT_2", "--token=hidden-value-4"), ("PROCESS_0:USER_NAME", "hidden-value-5"), ("RATE_HZ", "0")])  # fmt: skip
+    db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'hidden-value-6')")
+    db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+    db.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?)", [("DeviceEnvironment", "T=hidden-value-7;A=b"), ("CpuCores", "2")])  # fmt: skip
+    db.execute("CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT)")
+    db.executemany("INSERT INTO PROCESSES VALUES (?, ?, ?)", [(PID, 23, "python"), (99 << 24, 99, "hidden-value-8")])  # fmt: skip
+    db.execute("CREATE TABLE TARGET_ENVIRONMENT_2030 (v)")
+    db.execute("INSERT INTO TARGET_ENVIRONMENT_2030 VALUES ('hidden-value-9')")
+    db.commit()
+    return export
+
+
+def test_a_scrubbed_export_tells_the_same_and_nothing_else(tmp_path):
+    export = leaky(tmp_path / "x.sqlite")
+    before = export.read()
+    export.db.close()
+    values = {str(i): f"hidden-value-{i}" for i in range(1, 10)}
+    assert contains(export.path, values) == list(values)
+    copy = tmp_path / "copy.sqlite"
+    scrub(export.path, copy)
+    assert contains(copy, values) == [] and contains(export.path, values) == list(values)
+    assert read(copy, ["a"]) == before and before.general[0].text.startswith("nsys says: CUPTI dropped 3")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.sqlite", "x.sqlite"]
+    db = sqlite3.connect(copy)
+    assert db.execute("SELECT name FROM META_DATA_CAPTURE").fetchall() == [
+        ("PROCESS_0:COLLECT_CUDA_TRACE",),
+        ("RATE_HZ",),
+    ]
+    assert db.execute("SELECT name FROM PROCESSES").fetchall() == [("python",)]
+
+
+@pytest.mark.parametrize("arm", ["base", "head"])
+def test_scrubbing_keeps_every_event_of_a_real_export(tmp_path, arm):
+    path = unpack(tmp_path, arm)
+    before, copy = (read(path, CASES), read(path, None)), tmp_path / "copy.sqlite"
+    scrub(path, copy)
+    assert (read(copy, CASES), read(copy, None)) == before
+
+
+def test_what_cannot_be_scrubbed_is_said(tmp_path):
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + bytes(5000))
+    with pytest.raises(MachineError, match=r"cannot be scrubbed .*: do not publish it"):
+        scrub(path, tmp_path / "copy.sqlite")
+    assert path.read_bytes()[:15] == b"SQLite format 3" and [p.name for p in tmp_path.iterdir()] == ["x.sqlite"]
+    with pytest.raises(MachineError, match="cannot be scrubbed: No such file"):
+        scrub(tmp_path / "none.sqlite", tmp_path / "copy.sqlite")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER again AFTER DELETE ON StringIds BEGIN INSERT INTO PROCESSES VALUES (1, 1, old.value); END",
+        "CREATE VIEW NVTX_RANGES AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    ],
+)
+def test_a_program_in_an_export_is_not_run(tmp_path, made):
+    export = leaky(tmp_path / "x.sqlite")
+    export.db.execute(made)
+    export.db.commit()
+    export.db.close()
+    with pytest.raises(MachineError, match="which is no table"):
+        scrub(export.path, tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "kind", "says"),
+    [
+        (1, "unrecognised option '--nonsense=1'\n\nusage: nsys profile", "incompatible", "unrecognised option"),
+        (1, "Executable not found in current directory or standard search paths\n", "crash", "Executable not found"),
+        (1, "std::exception::what: boost::filesystem::temp_directory_path: Not a directory", "forbidden", "temp_directory_path"),
+        (0, "Failed to create '/x/c6.nsys-rep': No such file or directory.\nGenerated:\n", "forbidden", "Failed to create"),
+        (1, "Report was created in Nsight Systems version (2026), newer than your current version", "incompatible", "newer"),
+        (1, "Exportation error: Section Table Reference magic number mismatch.", "unreadable", "Exportation error"),
+        (0, "A client is already subscribed to CUPTI. CUPTI does not support", "busy", "already subscribed"),
+        (1, "unshare: unshare failed: Operation not permitted", "forbidden", "unshare failed"),
+        (3, "Traceback\nValueError: x\n[1/1] [==100%] r.nsys-rep\nGenerated:\n    /tmp/r.nsys-rep\n", "crash", "status 3, saying: ValueError: x"),
+        (139, "", "crash", "killed by signal 11"),
+        (0, "Generated:\n", "empty", "wrote no x.nsys-rep"),
+    ],
+)  # fmt: skip
+def test_failures_have_a_kind_and_a_remedy(tmp_path, code, log, kind, says):
+    fault = classify(code, log, tmp_path / "x.nsys-rep")
+    assert fault.kind == kind and says in fault.text and fault.remedy and "\n" not in fault.text
+
+
+def test_success_needs_an_output(tmp_path):
+    path = tmp_path / "x.nsys-rep"
+    path.write_bytes(b"")
+    assert classify(0, "", path).kind == "empty"
+    path.write_bytes(b"x")
+    assert classify(0, "", path) is None
+    assert classify(3, "", path).kind == "crash"
+    fault = classify(0, "std::exception::what: Unknown runtime API function index: 468\nGenerated:", path)
+    assert fault.kind == "incomplete" and "468" in fault.text, "it ends well, and what followed is lost"
+    assert classify(None, "", path, signal=9).text == "nsys or the program under it was killed by signal 9"
+    assert classify(None, "", path, timed_out=True).kind == "timeout"
+
+
+def test_what_a_folder_holds(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"x" * 1000)
+    (tmp_path / "y").write_bytes(b"x" * 10)
+    assert used(tmp_path) >= 1010
+
+
+# ---------------------------------------------------------------- real captures
+
+PROGRAM = """
+import time
+import nvtx
+
+def work(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+for name, seconds in (("perfci-0-short", 0.01), ("perfci-1-long", 0.03)):
+    total = 0.0
+    for _ in range(5):
+        nvtx.push_range(name{domain})
+        begin = time.perf_counter()
+        work(seconds / 2)
+        nvtx.push_range("inner")
+        work(seconds / 2)
+        nvtx.pop_range()
+        total += time.perf_counter() - begin
+        nvtx.pop_range({pop})
+    print(name, total / 5)
+"""
+
+
+@pytest.fixture(scope="module")
+def nsys():
+    path = os.environ.get("PERFCI_TEST_NSYS")
+    found = probe(Path(path), os.environ) if path else find()
+    if isinstance(found, Fault):
+        pytest.skip(f"needs nsys on PATH or in PERFCI_TEST_NSYS: {found.text}")
+    return found
+
+
+def nvtx_site(folder, version):
+    """The `nvtx` package of this version in a folder of its own."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), f"nvtx=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode != 0:
+        pytest.skip(f"needs nvtx {version} from the package index: {done.stderr.strip().splitlines()[-1:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return nvtx_site(tmp_path_factory.mktemp("nvtx"), "0.2.11")
+
+
+def capture(nsys, folder, name, site, *, isolated=True, program=None, domain=True):
+    """Profile the program and export: the report, the export, what was printed."""
+    source = folder / f"{name}.py"
+    source.write_text(program or PROGRAM.format(domain=', domain="perfci"' * domain, pop='domain="perfci"' * domain))
+    report, export = folder / f"{name}.nsys-rep", folder / f"{name}.sqlite"
+    temporary = folder / f"{name}.tmp"
+    temporary.mkdir()
+    env = environment({**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(temporary)})
+    command = profile_command(nsys, report, [sys.executable, str(source)], cuda=False, capture_range=True)
+    done = subprocess.run(
+        isolate(command) if isolated else command, env=env, cwd=folder, check=False, text=True, timeout=120,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert classify(done.returncode, done.stdout, report) is None, done.stdout
+    exported = subprocess.run(
+        export_command(nsys, report, export), env=env, capture_output=True, text=True, check=False
+    )
+    assert classify(exported.returncode, exported.stdout + exported.stderr, export) is None
+    return report, export, done.stdout
+
+
+NAMES = ["perfci-0-short", "perfci-1-long"]
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("domain", [True, False])
+def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, domain):
+    _, export, printed = capture(nsys, tmp_path, "a", site, domain=domain)
+    reading = read(export, NAMES)
+    assert reading.faults == {} and reading.general == []
+    said = dict(line.split() for line in printed.splitlines() if line.startswith("perfci-"))
+    for name in NAMES:
+        trace = reading.traces[name]
+        assert trace.executions == 5 and trace.version == nsys.version and trace.kernels == []
+        assert trace.wall == pytest.approx(float(said[name]), rel=0.05)
+        (inner,) = trace.ranges
+        assert (inner.name, inner.count, inner.device) == ("inner", 1, 0)
+        assert inner.host == pytest.approx(trace.wall / 2, rel=0.05)
+    (whole,) = read(export, None).traces.values()
+    assert whole.wall >= 5 * sum(trace.wall for trace in reading.traces.values())
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_ranges_that_this_nsys_loses_are_named(nsys, tmp_path):
+    """nsys 2023.4 records none of nvtx 0.2.17's ranges, and says nothing."""
+    _, export, _ = capture(nsys, tmp_path, "b", nvtx_site(tmp_path / "site", "0.2.17"))
+    reading = read(export, NAMES)
+    if not nsys.version.startswith("2023.4."):
+        assert set(reading.traces) | set(reading.faults) == set(NAMES)
+        return
+    assert reading.traces == {}
+    for fault in reading.faults.values():
+        assert fault.kind == "empty" and "0.2.11" in fault.remedy and "torch.cuda.nvtx" in fault.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_failures_of_the_nsys_at_hand(nsys, tmp_path):
+    def run(*argv, output=None, **env):
+        report = output or tmp_path / "f.nsys-rep"
+        command = profile_command(nsys, report, argv, cuda=False, capture_range=False)
+        done = subprocess.run(command, env=environment(os.environ) | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)  # fmt: skip
+        fault = classify(done.returncode, done.stdout, report)
+        return fault and (fault.kind, fault.text)
+
+    assert run("/bin/true") is None
+    assert run("/nonexistent/program")[0] == "crash"
+    assert run("/bin/sh", "-c", "echo broken; exit 3") == ("crash", "the program under nsys, or nsys itself, exited with status 3, saying: broken")  # fmt: skip
+    assert "killed by signal 11" in run("/bin/sh", "-c", "kill -SEGV $$")[1]
+    assert run("/bin/true", output=tmp_path / "none" / "x.nsys-rep")[0] == "forbidden"
+    assert run("/bin/true", output=tmp_path / "y.nsys-rep", TMPDIR="/nonexistent")[0] == "forbidden"
+    junk = tmp_path / "junk.nsys-rep"
+    junk.write_bytes(b"junk" * 100)
+    done = subprocess.run(
+        export_command(nsys, junk, tmp_path / "j.sqlite"), capture_output=True, text=True, check=False
+    )
+    assert classify(done.returncode, done.stdout + done.stderr, tmp_path / "j.sqlite").kind == "unreadable"
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path):
+    """And, so that this can fail: without isolation, as root, nsys writes it into report and export."""
+    value = "canary-" + randomness.token_hex(16)
+    own = "canary-" + randomness.token_hex(16)
+    sibling = subprocess.Popen(["sleep", "120"], env={"CANARY_TOKEN": value, "PATH": os.environ["PATH"]})
+    held = {"SIBLING": value, "OWN": own}
+    os.environ["CANARY_OWN_TOKEN"] = own
+    try:
+        assert secrets(os.environ)["CANARY_OWN_TOKEN"] == own
+        if isolation().holds:
+            report, export, _ = capture(nsys, tmp_path, "isolated", site)
+            assert contains(export, held) == contains(report, held) == []
+            scrub(export, copy := tmp_path / "isolated-scrubbed.sqlite")
+            assert contains(copy, held) == [] and len(read(copy, NAMES).traces) == 2
+        report, export, _ = capture(nsys, tmp_path, "bare", site, isolated=False)
+        if os.geteuid() == 0:
+            assert contains(export, held) == ["SIBLING"] and contains(report, held) == ["SIBLING"]
+        scrub(export, copy := tmp_path / "bare-scrubbed.sqlite")
+        assert contains(copy, held) == [] and len(read(copy, NAMES).traces) == 2
+        if not isolation().holds:
+            pytest.skip(f"needs a PID namespace for its first half: {isolation().text}")
+    finally:
+        del os.environ["CANARY_OWN_TOKEN"]
+        sibling.kill()
+        sibling.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_a_report_is_compressed_and_its_export_is_not(nsys, site, tmp_path):
+    """Why a scan of a report alone is not enough: in a long capture nsys cuts strings."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, whose nsys records the environments of others")
+    value = "canary-9f8e7d6c5b4a3210-" + randomness.token_hex(4)
+    sibling = subprocess.Popen(["sleep", "120"], env={"CANARY_TOKEN": value, "PATH": os.environ["PATH"]})
+    long = "import nvtx\nfor i in range(60000):\n    nvtx.push_range('perfci-0-short', domain='perfci')\n    nvtx.pop_range(domain='perfci')\n"
+    try:
+        report, export, _ = capture(nsys, tmp_path, "long", site, isolated=False, program=long)
+    finally:
+        sibling.kill()
+        sibling.wait()
+    assert contains(export, {"CANARY": value}) == ["CANARY"]
+    assert contains(report, {"CANARY": value}) == ["CANARY"]
+    assert read(export, NAMES[:1]).traces[NAMES[0]].executions == 60_000
+
+
+def test_the_fixtures_hold_nothing_of_the_machine_they_are_from():
+    for path in (DATA / "base.sqlite.xz", DATA / "head.sqlite.xz"):
+        content = lzma.decompress(path.read_bytes())
+        assert not [word for word in (b"HOME=", b"LD_LIBRARY_PATH", b"/tmp/", b"/opt/") if word in content], path.name

@@ -1,0 +1,253 @@
+"""Traces of an H200 that are odd and whole, and those that look whole and are not: made from the fixtures."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from perfci.model.profile import Evidence, doubt
+from perfci.profilers.metrics import of_trace, take
+from perfci.profilers.nsys.trace import read
+
+from .test_nsys import CASES, unpack
+
+KERNEL, RUNTIME, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET"))
+MATMUL, UPLOAD, RESAMPLE = "matmul-n4096", "upload-mib64", "trajectory_resample-batch32"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return unpack(tmp_path_factory.mktemp("odd"), "base")
+
+
+@pytest.fixture
+def trace(whole, tmp_path) -> Path:
+    return Path(shutil.copy(whole, tmp_path / "trace.sqlite"))
+
+
+def change(path: Path, *statements: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def evidence(path: Path, name: str | None) -> Evidence:
+    """What perfci takes of one case, or of a command."""
+    reading = read(path, None if name is None else CASES, executions=None if name is None else 10)
+    found = Evidence(reports=1 if name is None else None)
+    key = name or ""
+    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
+    if key in reading.traces:
+        take(found, reading.traces[key], faults, (9, 0), True)
+    else:
+        found.faults += faults
+    return found
+
+
+def same(path: Path, other: Path) -> None:
+    """Both files tell the same, without any fault that costs a value."""
+    for ranges in (CASES, None):
+        one, two = (read(file, ranges, executions=None if ranges is None else 10) for file in (path, other))
+        assert one.faults == {} and [fault for fault in one.general if not fault.aside] == []
+        assert {name: of_trace(trace) for name, trace in one.traces.items()} == {
+            name: of_trace(trace) for name, trace in two.traces.items()
+        }
+
+
+# ---------------------------------------------------------------- odd, and whole
+
+
+def test_tables_without_rowid(trace, whole):
+    db = sqlite3.connect(trace, isolation_level=None)
+    for table in (KERNEL, RUNTIME, COPY, SET, "NVTX_EVENTS", "StringIds"):
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+        key = "id" if table == "StringIds" else "place"
+        (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        db.execute(f"ALTER TABLE {table} RENAME TO was")
+        if key == "id":
+            db.execute(f"{sql} WITHOUT ROWID")
+            db.execute(f"INSERT INTO {table} SELECT * FROM was")
+        else:
+            made = ", ".join(f'"{column}"' for column in columns)
+            db.execute(f"CREATE TABLE {table} (place INTEGER PRIMARY KEY, {made}) WITHOUT ROWID")
+            db.execute(f"INSERT INTO {table} SELECT rowid, * FROM was")
+        db.execute("DROP TABLE was")
+    db.close()
+    same(trace, whole)
+
+
+def test_a_lone_surrogate_in_a_name_neither_ends_reading_nor_takes_the_kernel(trace, whole):
+    """U+D800, which is no character, as UTF-8 would write it: of a kernel, a call and a range."""
+    db = sqlite3.connect(trace, isolation_level=None)
+    kernel = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1"
+    call = "SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId IN (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET)"
+    for of in (kernel, call):
+        db.execute(f"UPDATE StringIds SET value = CAST(value || x'eda080' AS TEXT) WHERE id IN ({of})")
+    db.close()
+    told, before = (read(path, CASES, executions=10) for path in (trace, whole))
+    assert told.faults == {} and told.general == []
+    names = [kernel.name for name in CASES for kernel in told.traces[name].kernels]
+    assert sum("\ufffd" in name for name in names) == 1
+    for name in CASES:
+        json.loads(told.traces[name].model_dump_json())
+        assert of_trace(told.traces[name]) == of_trace(before.traces[name])
+
+
+def test_a_schema_from_the_future_is_read_by_its_columns_and_told(trace, whole):
+    change(trace, "UPDATE META_DATA_EXPORT SET value = '99.0.0' WHERE name = 'EXPORT_SCHEMA_VERSION'")
+    same(trace, whole)
+    (note,) = read(trace, CASES).general
+    assert note.aside and "schema 99.0.0" in note.text and note.kind == "incompatible"
+    assert evidence(trace, MATMUL).metrics == evidence(whole, MATMUL).metrics
+
+
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME, COPY, SET, "NVTX_EVENTS"])
+def test_rows_that_stand_twice_count_once(trace, whole, table):
+    change(trace, f"INSERT INTO {table} SELECT * FROM {table}")
+    same(trace, whole)
+
+
+def test_kernels_that_only_look_alike_are_counted(trace, whole):
+    """At one time, of one name and shape, but on another stream: two of them."""
+    columns = [row[1] for row in sqlite3.connect(trace).execute(f"PRAGMA table_info({KERNEL})")]
+    other = ", ".join("streamId + 1" if column == "streamId" else f'"{column}"' for column in columns)
+    change(trace, f"INSERT INTO {KERNEL} SELECT {other} FROM {KERNEL}")
+    for name in (MATMUL, RESAMPLE):
+        counts = [of_trace(read(path, CASES).traces[name])["kernel_launches"] for path in (trace, whole)]
+        assert counts[0] == 2 * counts[1]
+
+
+def ask(function: str, name: str, executions: int = 10) -> list[str]:
+    """A call of `function` in the first executions of `name`, on its thread, that puts no work on the device."""
+    return [
+        f"INSERT OR IGNORE INTO StringIds SELECT max(id) + 1, '{function}' FROM StringIds",
+        f"INSERT INTO {RUNTIME} (start, end, eventClass, globalTid, correlationId, nameId, returnValue) "
+        "SELECT x.start + 1, x.start + 2, 0, x.globalTid, 900000 + x.rowid, "
+        f"(SELECT id FROM StringIds WHERE value = '{function}' LIMIT 1), 0 FROM NVTX_EVENTS x "
+        f"JOIN StringIds s ON s.id = x.textId WHERE s.value = '{name}' ORDER BY x.start LIMIT {executions}",
+    ]
+
+
+@pytest.mark.parametrize("function", ["cudaMemsetAsync_v3020", "cudaMemcpyAsync_v3020", "cuMemsetD8Async"])
+@pytest.mark.parametrize("name", [MATMUL, UPLOAD])
+def test_a_call_of_zero_bytes_in_each_execution_is_no_loss(trace, whole, function, name):
+    change(trace, *ask(function, name))
+    reading = read(trace, CASES, executions=10)
+    assert reading.faults == {} and reading.general == []
+    assert of_trace(reading.traces[name]) == of_trace(read(whole, CASES).traces[name])
+
+
+def test_a_set_of_zero_bytes_in_a_whole_process_is_no_loss(trace):
+    change(trace, "UPDATE NVTX_EVENTS SET eventType = 34", *ask("cudaMemsetAsync_v3020", MATMUL, 1))
+    assert read(trace, None).faults == {}
+
+
+def test_a_copy_of_zero_bytes_in_a_whole_process_costs_what_is_told_of_copies(trace, whole):
+    """There is one execution: nothing tells it from a copy that was lost."""
+    change(trace, *ask("cudaMemcpyAsync_v3020", MATMUL, 1))
+    found, before = evidence(trace, None), evidence(whole, None)
+    assert doubt(found, "copy_bytes") and "or of zero bytes" in doubt(found, "copy_bytes").text
+    for metric in ("kernel_launches", "device_time", "registers", "sync_count"):
+        assert found.metrics[metric] == before.metrics[metric] and not doubt(found, metric)
+
+
+ELSEWHERE = [
+    "GPU Metrics [0]: NVPA_STATUS_ERROR - API function: Nvpw.GPU_PeriodicSampler_DecodeCounters_V2(&params)",
+    "Failed to set up CPU sampling: Linux kernel paranoid level is 4.",
+    "Some CPU sampling events were lost: the perf buffer was too small.",
+    "Failed to resolve symbols of /usr/lib/libcudart.so.12",
+    "OS runtime libraries injection failed.",
+    "Not all CUDA events might have been collected.",
+    "CUDA profiling might have not been started correctly.",
+    "No NVTX events collected. Does the process use NVTX?",
+    "ETW events were dropped",
+]
+LOSSES = [
+    "CUPTI dropped 512 records. Some CUPTI events might be missing.",
+    "NVTX events were lost",
+    "Some events were lost.",
+    "CUDA trace buffer overflow: events discarded",
+    "CUDA injection failed to initialise",
+]
+"""The first three are nsys's own words for a loss, whatever their severity."""
+
+
+@pytest.mark.parametrize(
+    ("text", "lost", "severity"),
+    [
+        *((one, False, severity) for one in ELSEWHERE for severity in (2, 3)),
+        *((one, True, 3) for one in LOSSES),
+        *((one, True, 2) for one in LOSSES[:3]),
+    ],
+)
+def test_only_what_nsys_says_of_events_that_perfci_reads_is_a_loss(trace, text, lost, severity):
+    change(
+        trace,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INT, severity INT, text TEXT)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, {severity}, '{text}')",
+    )
+    found = evidence(trace, MATMUL)
+    assert bool(doubt(found, "kernel_launches")) == lost
+    assert ("kernel_launches" in found.metrics) == (not lost)
+
+
+# ---------------------------------------------------------------- not whole, and told
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "costs", "leaves"),
+    [
+        (f"DELETE FROM {KERNEL} WHERE rowid % 2 = 0", RESAMPLE, "kernel_launches device_time", ""),
+        (f"DELETE FROM {RUNTIME} WHERE rowid % 7 = 0", RESAMPLE, "kernel_launches", ""),
+        (f"DELETE FROM {KERNEL}", MATMUL, "kernel_launches device_time registers kernels", "sync_count"),
+        (f"DROP TABLE {KERNEL}", MATMUL, "kernel_launches device_time registers kernels", "sync_count"),
+        (f"DROP TABLE {SET}", MATMUL, "device_busy launch_overhead", "kernel_launches registers"),
+        (f"DELETE FROM {SET} WHERE rowid = 3", MATMUL, "device_busy launch_overhead", "kernel_launches registers"),
+        (f"DROP TABLE {COPY}", UPLOAD, "copy_bytes copy_time kernel_launches", ""),
+        (f"DELETE FROM {COPY} WHERE rowid = 3", UPLOAD, "copy_bytes copy_time", "sync_count kernel_launches"),
+    ],
+)
+def test_what_is_lost_costs_what_follows_from_it(trace, statement, name, costs, leaves):
+    change(trace, statement)
+    found = evidence(trace, name)
+    for metric in costs.split():
+        assert doubt(found, metric), metric
+        assert metric not in found.metrics, metric
+    for metric in leaves.split():
+        assert not doubt(found, metric), metric
+        assert metric in found.metrics, metric
+
+
+def test_a_kernel_lost_with_its_launch_shows_beside_the_other_executions(trace):
+    """Neither side is left to miss the other: but nine executions have it."""
+    (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1 OFFSET 40").fetchone()
+    change(trace, *(f"DELETE FROM {table} WHERE correlationId = {corr}" for table in (KERNEL, RUNTIME)))
+    faults = [fault for name in CASES for fault in evidence(trace, name).faults]
+    assert len(faults) == 1 and "its executions differ" in faults[0].text
+    assert "kernel_launches" in faults[0].metrics and "registers" not in faults[0].metrics
+
+
+def test_an_execution_that_is_missing_is_told(trace):
+    (row,) = (
+        sqlite3.connect(trace)
+        .execute(
+            "SELECT x.rowid FROM NVTX_EVENTS x JOIN StringIds s ON s.id = x.textId WHERE s.value = ? LIMIT 1", (MATMUL,)
+        )
+        .fetchone()
+    )
+    change(trace, f"DELETE FROM NVTX_EVENTS WHERE rowid = {row}")
+    found = doubt(evidence(trace, MATMUL), "kernel_launches")
+    assert found is not None and found.text == "9 of its executions are in the trace, and 10 were made"
+    assert evidence(trace, RESAMPLE).faults == []
+
+
+def test_a_call_that_is_missing_in_a_whole_process_costs_it_all(trace):
+    """With it the kernel of another call may be gone, and nothing would tell."""
+    (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1").fetchone()
+    change(trace, f"DELETE FROM {RUNTIME} WHERE correlationId = {corr}")
+    found = evidence(trace, None)
+    assert found.metrics == {} and "1 kernels have no call" in doubt(found, "kernel_launches").text

@@ -1,0 +1,153 @@
+"""The environment of an arm: no secret reaches code under test, and the arms share nothing that could hide a change."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfci.sources.environment import arm_environment, passes
+
+CANARY = "canary-9f3a"
+SECRETS = [
+    "GITHUB_TOKEN",
+    "ACTIONS_RUNTIME_TOKEN",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "HF_TOKEN",
+    "WANDB_API_KEY",
+    "DB_PASSWORD",
+    "SSH_AUTH_SOCK",
+    "TORCH_HUB_TOKEN",
+    "NVIDIA_API_KEY",
+    "CUDA_LICENSE_PRIVATE_KEY",
+    "CMAKE_CREDENTIALS",
+    "NCCL_SECRET",
+    "UV_PUBLISH_TOKEN",
+    "UV_PUBLISH_PASSWORD",
+    "OPENAI_KEY",
+    "MY_VARIABLE",
+]
+CACHES = [
+    "XDG_CACHE_HOME",
+    "TORCH_EXTENSIONS_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "CUPY_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "UV_CACHE_DIR",
+]
+
+
+def make(
+    folder: str = "/s/base", *, caller=None, policy_env=None, pass_env=(), threads=1, build=False
+) -> dict[str, str]:
+    return arm_environment(
+        Path(folder),
+        caller=caller or {},
+        policy_env=policy_env or {},
+        pass_env=pass_env,
+        threads=threads,
+        build=build,
+    )
+
+
+@pytest.mark.parametrize("build", [False, True])
+def test_no_secret_of_the_caller_reaches_a_build_or_a_launch(build: bool):
+    caller = dict.fromkeys(SECRETS, CANARY) | {"PATH": "/bin"}
+    env = make(caller=caller, build=build)
+    assert CANARY not in env.values()
+    assert env["PATH"] == "/bin"
+
+
+def test_the_canary_is_not_in_a_real_process_either(tmp_path: Path):
+    caller = dict(os.environ) | dict.fromkeys(SECRETS, CANARY)
+    env = make(str(tmp_path), caller=caller, build=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(dict(os.environ))"], env=env, capture_output=True, check=True
+    )
+    assert CANARY.encode() not in done.stdout
+
+
+def test_a_private_index_is_for_builds_only_and_its_password_with_it():
+    names = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_CORP_PASSWORD", "UV_DEFAULT_INDEX"]
+    names += ["SSL_CERT_FILE", "https_proxy", "HTTPS_PROXY", "no_proxy", "PIP_NO_BUILD_ISOLATION"]
+    caller = dict.fromkeys(names, CANARY)
+    assert set(names) <= make(caller=caller, build=True).keys()
+    assert CANARY not in make(caller=caller, build=False).values()
+
+
+def test_what_kernels_need_passes():
+    names = (
+        "PATH HOME USER LANG LC_ALL TZ LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV CONDA_PREFIX CC CXX CFLAGS CUDAHOSTCXX "
+    )
+    names += "CMAKE_PREFIX_PATH CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_MODULE_LOADING NVIDIA_TF32_OVERRIDE NCCL_DEBUG "
+    names += (
+        "OMP_PROC_BIND KMP_AFFINITY MKL_ENABLE_INSTRUCTIONS TORCH_CUDA_ARCH_LIST TORCH_LOGS TRITON_PTXAS_PATH MAX_JOBS"
+    )
+    caller = dict.fromkeys(names.split(), "x")
+    assert caller.items() <= make(caller=caller).items()
+
+
+def test_caches_and_preloads_of_the_caller_stay_behind():
+    names = [*CACHES, "LD_PRELOAD", "CCACHE_DIR", "CCACHE_REMOTE_STORAGE", "TRITON_HOME", "TRITON_DUMP_CACHE"]
+    names += ["PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PERFCI_SITE", "GIT_DIR", "PYTHONHASHSEED"]
+    assert "/callers" not in make(caller=dict.fromkeys(names, "/callers")).values()
+
+
+def test_every_cache_is_the_arms_own_and_the_arms_differ_in_nothing_else():
+    caller = dict(os.environ)
+    base, head = make("/scratch/base", caller=caller), make("/scratch/head", caller=caller)
+    for name in [*CACHES, "PERFCI_SITE"]:
+        assert base[name].startswith("/scratch/base/")
+        assert head[name].startswith("/scratch/head/")
+    assert {k: v.replace("/scratch/base", "/scratch/head") for k, v in base.items()} == head
+    assert {k: len(v) for k, v in base.items()} == {k: len(v) for k, v in head.items()}
+    assert len({base[name] for name in CACHES}) == len(CACHES)
+
+
+def test_threads_are_set_for_every_library_and_the_policy_has_the_last_word_but_on_caches():
+    env = make(caller={"OMP_NUM_THREADS": "64"}, threads=3)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        assert env[name] == "3"
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert env["PYTHONUNBUFFERED"] == "1"
+    policy = {
+        "OMP_NUM_THREADS": "7",
+        "PATH": "/p",
+        "TRITON_CACHE_DIR": "/shared",
+        "PERFCI_SITE": "/x",
+        "NEW": "n",
+    }
+    env = make(caller={"PATH": "/c"}, policy_env=policy, threads=3)
+    assert (env["OMP_NUM_THREADS"], env["PATH"], env["NEW"]) == ("7", "/p", "n")
+    assert env["TRITON_CACHE_DIR"] == "/s/base/cache/triton"
+    assert env["PERFCI_SITE"] == "/s/base/site"
+
+
+def test_what_the_policy_names_is_passed_even_if_it_looks_like_a_secret():
+    caller = {"HF_TOKEN": "t", "LD_PRELOAD": "/l.so", "OTHER_TOKEN": "o"}
+    env = make(caller=caller, pass_env=["HF_TOKEN", "LD_PRELOAD", "ABSENT"])
+    assert (env["HF_TOKEN"], env["LD_PRELOAD"]) == ("t", "/l.so")
+    assert not {"ABSENT", "OTHER_TOKEN"} & env.keys()
+    assert make(caller=caller, pass_env=["HF_TOKEN"], policy_env={"HF_TOKEN": "p"})["HF_TOKEN"] == "p"
+
+
+@given(
+    before=st.sampled_from(["", "CUDA_", "TORCH_", "CMAKE_", "NVIDIA_", "PIP_", "UV_", "LC_"]),
+    word=st.sampled_from(
+        ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY"]
+    ),
+    after=st.text("ABCDEFGHJKLMOPQRSTUVWYZ_", max_size=6),
+    lower=st.booleans(),
+)
+def test_no_name_that_looks_like_a_secret_ever_passes(before: str, word: str, after: str, lower: bool):
+    name = before + (word.lower() if lower else word) + after
+    assert not passes(name, build=False)
+    assert not passes(name, build=True)

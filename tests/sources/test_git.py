@@ -1,0 +1,375 @@
+"""Finding the repository, its commits and base: what perfci compares, in every clone people and CI have."""
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.sources.git import Repository, git_environment, means_itself, one_line, run_git
+from tests.sources.repo import commit, find, fingerprint, git, init, write
+
+FILES = {"perfci.yaml": "version: 1\n", "src/a.py": "a = 1\n"}
+
+
+def message(error: pytest.ExceptionInfo[PerfciError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    assert len(text) < 500
+    return text
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "zwei\nZeilen", "größe-日本", " lead", "a'b\"c"])
+def test_a_repository_is_found_from_its_top_from_below_and_from_a_file_whatever_its_name(tmp_path: Path, name: str):
+    root = init(tmp_path / name, FILES)
+    for place in (root, root / "src", root / "src/a.py"):
+        repo = find(place)
+        assert repo.root == root.resolve()
+        assert repo.git_dir == repo.common_dir == root.resolve() / ".git"
+        assert repo.read("HEAD", "src/a.py") == b"a = 1\n"
+
+
+def test_a_linked_worktree_and_a_submodule_are_repositories_of_their_own(tmp_path: Path):
+    main = init(tmp_path / "main", FILES)
+    git(main, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
+    linked = find(tmp_path / "linked" / "src")
+    assert linked.root == tmp_path / "linked"
+    assert linked.common_dir == main / ".git"
+    assert linked.git_dir == main / ".git/worktrees/linked"
+    assert linked.head_commit().ref == "side"
+
+    outer = init(tmp_path / "outer", {"x": "x"})
+    git(outer, "submodule", "add", "-q", str(main), "deps/sub")
+    sub = find(outer / "deps/sub/src")
+    assert sub.root == outer / "deps/sub"
+    assert sub.git_dir == outer / ".git/modules/deps/sub"
+
+
+def test_outside_git_there_is_no_repository_and_half_a_repository_is_an_error_of_one_line(tmp_path: Path):
+    assert Repository.find(tmp_path) is None
+    with pytest.raises(UsageError) as error:
+        Repository.find(tmp_path / "gone" / "file")
+    assert "no such folder" in message(error)
+
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "init", "-q", "--bare", str(bare))
+    with pytest.raises(UsageError) as error:
+        Repository.find(bare)
+    assert "bare repository" in message(error)
+
+    init(tmp_path / "work", FILES)
+    with pytest.raises(UsageError) as error:
+        Repository.find(tmp_path / "work/.git")
+    assert "working tree" in message(error)
+
+    # What a container sees that mounts a linked worktree or a submodule alone.
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/.git").write_text("gitdir: /nowhere/.git/worktrees/x\n")
+    with pytest.raises(UsageError) as error:
+        Repository.find(tmp_path / "torn")
+    assert "/nowhere/.git/worktrees/x" in message(error)
+    assert "mount" in message(error)
+
+
+def test_without_git_a_plain_folder_is_fine_and_a_repository_says_what_to_install(tmp_path: Path, monkeypatch):
+    root = init(tmp_path / "work", FILES)
+    (tmp_path / "plain").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "plain"))
+    assert Repository.find(tmp_path / "plain") is None
+    with pytest.raises(UsageError, match="install git"):
+        Repository.find(root / "src")
+
+
+def test_a_caller_bound_to_another_repository_does_not_mislead(tmp_path: Path, monkeypatch):
+    """perfci run from a git hook or alias finds GIT_DIR and friends in its environment."""
+    other = init(tmp_path / "other", {"b": "b"})
+    root = init(tmp_path / "work", FILES)
+    for name, value in (("GIT_DIR", ".git"), ("GIT_WORK_TREE", "."), ("GIT_INDEX_FILE", ".git/index")):
+        monkeypatch.setenv(name, str(other / value))
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    repo = find(root)
+    assert repo.root == root
+    assert not repo.is_dirty(exclude=[root / "out"])
+    assert "GIT_DIR" not in git_environment(os.environ)
+
+
+def test_a_repository_of_another_user_is_read(tmp_path: Path):
+    """The container runs as root on a folder of the caller's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")  # as CI does: no other way makes a file of another user
+    root = init(tmp_path / "work", FILES)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 12345, 12345)
+    repo = find(root)
+    assert repo.head_commit() is not None
+    assert not repo.is_dirty()
+
+
+def test_hooks_and_monitors_of_the_repository_do_not_run(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    trap = root / ".git/hooks/trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    trap.chmod(0o755)
+    for name in ("post-checkout", "post-index-change", "reference-transaction"):
+        shutil.copy(trap, trap.with_name(name))
+    git(root, "config", "core.fsmonitor", str(trap))
+    write(root, {"src/a.py": "a = 2\n"})
+    repo = find(root)
+    assert repo.is_dirty()
+    assert repo.resolve_base("HEAD", False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_looking_writes_nothing_into_the_repository(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    os.utime(root / "src/a.py", (1, 1))  # git status would refresh its index now
+    before = fingerprint(root)
+    repo = find(root)
+    repo.is_dirty()
+    repo.resolve_base(None, False)
+    repo.read("HEAD", "src/a.py")
+    assert fingerprint(root) == before
+
+
+def test_head_is_named_after_its_branch_detached_or_unborn(tmp_path: Path):
+    root = init(tmp_path / "work")
+    assert find(root).head_commit() is None
+    with pytest.raises(UsageError, match="no commit yet"):
+        find(root).resolve_base(None, False)
+    assert find(root).is_dirty() is False
+    sha = commit(root, FILES, "größer | `x`\n\nmore")
+    head = find(root).head_commit()
+    assert (head.ref, head.sha, head.subject) == ("main", sha, "größer | `x`")
+    git(root, "checkout", "-q", "--detach")
+    assert find(root).head_commit().ref == "HEAD"
+
+
+def test_a_revision_is_a_branch_a_tag_a_hash_or_a_branch_of_origin(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    first = git(root, "rev-parse", "HEAD")
+    git(root, "tag", "-a", "v1", "-m", "tag")
+    git(root, "update-ref", "refs/remotes/origin/release", first)
+    second = commit(root, {"b": "b"})
+    repo = find(root)
+    assert repo.commit("main").sha == repo.commit("HEAD").sha == second
+    assert repo.commit("v1").sha == repo.commit("HEAD~1").sha == repo.commit(first[:9]).sha == first
+    assert repo.commit("release").ref == "origin/release"
+    assert repo.commit("release").sha == first
+
+
+@pytest.mark.parametrize("rev", ["nope", "HEAD~7", "HEAD:src/a.py", "main..HEAD", "0" * 40])
+def test_an_unknown_revision_says_what_to_type(tmp_path: Path, rev: str):
+    root = init(tmp_path / "work", FILES)
+    git(root, "remote", "add", "origin", "nowhere")
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base(rev, False)
+    assert repr(rev) in message(error)
+    assert f"`git fetch origin {shlex.quote(rev)}`" in message(error)
+
+
+def test_a_mistyped_branch_is_told_the_nearest_and_no_remote_that_is_not_there(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base("mian", False)
+    assert message(error) == (
+        "'mian': no such branch, tag or commit here: did you mean 'main'? Else see `git branch --all`"
+    )
+
+
+def test_a_revision_in_a_command_to_copy_is_a_word_of_it_whatever_it_holds(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    git(root, "remote", "add", "origin", "nowhere")
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base("a`touch pwned`$(touch pwned)", False)
+    found = re.search(r"`(git fetch origin [^`]*)`", message(error))
+    assert found
+    shown = subprocess.run(
+        ["bash", "-c", found[1].replace("git fetch origin", "printf %s")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == "a`touch pwned`$(touch pwned)"
+    assert not (root / "pwned").exists()
+
+
+@pytest.mark.parametrize("rev", ["", "--all", "-h", "a\nb", "a\x00b"])
+def test_what_cannot_name_a_commit_never_reaches_git_as_an_option(tmp_path: Path, rev: str):
+    root = init(tmp_path / "work", FILES)
+    with pytest.raises(UsageError) as error:
+        find(root).commit(rev)
+    assert "no name of a commit" in message(error)
+
+
+def test_only_head_and_its_hash_can_mean_nothing_else():
+    sha = "beefcafe" + "0" * 32
+    for rev in ("HEAD", "@", "HEAD~0", "@^0", "HEAD^{commit}^{}", sha, "beef", "BEEFCAFE0"):
+        assert means_itself(rev, sha), rev
+    for rev in ("main", "head", "HEAD~1", "HEAD^", "HEAD@{1}", "HEADS", "origin/HEAD", "bee", "beefcafe1", "cafe", ""):
+        assert not means_itself(rev, sha), rev
+
+
+def test_base_is_the_merge_base_not_the_tip_of_the_branch(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    fork = git(root, "rev-parse", "HEAD")
+    git(root, "checkout", "-q", "-b", "topic")
+    commit(root, {"t": "t"})
+    git(root, "checkout", "-q", "main")
+    commit(root, {"m": "m"}, "moved on")
+    git(root, "checkout", "-q", "topic")
+    base = find(root).resolve_base("main", False)
+    assert (base.ref, base.sha, base.subject) == ("main", fork, "a change")
+
+
+def test_for_a_pull_request_the_base_of_a_merge_commit_is_its_first_parent(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    git(root, "checkout", "-q", "-b", "topic")
+    topic = commit(root, {"t": "t"})
+    git(root, "checkout", "-q", "main")
+    tip = commit(root, {"m": "m"}, "tip of main")
+    git(root, "checkout", "-q", "--detach")
+    git(root, "merge", "-q", "--no-ff", "-m", "Merge topic into main", "topic")
+    repo = find(root)
+    base = repo.resolve_base("topic", True)
+    assert (base.ref, base.sha, base.subject) == ("HEAD^1", tip, "tip of main")
+    assert repo.resolve_base("topic", False).sha == topic
+    git(root, "checkout", "-q", "topic")
+    assert repo.resolve_base("main", True).ref == "main"
+
+
+def test_without_a_name_base_is_the_default_branch_of_origin_then_main_or_master(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    sha = git(root, "rev-parse", "HEAD")
+    git(root, "checkout", "-q", "-b", "topic")
+    commit(root, {"t": "t"})
+    repo = find(root)
+    assert repo.resolve_base(None, False).ref == "main"
+    git(root, "branch", "-q", "-m", "main", "master")
+    assert repo.resolve_base(None, False).ref == "master"
+    git(root, "update-ref", "refs/remotes/origin/main", sha)
+    assert repo.resolve_base(None, False).ref == "origin/main"
+    git(root, "update-ref", "refs/remotes/origin/trunk", sha)
+    git(root, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    base = repo.resolve_base(None, False)
+    assert (base.ref, base.sha) == ("origin/trunk", sha)
+    git(root, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/gone")
+    assert repo.resolve_base(None, False).ref == "origin/main"
+    git(root, "update-ref", "-d", "refs/remotes/origin/main")
+    git(root, "branch", "-q", "-D", "master")
+    with pytest.raises(UsageError) as error:
+        repo.resolve_base(None, False)
+    assert "name one with --base REF" in message(error)
+
+
+def test_unrelated_histories_have_no_base(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    git(root, "checkout", "-q", "--orphan", "other")
+    commit(root, {"o": "o"})
+    with pytest.raises(UsageError) as error:
+        find(root).resolve_base("main", False)
+    assert "no common commit" in message(error)
+    assert "shallow" not in message(error)
+
+
+def test_a_shallow_clone_says_how_to_deepen(tmp_path: Path):
+    origin = init(tmp_path / "origin", FILES)
+    git(origin, "checkout", "-q", "-b", "topic")
+    commit(origin, {"t": "t"})
+    git(origin, "checkout", "-q", "main")
+    commit(origin, {"m": "m"})
+    git(origin, "merge", "-q", "--no-ff", "-m", "merge", "topic")
+    git(origin, "branch", "-q", "pull")
+    git(origin, "reset", "-q", "--hard", "HEAD^1")
+    git(tmp_path, "clone", "-q", "--depth=1", "-b", "pull", f"file://{origin}", "clone")
+    repo = find(tmp_path / "clone")
+    assert repo.is_shallow()
+    assert not find(origin).is_shallow()
+    with pytest.raises(UsageError) as error:
+        repo.resolve_base(None, True)
+    assert "fetch-depth: 2" in message(error)
+    assert "git fetch --deepen=1" in message(error)
+    with pytest.raises(UsageError) as error:
+        repo.resolve_base("main", False)
+    assert "git fetch --depth=1 origin main" in message(error)
+    git(tmp_path / "clone", "fetch", "-q", "--depth=1", "origin", "main:refs/remotes/origin/main")
+    with pytest.raises(UsageError) as error:
+        repo.resolve_base("main", False)
+    assert "--unshallow" in message(error)
+    git(tmp_path / "clone", "fetch", "-q", "--deepen=1")
+    assert repo.resolve_base(None, True).sha == git(origin, "rev-parse", "main")
+
+
+def test_a_file_of_a_commit_is_read_as_it_was(tmp_path: Path):
+    content = bytes(range(256)) * 300
+    odd = 'ünï "q" *?[x].yaml'
+    root = init(tmp_path / "tree", {"perfci.yaml": content, odd: "odd", "sub/x": "x", "empty": ""})
+    (root / "link.yaml").symlink_to("sub/x")
+    (root / "outside").symlink_to("/etc/passwd")
+    sha = commit(root)
+    write(root, {"perfci.yaml": "changed"})
+    repo = find(root)
+    assert repo.read(sha, "perfci.yaml") == content
+    assert repo.read(sha, odd) == b"odd"
+    assert repo.read(sha, "empty") == b""
+    assert repo.read(sha, "link.yaml") == b"x"
+    for absent in ("gone", "sub", "outside", "../tree/perfci.yaml", "perfci.yaml/x", "/etc/passwd"):
+        assert repo.read(sha, absent) is None
+
+
+def test_dirty_means_modified_staged_deleted_or_untracked_but_not_ignored_or_left_out(tmp_path: Path):
+    root = init(tmp_path / "work", {**FILES, ".gitignore": "*.log\n"})
+    repo = find(root)
+    out = root / "perfci-out"
+    write(root, {"x.log": "ignored", "perfci-out/results.json": "{}"})
+    assert repo.is_dirty()
+    assert not repo.is_dirty(exclude=[out])
+    for change in ({"src/a.py": "a = 3\n"}, {"src/new.py": ""}):
+        write(root, change)
+        assert repo.is_dirty(exclude=[out])
+        git(root, "stash", "-q", "-u")
+    write(root, {"perfci-out/results.json": "{}"})
+    assert not repo.is_dirty(exclude=[out, tmp_path / "elsewhere", root])
+    git(root, "rm", "-q", "--cached", "src/a.py")
+    assert repo.is_dirty(exclude=[out])
+    git(root, "reset", "-q", "--hard")
+    (root / "src/a.py").unlink()
+    assert repo.is_dirty(exclude=[out])
+
+
+def test_a_filter_that_is_configured_but_not_installed_does_not_stop_the_look(tmp_path: Path):
+    """A container without git-lfs sees the caller's `.git/config`."""
+    root = init(tmp_path / "work", {**FILES, ".gitattributes": "*.bin filter=lfs\n", "w.bin": "weights"})
+    git(root, "config", "filter.lfs.process", "no-such-git-lfs filter-process")
+    git(root, "config", "filter.lfs.required", "true")
+    os.utime(root / "w.bin", (1, 1))
+    assert not find(root).is_dirty()
+
+
+def test_a_git_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch):
+    fake = tmp_path / "bin/git"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    with pytest.raises(MachineError) as error:
+        run_git(["status"], cwd=tmp_path, timeout=0.3)
+    assert "git status: took longer than 0.3 s" in message(error)
+
+
+def test_what_git_complains_of_is_one_line(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    (root / ".git/config").write_text("[broken\n")
+    with pytest.raises(PerfciError) as error:
+        find(root)
+    assert "bad config" in message(error)
+
+
+def test_control_characters_never_reach_a_message():
+    assert one_line("a\nb\x1b[31m\u202ec\udc80") == "a\\nb\\x1b[31m\\u202ec\\udc80"
+    assert len(one_line("x" * 1000)) == 300

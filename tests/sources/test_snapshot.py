@@ -1,0 +1,541 @@
+"""Snapshots: an arm holds exactly the files of its commit or working tree, and taking it disturbs nothing."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.sources.snapshot import MTIME, snapshot_commit, snapshot_folder, snapshot_worktree
+from tests.sources.repo import commit, find, fingerprint, git, init, lfs_pointer, lfs_store, tree, write
+
+ODD = {
+    "plain.py": "1",
+    "with space/a b": "2",
+    "new\nline/x\ny": "3",
+    "ünï/日本": "4",
+    "-dash": "5",
+    "*[glob]?": "6",
+    ".hidden/.x": "7",
+    "empty": "",
+}
+
+
+def message(error: pytest.ExceptionInfo[PerfciError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def with_links_and_modes(root: Path) -> str:
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("plain.py")
+    (root / "folder-link").symlink_to("ünï")
+    (root / "dangling").symlink_to("gone")
+    (root / "absolute").symlink_to("/etc/hostname")
+    return commit(root)
+
+
+def with_submodules(tmp_path: Path) -> Path:
+    """`outer` with the submodule `deps/sub`, which has the submodule `inner`."""
+    inner = init(tmp_path / "inner-origin", {"deep.h": "deep 1\n"})
+    sub = init(tmp_path / "sub-origin", {"sub.h": "sub 1\n"})
+    git(sub, "submodule", "add", "-q", str(inner), "inner")
+    commit(sub)
+    outer = init(tmp_path / "outer", {"main.py": "1\n"})
+    git(outer, "submodule", "add", "-q", str(sub), "deps/sub")
+    git(outer, "submodule", "update", "-q", "--init", "--recursive")
+    commit(outer)
+    return outer
+
+
+SUBMODULE_FILES = {"main.py": "1\n", "deps/sub/sub.h": "sub 1\n", "deps/sub/inner/deep.h": "deep 1\n"}
+
+
+def without_modules_files(files: dict[str, str]) -> dict[str, str]:
+    return {name: content for name, content in files.items() if not name.endswith(".gitmodules")}
+
+
+def test_a_commit_is_written_with_odd_names_links_and_modes(tmp_path: Path):
+    root = init(tmp_path / "a b\nc", ODD)
+    sha = with_links_and_modes(root)
+    taken = snapshot_commit(find(root), sha, tmp_path / "tree")
+    assert tree(tmp_path / "tree") == ODD | {
+        "run.sh": "x:#!/bin/sh\n",
+        "link": "-> plain.py",
+        "folder-link": "-> ünï",
+        "dangling": "-> gone",
+        "absolute": "-> /etc/hostname",
+    }
+    assert taken.files == len(ODD) + 5
+
+
+def test_commit_and_clean_working_tree_have_one_digest(tmp_path: Path):
+    """So that a run on a clean tree and one on the commit can be told to be the same code."""
+    root = init(tmp_path / "work", ODD | {".gitignore": "*.log\n"})
+    sha = with_links_and_modes(root)
+    write(root, {"build.log": "ignored"})
+    commit_snapshot = snapshot_commit(find(root), sha, tmp_path / "one")
+    old = os.umask(0o077)
+    try:
+        worktree_snapshot = snapshot_worktree(find(root), tmp_path / "two")
+    finally:
+        os.umask(old)
+    assert commit_snapshot == worktree_snapshot
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    modes = {(tmp_path / arm / "plain.py").stat().st_mode & 0o777 for arm in ("one", "two")}
+    times = {
+        path.lstat().st_mtime for arm in ("one", "two") for path in (tmp_path / arm).glob("*") if not path.is_dir()
+    }
+    assert modes == {0o644}
+    assert times == {MTIME}
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "name", "link", "added", "removed"])
+def test_every_change_changes_the_digest(tmp_path: Path, change: str):
+    root = init(tmp_path / "work", ODD)
+    before = snapshot_commit(find(root), with_links_and_modes(root), tmp_path / "one")
+    match change:
+        case "content":
+            (root / "plain.py").write_text("2")
+        case "mode":
+            (root / "plain.py").chmod(0o755)
+        case "name":
+            (root / "plain.py").rename(root / "Plain.py")
+        case "link":
+            (root / "link").unlink()
+            (root / "link").symlink_to("empty")
+        case "added":
+            (root / "untracked").touch()
+        case "removed":
+            (root / "empty").unlink()
+    assert snapshot_worktree(find(root), tmp_path / "two").digest != before.digest
+
+
+def test_a_dirty_tree_is_taken_as_it_is(tmp_path: Path):
+    root = init(
+        tmp_path / "work",
+        {"mod": "1", "gone": "1", "removed": "1", "was/dir": "1", "swapped/x": "1", ".gitignore": "*.o\n"},
+    )
+    write(root, {"mod": "2", "staged": "s1", "new/untracked": "u", "x.o": "ignored", "perfci-out/r.json": "{}"})
+    git(root, "add", "staged")
+    write(root, {"staged": "s2"})
+    (root / "gone").unlink()
+    git(root, "rm", "-q", "removed")
+    shutil.rmtree(root / "was")
+    (root / "was").write_text("a file now")
+    shutil.rmtree(root / "swapped")
+    write(root, {"elsewhere/x": "through a link"})
+    (root / "swapped").symlink_to("elsewhere")
+    os.mkfifo(root / "pipe")
+    snapshot_worktree(find(root), tmp_path / "tree", exclude=[root / "perfci-out"])
+    assert tree(tmp_path / "tree") == {
+        ".gitignore": "*.o\n",
+        "mod": "2",
+        "staged": "s2",
+        "new/untracked": "u",
+        "was": "a file now",
+        "elsewhere/x": "through a link",
+        "swapped": "-> elsewhere",
+    }
+
+
+def test_the_excluded_folder_and_the_target_itself_stay_out_even_when_tracked(tmp_path: Path):
+    root = init(tmp_path / "work", {"a": "1", "out/results.json": "{}", "outer/b": "2"})
+    target = root / "scratch/head/tree"
+    snapshot_worktree(find(root), target, exclude=[root / "out"])
+    assert tree(target) == {"a": "1", "outer/b": "2"}
+
+
+def test_a_tree_in_the_middle_of_a_merge_conflict_is_taken_once(tmp_path: Path):
+    root = init(tmp_path / "work", {"a": "1"})
+    git(root, "checkout", "-q", "-b", "topic")
+    commit(root, {"a": "2"})
+    git(root, "checkout", "-q", "main")
+    commit(root, {"a": "3"})
+    subprocess.run(["git", "merge", "-q", "topic"], cwd=root, capture_output=True, check=False)
+    assert snapshot_worktree(find(root), tmp_path / "tree").files == 1
+    assert "<<<<<<<" in tree(tmp_path / "tree")["a"]
+
+
+def test_a_repository_without_commits_has_a_working_tree(tmp_path: Path):
+    root = init(tmp_path / "work")
+    write(root, {"a": "1"})
+    snapshot_worktree(find(root), tmp_path / "tree")
+    assert tree(tmp_path / "tree") == {"a": "1"}
+
+
+def test_a_linked_worktree_is_a_source_like_any_other(tmp_path: Path):
+    main = init(tmp_path / "main", {"a": "1"})
+    git(main, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
+    sha = commit(tmp_path / "linked", {"b": "2"})
+    repo = find(tmp_path / "linked")
+    assert snapshot_commit(repo, sha, tmp_path / "one") == snapshot_worktree(repo, tmp_path / "two")
+    assert tree(tmp_path / "two") == {"a": "1", "b": "2"}
+
+
+def test_other_worktrees_inside_the_tree_stay_out_and_clones_inside_it_come_along(tmp_path: Path):
+    main = init(tmp_path / "main", {"a": "1"})
+    git(main, "worktree", "add", "-q", "-b", "side", str(main / "trees/side"))
+    init(main / "third_party/lib", {"lib.h": "h", ".gitignore": "*.o\n"})
+    write(main, {"third_party/lib/new.h": "n", "third_party/lib/x.o": "o"})
+    snapshot_worktree(find(main), tmp_path / "tree")
+    assert tree(tmp_path / "tree") == {
+        "a": "1",
+        "third_party/lib/lib.h": "h",
+        "third_party/lib/new.h": "n",
+        "third_party/lib/.gitignore": "*.o\n",
+    }
+
+
+def test_what_a_sparse_checkout_left_out_comes_from_head(tmp_path: Path):
+    root = init(tmp_path / "work", {"a": "1", "wide/b": "2", "kept/c": "3", "new\nline/d": "4"})
+    sha = git(root, "rev-parse", "HEAD")
+    for sparse_index in ("--no-sparse-index", "--sparse-index"):
+        git(root, "sparse-checkout", "set", "--cone", sparse_index, "kept")
+        assert not (root / "wide").exists()
+        repo = find(root)
+        assert not repo.is_dirty()
+        one = snapshot_commit(repo, sha, tmp_path / f"one{sparse_index}")
+        two = snapshot_worktree(repo, tmp_path / f"two{sparse_index}")
+        assert one == two
+        assert one.files == 4
+
+
+def test_a_file_system_without_modes_takes_them_from_git(tmp_path: Path):
+    root = init(tmp_path / "work", {"run.sh": "#!/bin/sh\n", "a": "1"})
+    (root / "run.sh").chmod(0o755)
+    sha = commit(root)
+    git(root, "config", "core.fileMode", "false")
+    (root / "run.sh").chmod(0o644)
+    (root / "a").chmod(0o777)
+    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(find(root), tmp_path / "two")
+
+
+def test_attributes_are_those_of_the_snapshot_not_of_the_working_tree(tmp_path: Path):
+    """A pull request that changes line endings must not change them in base."""
+    root = init(tmp_path / "work", {".gitattributes": "*.txt text eol=crlf\n", "a.txt": "1\n2\n"})
+    base = git(root, "rev-parse", "HEAD")
+    commit(root, {".gitattributes": "*.txt text eol=lf\n"})
+    snapshot_commit(find(root), base, tmp_path / "tree")
+    assert (tmp_path / "tree/a.txt").read_bytes() == b"1\r\n2\r\n"
+
+
+def test_taking_snapshots_writes_nothing_into_the_repository(tmp_path: Path):
+    """It may be mounted read-only, or belong to somebody who is committing right now."""
+    root = with_submodules(tmp_path)
+    first = git(root, "rev-parse", "HEAD~1")
+    git(root, "config", "core.splitIndex", "true")
+    for name in ("post-checkout", "post-index-change"):
+        hook = root / ".git/hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.chmod(0o755)
+    os.utime(root / "main.py", (1, 1))
+    before = fingerprint(root)
+    repo = find(root)
+    snapshot_commit(repo, git(root, "rev-parse", "HEAD"), tmp_path / "one")
+    snapshot_commit(repo, first, tmp_path / "two")
+    snapshot_worktree(repo, tmp_path / "three")
+    assert fingerprint(root) == before
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_read_only_repository_can_be_measured(tmp_path: Path):
+    root = with_submodules(tmp_path)
+    mounted = subprocess.run(
+        ["sh", "-c", f"mount --bind '{root}' '{root}' && mount -o remount,bind,ro '{root}'"],
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip("bind mounts are not allowed here")  # to root, as in CI, chmod alone would forbid nothing
+    try:
+        with pytest.raises(OSError):
+            (root / "x").touch()
+        repo = find(root)
+        one = snapshot_commit(repo, git(root, "rev-parse", "HEAD"), tmp_path / "one")
+        assert one == snapshot_worktree(repo, tmp_path / "two")
+    finally:
+        subprocess.run(["umount", str(root)], check=True)
+
+
+def test_submodules_are_filled_in_recursively_in_both_kinds_of_snapshot(tmp_path: Path):
+    root = with_submodules(tmp_path)
+    repo = find(root)
+    one = snapshot_commit(repo, git(root, "rev-parse", "HEAD"), tmp_path / "one")
+    two = snapshot_worktree(repo, tmp_path / "two")
+    assert without_modules_files(tree(tmp_path / "one")) == SUBMODULE_FILES
+    assert one == two
+
+
+def test_each_commit_gets_its_own_commit_of_a_submodule_and_the_tree_gets_its_changes(tmp_path: Path):
+    root = with_submodules(tmp_path)
+    base = git(root, "rev-parse", "HEAD")
+    commit(root / "deps/sub/inner", {"deep.h": "deep 2\n"})
+    commit(root / "deps/sub", {"sub.h": "sub 2\n"})
+    head = commit(root)
+    write(root, {"deps/sub/sub.h": "sub 3\n", "deps/sub/new.h": "new\n"})
+    repo = find(root)
+    assert repo.is_dirty()
+    snapshot_commit(repo, base, tmp_path / "base")
+    snapshot_commit(repo, head, tmp_path / "head")
+    snapshot_worktree(repo, tmp_path / "tree")
+    assert without_modules_files(tree(tmp_path / "base")) == SUBMODULE_FILES
+    newer = SUBMODULE_FILES | {"deps/sub/sub.h": "sub 2\n", "deps/sub/inner/deep.h": "deep 2\n"}
+    assert without_modules_files(tree(tmp_path / "head")) == newer
+    dirty = newer | {"deps/sub/sub.h": "sub 3\n", "deps/sub/new.h": "new\n"}
+    assert without_modules_files(tree(tmp_path / "tree")) == dirty
+
+
+def test_a_submodule_that_head_moved_or_dropped_is_found_for_base(tmp_path: Path):
+    root = with_submodules(tmp_path)
+    base = git(root, "rev-parse", "HEAD")
+    git(root, "mv", "deps/sub", "vendor")
+    moved = commit(root)
+    git(root, "rm", "-q", "-f", "vendor")
+    commit(root)
+    repo = find(root)
+    snapshot_commit(repo, base, tmp_path / "base")
+    snapshot_commit(repo, moved, tmp_path / "moved")
+    assert without_modules_files(tree(tmp_path / "base")) == SUBMODULE_FILES
+    assert tree(tmp_path / "moved")["vendor/inner/deep.h"] == "deep 1\n"
+
+
+def test_a_submodule_with_its_own_git_folder_inside_is_filled_in(tmp_path: Path):
+    lib = init(tmp_path / "work/lib", {"lib.h": "h"})
+    root = tmp_path / "work"
+    git(root, "init", "-q")
+    git(root, "-c", "advice.addEmbeddedRepo=false", "submodule", "add", "-q", str(lib), "lib")
+    sha = commit(root, {"a": "1"})
+    assert (lib / ".git").is_dir()
+    one = snapshot_commit(find(root), sha, tmp_path / "one")
+    assert tree(tmp_path / "one")["lib/lib.h"] == "h"
+    assert one == snapshot_worktree(find(root), tmp_path / "two")
+
+
+def test_submodules_of_a_linked_worktree_are_filled_in(tmp_path: Path):
+    root = with_submodules(tmp_path)
+    linked = tmp_path / "linked"
+    git(root, "worktree", "add", "-q", "-b", "side", str(linked))
+    sha = git(root, "rev-parse", "HEAD")
+    # Its submodules are not checked out; their commits lie in the main repository.
+    one = snapshot_commit(find(linked), sha, tmp_path / "one")
+    assert without_modules_files(tree(tmp_path / "one")) == SUBMODULE_FILES
+    assert one == snapshot_worktree(find(linked), tmp_path / "two")
+    git(linked, "submodule", "update", "-q", "--init", "--recursive")
+    assert one == snapshot_worktree(find(linked), tmp_path / "three")
+
+
+def test_a_submodule_that_was_never_fetched_is_named_with_the_command_that_gets_it(tmp_path: Path):
+    outer = with_submodules(tmp_path)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(outer), str(clone))
+    repo = find(clone)
+    for take in (
+        lambda target: snapshot_commit(repo, git(clone, "rev-parse", "HEAD"), target),
+        lambda target: snapshot_worktree(repo, target),
+    ):
+        with pytest.raises(UsageError) as error:
+            take(tmp_path / "tree")
+        assert "submodule deps/sub" in message(error)
+        assert "git submodule update --init --recursive" in message(error)
+        shutil.rmtree(tmp_path / "tree")
+    git(clone, "submodule", "update", "-q", "--init")
+    with pytest.raises(UsageError) as error:
+        snapshot_worktree(repo, tmp_path / "tree")
+    assert "submodule deps/sub/inner" in message(error)
+    shutil.rmtree(tmp_path / "tree")
+    git(clone, "submodule", "update", "-q", "--init", "--recursive")
+    snapshot_worktree(repo, tmp_path / "tree")
+    assert without_modules_files(tree(tmp_path / "tree")) == SUBMODULE_FILES
+
+
+def test_a_shallow_submodule_without_the_commit_of_base_says_what_to_fetch(tmp_path: Path):
+    """What `fetch-depth` does to submodules in CI when a pull request moves one."""
+    outer = with_submodules(tmp_path)
+    base = git(outer, "rev-parse", "HEAD")
+    old = git(outer / "deps/sub", "rev-parse", "HEAD")
+    commit(tmp_path / "sub-origin", {"sub.h": "sub 2\n"})
+    git(outer / "deps/sub", "pull", "-q", "origin", "main")
+    commit(outer)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(outer), str(clone))
+    git(clone, "config", "-f", ".gitmodules", "submodule.deps/sub.url", f"file://{tmp_path}/sub-origin")
+    git(clone, "submodule", "update", "-q", "--init", "--recursive", "--depth=1")
+    with pytest.raises(UsageError) as error:
+        snapshot_commit(find(clone), base, tmp_path / "tree")
+    assert f"git -C '{clone / 'deps/sub'}' fetch origin {old}" in message(error)
+    git(clone / "deps/sub", "fetch", "-q", "--depth=1", "origin", old)
+    shutil.rmtree(tmp_path / "tree")
+    snapshot_commit(find(clone), base, tmp_path / "tree")
+    assert tree(tmp_path / "tree")["deps/sub/sub.h"] == "sub 1\n"
+
+
+def test_submodules_that_nobody_is_meant_to_fetch_stay_empty(tmp_path: Path):
+    outer = with_submodules(tmp_path)
+    sha = git(outer, "rev-parse", "HEAD")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(outer), str(clone))
+    git(clone, "config", "submodule.deps/sub.update", "none")
+    one = snapshot_commit(find(clone), sha, tmp_path / "one")
+    assert without_modules_files(tree(tmp_path / "one")) == {"main.py": "1\n"}
+    assert one == snapshot_worktree(find(clone), tmp_path / "two")
+
+    git(outer, "rm", "-q", "--cached", ".gitmodules")
+    (outer / ".gitmodules").unlink()
+    sha = commit(outer)
+    git(tmp_path, "clone", "-q", str(outer), str(tmp_path / "undeclared"))
+    snapshot_commit(find(tmp_path / "undeclared"), sha, tmp_path / "three")
+    assert tree(tmp_path / "three") == {"main.py": "1\n"}
+    assert (tmp_path / "three/deps/sub").is_dir()
+
+
+def test_a_submodule_cannot_name_a_folder_outside_the_git_directory(tmp_path: Path):
+    victim = init(tmp_path / "victim", {"secret": "s"})
+    root = init(tmp_path / "work", {"a": "1"})
+    stolen = git(victim, "rev-parse", "HEAD")
+    (root / ".git/modules").mkdir()
+    name = "../../../victim/.git"
+    write(root, {".gitmodules": f'[submodule "{name}"]\n\tpath = sub\n\turl = x\n'})
+    git(root, "add", ".gitmodules")
+    git(root, "update-index", "--add", "--cacheinfo", f"160000,{stolen},sub")
+    git(root, "commit", "-q", "-m", "bad")
+    with pytest.raises(UsageError, match="submodule sub"):
+        snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), tmp_path / "tree")
+    assert not list((tmp_path / "tree").rglob("secret"))
+
+
+def with_lfs(tmp_path: Path, content: bytes) -> tuple[Path, str]:
+    root = init(
+        tmp_path / "work",
+        {
+            ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n",
+            "w.bin": lfs_pointer(content),
+            "doc.txt": lfs_pointer(b"only looks like one"),
+        },
+    )
+    # As `git lfs install --local` writes it, with no git-lfs on this machine.
+    git(root, "config", "filter.lfs.process", "no-such-git-lfs filter-process")
+    git(root, "config", "filter.lfs.required", "true")
+    return root, git(root, "rev-parse", "HEAD")
+
+
+def test_lfs_files_come_from_the_clone_whether_checked_out_or_not(tmp_path: Path):
+    content = b"\0weights" * 1000
+    root, sha = with_lfs(tmp_path, content)
+    lfs_store(root / ".git", content)
+    repo = find(root)
+    one = snapshot_commit(repo, sha, tmp_path / "one")
+    assert (tmp_path / "one/w.bin").read_bytes() == content
+    assert (tmp_path / "one/doc.txt").read_text() == lfs_pointer(b"only looks like one")
+    assert one == snapshot_worktree(repo, tmp_path / "two")
+    write(root, {"w.bin": content})
+    assert one == snapshot_worktree(repo, tmp_path / "three")
+    write(root, {"w.bin": "edited"})
+    snapshot_worktree(repo, tmp_path / "four")
+    assert (tmp_path / "four/w.bin").read_bytes() == b"edited"
+
+
+def test_an_lfs_file_that_is_not_here_is_named_never_measured_as_a_pointer(tmp_path: Path):
+    root, sha = with_lfs(tmp_path, b"weights")
+    with pytest.raises(UsageError) as error:
+        snapshot_commit(find(root), sha, tmp_path / "one")
+    assert "w.bin: only its LFS pointer" in message(error)
+    assert f"git lfs fetch origin {sha[:12]}" in message(error)
+    with pytest.raises(UsageError) as error:
+        snapshot_worktree(find(root), tmp_path / "two")
+    assert "git lfs pull" in message(error)
+    lfs_store(root / ".git", b"weights").write_bytes(b"torn")
+    with pytest.raises(UsageError, match="LFS pointer"):
+        snapshot_commit(find(root), sha, tmp_path / "three")
+
+
+def test_lfs_storage_can_be_elsewhere(tmp_path: Path):
+    root, sha = with_lfs(tmp_path, b"weights")
+    git(root, "config", "lfs.storage", str(tmp_path / "store"))
+    stored = lfs_store(tmp_path, b"weights")
+    shutil.copytree(tmp_path / "lfs", tmp_path / "store")
+    shutil.rmtree(tmp_path / "lfs")
+    assert not stored.exists()
+    snapshot_commit(find(root), sha, tmp_path / "tree")
+    assert (tmp_path / "tree/w.bin").read_bytes() == b"weights"
+
+
+def test_a_commit_that_is_not_here_is_an_error_of_one_line(tmp_path: Path):
+    root = init(tmp_path / "work", {"a": "1"})
+    with pytest.raises(UsageError) as error:
+        snapshot_commit(find(root), "d" * 40, tmp_path / "tree")
+    assert "dddddddddddd: is not in this clone" in message(error)
+
+
+def test_a_target_that_holds_files_is_refused(tmp_path: Path):
+    root = init(tmp_path / "work", {"a": "1"})
+    write(tmp_path, {"tree/left-over": "x"})
+    for take in (
+        lambda: snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), tmp_path / "tree"),
+        lambda: snapshot_worktree(find(root), tmp_path / "tree"),
+        lambda: snapshot_folder(root, tmp_path / "tree"),
+    ):
+        with pytest.raises(MachineError, match="is not empty"):
+            take()
+
+
+@pytest.mark.parametrize("kind", ["commit", "worktree", "folder"])
+def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
+    root = init(tmp_path / "work", {"big": os.urandom(400_000), "b/big": os.urandom(400_000)})
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")  # only a small file system of its own can be filled
+    try:
+        with pytest.raises(MachineError) as error:
+            if kind == "commit":
+                snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), small / "tree")
+            elif kind == "worktree":
+                snapshot_worktree(find(root), small / "tree")
+            else:
+                snapshot_folder(root, small / "tree")
+        assert "big" in message(error)
+        assert "TMPDIR" in message(error)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_plain_folder_is_taken_without_environments_caches_and_results(tmp_path: Path):
+    root = tmp_path / "plain"
+    write(root, {"a.py": "1", "sub/b": "2", ".venv/x": "-", "sub/node_modules/x": "-", "sub/__pycache__/x": "-"})
+    write(root, {".git/config": "-", "perfci-out/r.json": "-", "results/r.json": "-", "sub/results/keep": "3"})
+    (root / "link").symlink_to("sub")
+    (root / ".venv-link").symlink_to(".venv")
+    taken = snapshot_folder(root, root / "results/scratch/tree", exclude=[root / "results"])
+    assert tree(root / "results/scratch/tree") == {
+        "a.py": "1",
+        "sub/b": "2",
+        "sub/results/keep": "3",
+        "link": "-> sub",
+        ".venv-link": "-> .venv",
+    }
+    assert taken.files == 5
+    assert snapshot_folder(root, tmp_path / "again", exclude=[root / "results"]) == taken
+
+
+def test_a_plain_folder_that_is_too_large_is_refused_before_it_is_copied(tmp_path: Path):
+    root = tmp_path / "plain"
+    write(root, {f"f{i}": "x" * 100 for i in range(20)})
+    for limits in ({"max_files": 19}, {"max_bytes": 1999}):
+        with pytest.raises(UsageError) as error:
+            snapshot_folder(root, tmp_path / "tree", **limits)
+        assert "run perfci in a smaller folder" in message(error)
+        assert not list((tmp_path / "tree").iterdir())
+    assert snapshot_folder(root, tmp_path / "tree", max_files=20, max_bytes=2000).files == 20
+
+
+def test_names_that_are_not_utf8_survive(tmp_path: Path):
+    name = os.fsdecode(b"caf\xe9")
+    root = init(tmp_path / "work", {name: "1"})
+    sha = git(root, "rev-parse", "HEAD")
+    one = snapshot_commit(find(root), sha, tmp_path / "one")
+    assert one == snapshot_worktree(find(root), tmp_path / "two") == snapshot_folder(root, tmp_path / "three")
+    assert [os.fsencode(path.name) for path in (tmp_path / "one").iterdir()] == [b"caf\xe9"]
