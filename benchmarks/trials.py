@@ -4,7 +4,7 @@
     python benchmarks/trials.py slower 30    # a commit that makes a kernel of 1 ms or more 15 % slower
     python benchmarks/trials.py python 20    # a case of pure Python, unchanged
     python benchmarks/trials.py torch 20     # a case of torch, unchanged
-    python benchmarks/trials.py extension 20 # examples/extension, built in both arms, unchanged
+    python benchmarks/trials.py extension 20 # examples/extension, built in both sides, unchanged
     python benchmarks/trials.py gpu 30       # six cases on a GPU, from 4 µs to 0.2 ms, unchanged, r = 1 %
 
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in

@@ -25,7 +25,7 @@ UNITS = {"ptxas_registers": "", "ptxas_spills": "B", "ptxas_shared": "B"}
 
 
 def site():
-    """The folder that this arm builds into."""
+    """The folder that this side builds into."""
     folder = os.environ.get("PERFCI_SITE")
     if not folder:
         raise SystemExit("build_bsr.py: PERFCI_SITE is not set: perfci sets it, or name a folder yourself")

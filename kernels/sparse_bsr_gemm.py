@@ -19,7 +19,7 @@ BLOCK = 128
 
 @lru_cache(maxsize=1)
 def library():
-    """The library that this arm built. Raises RuntimeError, which says why, where there is none."""
+    """The library that this side built. Raises RuntimeError, which says why, where there is none."""
     site = Path(os.environ.get("PERFCI_SITE", ""))
     file, facts = site / "libbsr_gemm.so", site / "bsr_gemm.json"
     if not file.is_file():

@@ -204,7 +204,7 @@ def typed(repo: Repo, line: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_the_readme_of_the_extension_typed(repo: Repo) -> None:
-    """As far as the tree against itself; tests/e2e/test_arms.py takes the blocking out, as the README goes on to."""
+    """As far as the tree against itself; tests/e2e/test_sides.py takes the blocking out, as the README goes on to."""
     copied(repo, "extension")
     _, listing, worse, compare, *_ = lines("extension")
     assert typed(repo, listing).returncode == 0

@@ -26,7 +26,7 @@ from benchmarks.sensitivity.probe import VARIANTS
 from benchmarks.sensitivity.recording import KERNELS, SLOW, Recording
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
-from perfci.model.base import ARMS, DeviceKind, PerfciError
+from perfci.model.base import SIDES, DeviceKind, PerfciError
 from perfci.model.results import Case, Results
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ JUDGEMENT = 16
 TUNED, COMPARED = 0.4, 0.62
 """Shares of the time at which tuning, and perfci, must have ended."""
 CHECKING: dict[DeviceKind, float] = {"cuda": 45.0, "cpu": 2.0}
-"""Seconds that perfci spends before it measures, about: compiling in both arms, checking every case."""
+"""Seconds that perfci spends before it measures, about: compiling in both sides, checking every case."""
 STARTING = 25.0
 """Seconds that a process of each other tool takes to start, about, both together."""
 ROUNDS = 2
@@ -227,15 +227,15 @@ class Collector:
         """Pairs of perfci's results into the recording, and what a pair cost."""
         done = 0
         for case in results.cases:
-            for arm, one in case.arms.items():
+            for side, one in case.sides.items():
                 if one.status != "ok":
-                    self.problem(f"perfci: {case.id} in {arm}: {one.reason.text if one.reason else one.status}")
+                    self.problem(f"perfci: {case.id} in {side}: {one.reason.text if one.reason else one.status}")
             rows = pair_rows(case)
             if not rows:
                 continue
             done += len(rows)
-            contract = str(case.arms["head"].contract.get("name", "?"))
-            name, by = case.kernel, float(case.arms["head"].params["slow"])
+            contract = str(case.sides["head"].contract.get("name", "?"))
+            name, by = case.kernel, float(case.sides["head"].params["slow"])
             array = np.array(rows, dtype=np.float32)
             self.recording.put(array, "pairs", name, contract, by)
             self.recording.put(array[:, [0, 4]], "launches", name, contract, by)
@@ -256,7 +256,7 @@ class Collector:
             self.problem("the other tools: what a judgement of perfci costs is not known")
             return
         judgement = JUDGEMENT * pair
-        # Two processes an arm make a judgement of the stored baseline and of asv's rule, one makes nvbench's.
+        # Two processes a side make a judgement of the stored baseline and of asv's rule, one makes nvbench's.
         quarter, half = (min(self.asked.longest, max(LEAST, judgement / parts)) for parts in (4, 2))
         amounts = self.recording.meta["amounts"]
         nvbench = self.asked.device == "cuda"
@@ -344,9 +344,9 @@ def pair_rows(case: Case) -> list[list[float]]:
     rows = []
     for pair in sorted(case.pairs, key=lambda pair: pair.index):
         row: list[float] = []
-        for arm in ARMS:
-            clock = pair.clock.get(arm)
-            row.append(pair.values[arm]["time"])
+        for side in SIDES:
+            clock = pair.clock.get(side)
+            row.append(pair.values[side]["time"])
             row += [clock.hertz, clock.variance, clock.covariance] if clock else [np.nan] * 3
         rows.append(row)
     return rows

@@ -6,7 +6,7 @@ alarm. Tools:
 - perfci: `perfci.stats.answer.answer` over launch pairs, as the gate calls it, for m gating judgements.
 - stored baseline: base's number is stored, head's is measured later by other processes; alarm where the ratio of
   medians exceeds 1 + threshold.
-- asv's rule: two-sided Mann-Whitney over the samples of two processes an arm, p < 0.002, and the ratio of medians
+- asv's rule: two-sided Mann-Whitney over the samples of two processes a side, p < 0.002, and the ratio of medians
   beyond a factor, 1.1 by default (asv_runner 0.3.2, asv/_stats.py and commands/compare.py).
 - nvbench-compare-robust: SLOW is an alarm; AMBG and ???? are no answer.
 
@@ -26,16 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sensitivity.recording import SLOW, UNASKED, VERDICTS, Recording
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.plan import Judgement, Looks
-from perfci.model.results import Case, CaseArm, Clock, Pair
+from perfci.model.results import Case, CaseSide, Clock, Pair
 from perfci.stats.answer import answer
 from perfci.stats.decide import Status
 
 P_VALUE = 0.002
 """asv's."""
 ASV_ROUNDS = 2
-"""Processes an arm, asv's default; one where there are not enough."""
+"""Processes a side, asv's default; one where there are not enough."""
 FACTORS = [1.1, 1.01]
 """asv's default, and one of the size that is to be found."""
 THRESHOLDS = [0.02, 0.05]
@@ -114,26 +114,26 @@ def pairs_of(array: NDArray[Any], blocks: int = 8) -> list[Pair]:
     """Launch pairs of a recording's `pairs` array, as the gate holds them."""
     found = []
     for index, row in enumerate(np.asarray(array, dtype=np.float64)):
-        values = {arm: {"time": float(row[4 * at])} for at, arm in enumerate(ARMS)}
+        values = {side: {"time": float(row[4 * at])} for at, side in enumerate(SIDES)}
         clock = {
-            arm: Clock(hertz=row[at + 1], blocks=blocks, variance=row[at + 2], covariance=row[at + 3])
-            for at, arm in ((0, ARMS[0]), (4, ARMS[1]))
+            side: Clock(hertz=row[at + 1], blocks=blocks, variance=row[at + 2], covariance=row[at + 3])
+            for at, side in ((0, SIDES[0]), (4, SIDES[1]))
             if np.isfinite(row[at + 1])
         }
-        found.append(Pair(index=index, values=values, clock=clock if len(clock) == len(ARMS) else {}))
+        found.append(Pair(index=index, values=values, clock=clock if len(clock) == len(SIDES) else {}))
     return found
 
 
 def exchanged(pair: Pair) -> Pair:
-    """The pair with its arms exchanged: as likely as the pair itself where both run the same code."""
-    base, head = ARMS
+    """The pair with its sides exchanged: as likely as the pair itself where both run the same code."""
+    base, head = SIDES
     clock = {base: pair.clock[head], head: pair.clock[base]} if pair.clock else {}
     return pair.model_copy(update={"values": {base: pair.values[head], head: pair.values[base]}, "clock": clock})
 
 
 def slower(pair: Pair, by: float) -> Pair:
     """The pair with head's time scaled by 1 + `by`."""
-    values = {ARMS[0]: pair.values[ARMS[0]], ARMS[1]: {"time": pair.values[ARMS[1]]["time"] * (1 + by)}}
+    values = {SIDES[0]: pair.values[SIDES[0]], SIDES[1]: {"time": pair.values[SIDES[1]]["time"] * (1 + by)}}
     return pair.model_copy(update={"values": values})
 
 
@@ -148,7 +148,7 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
         id="case",
         kernel="case",
         device="cuda",
-        arms={arm: CaseArm() for arm in ARMS},
+        sides={side: CaseSide() for side in SIDES},
         pairs=[at(index, pair) for index, pair in enumerate(pairs)],
     )
     decision = answer(case, judgement(r), looks, m, ended=len(pairs) >= looks.pairs[-1]).decision
@@ -163,14 +163,14 @@ def judgement(r: float) -> Judgement:
 
 
 def ways(pairs: Sequence[Pair], slow: float) -> list[tuple[Pair, Pair]]:
-    """Each pair as it was and with its arms exchanged, head slower by `slow`."""
+    """Each pair as it was and with its sides exchanged, head slower by `slow`."""
     return [(slower(pair, slow), slower(exchanged(pair), slow)) for pair in pairs]
 
 
 def resampled(
     pairs: Sequence[tuple[Pair, Pair]], r: float, rng: np.random.Generator, m: int = M, alike: bool = True
 ) -> tuple[Status, int]:
-    """One judgement of `ways` drawn with replacement; with `alike`, arms exchanged by a coin.
+    """One judgement of `ways` drawn with replacement; with `alike`, sides exchanged by a coin.
 
     Looks are taken as in a run: more pairs are drawn only where the first ones leave it undecided.
     """
@@ -305,7 +305,7 @@ def splits(processes: int, each: int, seed: int) -> list[tuple[tuple[int, ...], 
 
 
 def stored_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int) -> NDArray[np.float64]:
-    """head/base of the medians over `each` processes an arm, for every choice of processes that share none."""
+    """head/base of the medians over `each` processes a side, for every choice of processes that share none."""
     base, head = centres(recording, kernel, contract, slow)
     chosen = splits(len(base), each, seed=1)
     return np.array([np.median([head[j] for j in h]) / np.median([base[i] for i in b]) for b, h in chosen])
@@ -314,7 +314,7 @@ def stored_ratios(recording: Recording, kernel: str, contract: str, slow: float,
 def launch_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int = 16) -> NDArray[np.float64]:
     """The same from perfci's own launches, base's taken from one stretch of time and head's from another.
 
-    As many launches an arm as perfci convicts with, under the same contract, so at the same GPU time: what is left of
+    As many launches a side as perfci convicts with, under the same contract, so at the same GPU time: what is left of
     a stored baseline's disadvantage is that its two sides were not measured side by side.
     """
     live = recording.get("launches", kernel, contract, slow)
@@ -330,7 +330,7 @@ def launch_ratios(recording: Recording, kernel: str, contract: str, slow: float,
 def asv_ratios(
     recording: Recording, kernel: str, contract: str, slow: float, each: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ratio of medians and two-sided p of Mann and Whitney's test, over the samples of `each` processes an arm."""
+    """Ratio of medians and two-sided p of Mann and Whitney's test, over the samples of `each` processes a side."""
     base, head = samples_of(recording, kernel, contract, slow)
     chosen = splits(len(base), each, seed=2)
     if not chosen:
@@ -339,7 +339,9 @@ def asv_ratios(
 
     shortest = min(map(len, [*base, *head]))  # processes that took a few more samples than others lose these
     left, right = (np.array([samples[:shortest] for samples in side]) for side in (base, head))
-    x, y = (np.array([side[list(split[arm])].ravel() for split in chosen]) for arm, side in enumerate((left, right)))
+    x, y = (
+        np.array([values[list(split[side])].ravel() for split in chosen]) for side, values in enumerate((left, right))
+    )
     p_values = mannwhitneyu(x, y, alternative="two-sided", axis=1).pvalue
     return np.median(y, axis=1) / np.median(x, axis=1), np.asarray(p_values)
 

@@ -1,7 +1,7 @@
 """Six kernels from 1.6 µs to 2 ms, each of which can be made slower by more work of its own: a suite file.
 
 Beside this file lies `amounts.json`, kernel → slow-down → amount of extra work, which is all that base and head differ
-by. The amount is an argument at run time, so that both arms run the same machine code.
+by. The amount is an argument at run time, so that both sides run the same machine code.
 
 | kernel | bound by | extra work |
 |---|---|---|

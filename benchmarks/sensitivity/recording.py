@@ -2,7 +2,7 @@
 
 Arrays, by key:
 
-- `pairs|kernel|contract|slow`: launch pairs of perfci, shape (pairs, 8): per arm (base, head) the launch value in
+- `pairs|kernel|contract|slow`: launch pairs of perfci, shape (pairs, 8): per side (base, head) the launch value in
   seconds, the SM clock in hertz, and the two sums of `perfci.model.results.Clock`, variance and covariance, of
   BLOCKS blocks. The clock is NaN where it was not measured.
 - `launches|kernel|contract|slow`: one number of each launch in seconds, shape (pairs, 2): base, head. The median of

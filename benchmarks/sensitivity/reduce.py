@@ -2,7 +2,7 @@
 
 The recordings hold unchanged code only, timed in time and SM clock: `placements.npz` (launch pairs, placements drawn
 anew, contracts cold and steady), `separate_processes.npz` (ten processes) and `paired_launches.npz` (twelve processes
-an arm, with the clock of every block). The replay scales head's times to make it slower.
+a side, with the clock of every block). The replay scales head's times to make it slower.
 """
 
 import tempfile
@@ -58,9 +58,9 @@ def _placements(recording: Recording, path: Path) -> None:
                 rows, medians = [], []
                 for pair in range(pairs):
                     stem = f"{kernel}|{contract}|{pair}"
-                    arms = [(file[f"{stem}|{a}"] * 1e-6, file[f"{stem}|clk{a}"].astype(float) * 1e9) for a in "AB"]
-                    rows.append([value for times, clocks in arms for value in launch(times.astype(float), clocks)])
-                    medians.append([float(np.median(times)) for times, _ in arms])
+                    sides = [(file[f"{stem}|{a}"] * 1e-6, file[f"{stem}|clk{a}"].astype(float) * 1e9) for a in "AB"]
+                    rows.append([value for times, clocks in sides for value in launch(times.astype(float), clocks)])
+                    medians.append([float(np.median(times)) for times, _ in sides])
                 recording.put(np.array(rows, dtype=np.float32), "pairs", NAMES[kernel], name, 0.0)
                 recording.put(np.array(medians, dtype=np.float32), "launches", NAMES[kernel], name, 0.0)
 
@@ -82,9 +82,9 @@ def _verdicts(recording: Recording, path: Path) -> None:
     """Ask the tool about base's processes against head's of other pairs: separate runs, as it is used."""
     with np.load(path) as file:
 
-        def samples(kernel: str, process: int, arm: str, factor: float) -> nvbench.Samples:
-            times = file[f"{kernel}|0|{process}|{arm}"].astype(float) * 1e-6
-            clocks = file[f"{kernel}|0|{process}|clk{arm}"].astype(float) * 1e9
+        def samples(kernel: str, process: int, side: str, factor: float) -> nvbench.Samples:
+            times = file[f"{kernel}|0|{process}|{side}"].astype(float) * 1e-6
+            clocks = file[f"{kernel}|0|{process}|clk{side}"].astype(float) * 1e9
             return times.ravel() * factor, np.repeat(clocks, times.shape[1])
 
         processes = 1 + max(int(key.split("|")[2]) for key in file.files)

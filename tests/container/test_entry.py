@@ -117,5 +117,5 @@ def test_root_arranges_for_the_owner_of_the_workspace(repo, tmp_path):
 
 
 def test_building_is_not_told_that_it_has_no_gpu(repo, capsys):
-    settle(["compare", "--prepare", "/arms"], repo.root)
+    settle(["compare", "--prepare", "/sides"], repo.root)
     assert capsys.readouterr().err == ""

@@ -125,7 +125,7 @@ CALLER = {
 ALWAYS = {"CFLAGS", "CUDA_VISIBLE_DEVICES", "OMP_PROC_BIND", "LC_ALL", "TERM", "NO_COLOR"}
 
 
-def test_what_an_arm_may_see_and_nothing_of_the_hosts_paths_goes_in():
+def test_what_an_side_may_see_and_nothing_of_the_hosts_paths_goes_in():
     measuring = environment(CALLER, [], build=False, trusted=True)
     assert set(measuring) == ALWAYS
     assert {name: CALLER[name] for name in measuring} == measuring
@@ -169,8 +169,8 @@ def test_both_containers_are_held_the_same_way(tmp_path):
         repo, out = str(tmp_path / "repo"), str(tmp_path / "repo" / "perfci-out")
         assert (mounts[repo]["Source"], mounts[repo]["ReadOnly"]) == (repo, True)
         assert (mounts[out]["Source"], mounts[out]["ReadOnly"]) == (out, False)
-        assert ("/perfci-arms" in mounts) == (volume is not None)
-        assert set(mounts) <= {repo, out, "/perfci-arms", "/tmp/perfci-leases"}
+        assert ("/perfci-sides" in mounts) == (volume is not None)
+        assert set(mounts) <= {repo, out, "/perfci-sides", "/tmp/perfci-leases"}
         assert "docker.sock" not in str(made)
         assert shlex.split(made["environment"]["PERFCI_COMMAND"]) == ["perfci", "docker", "compare", "a case"]
         assert made["environment"]["MY_SIZE"] == "3"
@@ -218,12 +218,12 @@ def test_the_callers_words_are_kept_and_overruled_where_they_name_places(tmp_pat
         "elsewhere",
         *places,
         "--prepare",
-        "/perfci-arms",
+        "/perfci-sides",
         "--",
         "sdpa/*",
     ]
     measure = arguments(made, "measure", "v", Counting(False))["command"]
-    assert measure[-5:] == ["--prepared", "/perfci-arms", "--no-counters", "--", "sdpa/*"]
+    assert measure[-5:] == ["--prepared", "/perfci-sides", "--no-counters", "--", "sdpa/*"]
     listed = replace(made, job=replace(made.job, verb="list", words=["--plan"]))
     assert arguments(listed, "list", None, Counting(False))["command"] == ["list", "--plan", "--repo", repo]
 

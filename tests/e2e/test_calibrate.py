@@ -116,7 +116,7 @@ def test_a_budget_that_ends_too_early_calibrates_nothing(repo: Repo) -> None:
     assert "the budget ended" in run.err
 
 
-# An arm effect of 3 in 1000, planted by a build that gives head more work, as an unlucky path or link order would.
+# A bias of 3 in 1000, planted by a build that gives head more work, as an unlucky path or link order would.
 
 PLANT = """
     path: []
@@ -128,7 +128,7 @@ REPORT = """
     import json, os, pathlib, random
     from amount import EXTRA
 
-    count = pathlib.Path("count")  # in the arm's tree, so that each arm repeats its own noise in every run of the test
+    count = pathlib.Path("count")  # in the side's tree, so that each side repeats its own noise in every run of the test
     number = int(count.read_text()) + 1 if count.exists() else 0
     count.write_text(str(number))
     random.seed(f"{EXTRA}/{number}")
@@ -141,7 +141,7 @@ REPORT = """
 
 
 @pytest.mark.slow
-def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
+def test_a_planted_side_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
     """Times are made of the work that the build asks for, and of noise of 0.2 %, so that any machine will do."""
     repo.policy(PLANT.format(extra=120) + "    commands: [{name: app, run: python3 report.py, reads: perfci}]\n")
     repo.write("report.py", REPORT)
@@ -159,7 +159,7 @@ def test_a_planted_arm_effect_of_3_in_1000_is_caught(repo: Repo) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(400)
-def test_a_planted_arm_effect_of_a_real_loop_is_caught(repo: Repo) -> None:
+def test_a_planted_side_effect_of_a_real_loop_is_caught(repo: Repo) -> None:
     """A fifth of the work, which a busy machine shows, too: 0.3 % is planted in times of known noise, and on a GPU."""
     repo.policy(PLANT.format(extra=8000))
     repo.write("kernels/planted.py", PLANTED)
@@ -195,8 +195,8 @@ ON_GPU = """
 
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
-def test_a_planted_arm_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> None:
-    """0.3 % more elements in one arm of a kernel that memory bounds."""
+def test_a_planted_side_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> None:
+    """0.3 % more elements in one side of a kernel that memory bounds."""
     torch = pytest.importorskip("torch", reason="needs torch")
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")  # the same effect is planted in recorded pairs and made-up times above
@@ -215,7 +215,7 @@ def test_a_planted_arm_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> Non
 @pytest.mark.slow
 @pytest.mark.alone
 def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
-    """examples/extension, its C++ compiled in two folders: no arm effect that matters, and no red run."""
+    """examples/extension, its C++ compiled in two folders: no bias that matters, and no red run."""
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
     repo.commit()
     run = repo.perfci("calibrate", "transpose/rows=512/columns=512", "--pairs", "16")

@@ -73,7 +73,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     repo.write(
         "results.json",
         '{"version": 1, "run": "x", "mode": "run", "started": "2026-01-01T00:00:00+00:00", "command": [], '
-        '"fingerprint": {}, "arms": {"head": {}}, "plan": {"seed": 0, "arms": ["head"]}}',
+        '"fingerprint": {}, "sides": {"head": {}}, "plan": {"seed": 0, "sides": ["head"]}}',
     )
     return repo
 

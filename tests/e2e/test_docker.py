@@ -74,7 +74,7 @@ for name in glob.glob("/proc/[0-9]*/environ"):
         print("ENVIRON", name, open(name).read(), flush=True)
     except OSError as error:
         print("REFUSED", name, error.strerror, flush=True)
-for name in ({root!r} + "/perfci.yaml", {out!r} + "/journal.jsonl", "/perfci-arms/prepared.json", "/usr/x", "/opt/perfci/x"):
+for name in ({root!r} + "/perfci.yaml", {out!r} + "/journal.jsonl", "/perfci-sides/prepared.json", "/usr/x", "/opt/perfci/x"):
     try:
         open(name, "a").write("bad")
         print("WROTE", name, flush=True)
@@ -126,8 +126,8 @@ def test_what_is_built_with_a_network_is_measured_without(image: Image, project:
     assert {row["class"] for row in report["rows"]} == {"unchanged"}
     results = json.loads((project.out / "results.json").read_text())
     assert results["command"][:2] == ["perfci", "docker"]
-    assert "/perfci-arms" not in json.dumps(results["command"])
-    assert results["arms"]["head"]["build_seconds"] > 0
+    assert "/perfci-sides" not in json.dumps(results["command"])
+    assert results["sides"]["head"]["build_seconds"] > 0
     assert project.owners() == {project.user}
     assert project.owners(project.root / ".git") == {project.user}
 
@@ -143,13 +143,13 @@ def test_what_is_built_with_a_network_is_measured_without(image: Image, project:
         assert host["PidsLimit"] == 8192 and 0 < host["Memory"] < 2**50
         assert not host["DeviceRequests"]
         mounts = {one["Destination"]: one for one in found["Mounts"]}
-        assert set(mounts) == {str(project.root), str(project.out), "/perfci-arms", "/tmp/perfci-leases"}
+        assert set(mounts) == {str(project.root), str(project.out), "/perfci-sides", "/tmp/perfci-leases"}
         assert {where for where, one in mounts.items() if not one["RW"]} == {str(project.root)}
         assert "canary-of-the-host" not in json.dumps(settings)
         assert "canary-of-the-engine" not in json.dumps(found)
         assert {"MY_SIZE=3", "CFLAGS=-O2", "NO_COLOR=canary-of-the-conductor"} <= set(settings["Env"])
-    arms = [line for lines in run.users.values() for line in lines if "boot.py" in line]
-    assert arms and {line.split()[0] for line in arms} == {str(project.user)}
+    sides = [line for lines in run.users.values() for line in lines if "boot.py" in line]
+    assert sides and {line.split()[0] for line in sides} == {str(project.user)}
     conductors = [
         line for lines in run.users.values() for line in lines if " -m perfci " in line and "tini" not in line
     ]

@@ -17,7 +17,7 @@ def test_no_change_passes(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"adding": "unchanged"}
-    assert run.results["arms"]["base"]["tree"] == run.results["arms"]["head"]["tree"]
+    assert run.results["sides"]["base"]["tree"] == run.results["sides"]["head"]["tree"]
     files = {path.name for path in (repo.root / "perfci-out").iterdir()}
     assert {
         "results.json",
@@ -158,7 +158,7 @@ def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
-    """Both arms are looked at, by torch's own profiler where there is no nsys; a limit that would fail does not."""
+    """Both sides are looked at, by torch's own profiler where there is no nsys; a limit that would fail does not."""
     pytest.importorskip("torch")
     kernel = """
         import perfci
@@ -178,8 +178,8 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     seen = run.report["evidence"][0]
     assert seen["case"] == "sines" and seen["sources"], seen
     assert list((repo.root / "perfci-out" / "profile").glob("*.timeline.json.gz"))
-    for arm in ("base", "head"):
-        assert run.results["cases"][0]["arms"][arm]["evidence"]["trace"]["executions"] == 10
+    for side in ("base", "head"):
+        assert run.results["cases"][0]["sides"][side]["evidence"]["trace"]["executions"] == 10
     assert "profile/ · " in run.out.splitlines()[-1]
     plain = repo.perfci("run", "--quick", "--python", sys.executable)
     listed = plain.out.splitlines()[-1]

@@ -102,17 +102,17 @@ def test_contracts_and_their_reasons(repo: Repo) -> None:
     repo.write("kernels/k.py", CONTRACTS)
     repo.commit("base")
     run = repo.perfci("compare", "--base", "HEAD")
-    assert run.code == 3, "a case that fails in both arms measures nothing: " + run.out + run.err
+    assert run.code == 3, "a case that fails in both sides measures nothing: " + run.out + run.err
     cases = {case["id"]: case for case in run.results["cases"]}
-    contract = {name: case["arms"]["head"]["contract"] for name, case in cases.items()}
+    contract = {name: case["sides"]["head"]["contract"] for name, case in cases.items()}
     assert contract["captured"]["name"] == "steady"
     assert contract["captured"]["sets"] > 10
     assert contract["synchronises"]["name"] == "cold"
     assert "base cannot be captured into a CUDA graph" in contract["synchronises"]["because"]
     assert contract["in_the_cache"]["name"] == "hot"
-    assert "contract steady" in cases["cannot_be_steady"]["arms"]["head"]["reason"]["text"]
+    assert "contract steady" in cases["cannot_be_steady"]["sides"]["head"]["reason"]["text"]
     large = cases["more_than_half_of_the_memory"]
-    assert "together they need" in contract["more_than_half_of_the_memory"].get("arms", ""), large["arms"]
+    assert "together they need" in contract["more_than_half_of_the_memory"].get("sides", ""), large["sides"]
     for name in ("captured", "in_the_cache", "more_than_half_of_the_memory", "synchronises"):
         assert len(cases[name]["pairs"]) >= 8, (name, run.out, run.err)
         assert all(pair["clock"]["base"]["hertz"] > 5e8 for pair in cases[name]["pairs"])
@@ -162,5 +162,5 @@ def test_an_nvbench_program_is_a_first_class_case(repo: Repo) -> None:
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"sines/chain/N=4096": "regression"}
     large = run.results["cases"][0]
-    assert large["arms"]["head"]["work"]["read"] == 4096 * 4096 * 4
+    assert large["sides"]["head"]["work"]["read"] == 4096 * 4096 * 4
     assert min(pair["samples"]["head"] for pair in large["pairs"]) >= 10

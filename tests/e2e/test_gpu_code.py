@@ -1,4 +1,4 @@
-"""Where counters are forbidden on a GPU: machine code of what the arms compiled says which kernel left tensor cores."""
+"""Where counters are forbidden on a GPU: machine code of what the sides compiled says which kernel left tensor cores."""
 
 import json
 
@@ -54,7 +54,7 @@ def test_a_kernel_that_left_tensor_cores_is_named_without_counters(repo: Repo, t
     told = json.dumps(run.report["evidence"], indent=1) + run.out + run.err
     assert run.code == 1, told
     (case,) = run.results["cases"]
-    base, head = (case["arms"][name]["evidence"]["code"] for name in ("base", "head"))
+    base, head = (case["sides"][name]["evidence"]["code"] for name in ("base", "head"))
     assert [(one["name"], bool(one["tensor"])) for one in base] == [("_mm", True)], told
     assert [(one["name"], bool(one["tensor"])) for one in head] == [("_mm", False)], told
     (evidence,) = run.report["evidence"]

@@ -211,12 +211,12 @@ def test_nsys_and_steady_time_agree(repo: Repo) -> None:
     assert run.code in (0, 3), run.out + run.err
     lines = []
     for case in run.results["cases"]:
-        arm = case["arms"]["head"]
-        assert arm["evidence"]["trace"]["source"] == "nsys", arm["evidence"]["faults"]
+        side = case["sides"]["head"]
+        assert side["evidence"]["trace"]["source"] == "nsys", side["evidence"]["faults"]
         times = [pair["values"]["head"]["time"] for pair in case["pairs"]]
-        steady, seen = sorted(times)[len(times) // 2], arm["evidence"]["metrics"]["device_time"]
+        steady, seen = sorted(times)[len(times) // 2], side["evidence"]["metrics"]["device_time"]
         lines.append((case["id"], steady, seen, seen / steady - 1))
-        assert arm["contract"]["name"] == "steady"
+        assert side["contract"]["name"] == "steady"
         assert steady > 50e-6, "too short to compare"
     print(*lines, sep="\n")
     assert len(lines) == 4
@@ -224,7 +224,7 @@ def test_nsys_and_steady_time_agree(repo: Repo) -> None:
 
 
 def test_profile_keeps_what_people_open(repo: Repo) -> None:
-    """One command, both arms, deep counters; a secret of the caller stands in none of the files."""
+    """One command, both sides, deep counters; a secret of the caller stands in none of the files."""
     planted(repo, counters="deep")
     repo.env["PERFCI_SECRET_TOKEN"] = canary = "canary" + "0d15ea5e" * 4
     run = repo.perfci("profile", "scale", "matmul", "replayed", "--base", "HEAD", "--raw", timeout=600)
@@ -232,13 +232,13 @@ def test_profile_keeps_what_people_open(repo: Repo) -> None:
     out = repo.root / "perfci-out"
     kept = sorted(path.name for path in (out / "profile").iterdir())
     print(kept)
-    for arm in ("base", "head"):
-        assert any(name.endswith(".timeline.json.gz") and arm in name for name in kept), kept
-        assert any(name.endswith(".sqlite") and arm in name for name in kept), kept
-        assert any(name.endswith(".ncu-rep") and arm in name for name in kept), kept
+    for side in ("base", "head"):
+        assert any(name.endswith(".timeline.json.gz") and side in name for name in kept), kept
+        assert any(name.endswith(".sqlite") and side in name for name in kept), kept
+        assert any(name.endswith(".ncu-rep") and side in name for name in kept), kept
     for path in out.rglob("*"):
         assert not path.is_file() or canary.encode() not in path.read_bytes(), path
-    head = {case["id"]: case["arms"]["head"]["evidence"] for case in run.results["cases"]}
+    head = {case["id"]: case["sides"]["head"]["evidence"] for case in run.results["cases"]}
     assert head["matmul"]["metrics"]["sm_throughput"] > 50, head["matmul"]["metrics"]
     assert any(name.startswith("stall_") for name in head["matmul"]["metrics"]), head["matmul"]["metrics"]
     assert head["replayed"]["metrics"]["kernel_launches"] == 3, head["replayed"]
@@ -266,7 +266,7 @@ def test_counters_that_cannot_be_had_cost_their_rows_alone(repo: Repo, tmp_path:
     assert run.code == 1, run.out + run.err
     row = gate(run, "matmul", "tensor_active")
     assert row["class"] == "invalid", told(run)
-    faults = [fault for case in run.results["cases"] for fault in case["arms"]["head"]["evidence"]["faults"]]
+    faults = [fault for case in run.results["cases"] for fault in case["sides"]["head"]["evidence"]["faults"]]
     assert {fault["kind"] for fault in faults if fault["tool"] == "ncu"} == {kind}, faults
     assert re.search(r"registers \d+ → \d+", first(run)["scale"]), told(run)
     assert gate(run, "scale", "registers")["class"] == "regression"

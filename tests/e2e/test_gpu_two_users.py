@@ -109,8 +109,8 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     assert rows["app", "kernel_launches"]["class"] == "unchanged", told
     assert rows["app", "instructions"]["class"] == "unchanged", told
     case = next(case for case in run.results["cases"] if case["id"] == "scale")
-    for arm in case["arms"].values():
-        evidence = arm["evidence"]
+    for side in case["sides"].values():
+        evidence = side["evidence"]
         assert (evidence["trace"]["source"], evidence["faults"]) == ("nsys", []), evidence["faults"]
         assert evidence["metrics"]["dram_throughput"] > 20
     (first, *_) = next(one["sentences"] for one in run.report["evidence"] if one["case"] == "scale")
@@ -124,9 +124,9 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     for name in ("head.log", "base.log"):
         assert users[name] - {str(UID)} == {nothing}, users
     assert logs["build-head.log"].split() == [str(UID)]
-    for arm in ("base", "head"):
-        (timeline,) = (users[name] for name in users if name.startswith(f"nsys-{arm}") and "app" not in name)
-        (counts,) = (users[name] for name in users if name.startswith(f"ncu-{arm}") and "app" not in name)
+    for side in ("base", "head"):
+        (timeline,) = (users[name] for name in users if name.startswith(f"nsys-{side}") and "app" not in name)
+        (counts,) = (users[name] for name in users if name.startswith(f"ncu-{side}") and "app" not in name)
         assert timeline == {nothing}, users
         assert counts == {some}, users
     assert lent or not admin_only()

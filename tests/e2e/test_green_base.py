@@ -85,18 +85,18 @@ def test_head_is_compared_with_itself_where_that_is_asked_for(behind: Repo, tmp_
     """The hash is what the command that repeats such a run holds."""
     head = behind.git("rev-parse", "HEAD")
     base = {"its hash": head, "its short hash": head[:9].upper()}.get(base, base)
-    assert built(behind, tmp_path / "arms", "--base", base)
+    assert built(behind, tmp_path / "sides", "--base", base)
 
 
 @pytest.mark.parametrize("edit", ["tracked", "new"])
 def test_a_working_tree_with_edits_is_compared(behind: Repo, tmp_path: Path, edit: str) -> None:
     behind.write("kernels/adding.py" if edit == "tracked" else "kernels/new.py", adding(spin=10))
-    assert built(behind, tmp_path / "arms", "--base", "main")
+    assert built(behind, tmp_path / "sides", "--base", "main")
 
 
 def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
     behind.commit("an empty one is one")
-    assert built(behind, tmp_path / "arms", "--base", "main")
+    assert built(behind, tmp_path / "sides", "--base", "main")
 
 
 def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: P
     assert run.code == 0, run.out + run.err
     command = run.report["command"]
     assert command[command.index("--base") + 1] == behind.git("rev-parse", "HEAD")
-    again = behind.perfci(*command[1:], "--prepare", str(tmp_path / "arms"))
+    again = behind.perfci(*command[1:], "--prepare", str(tmp_path / "sides"))
     assert again.code == 0, again.err
 
 
@@ -157,6 +157,6 @@ def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: P
     assert f"Go on with it:\n\n```sh\n{shlex.join(words)}\n```\n" in report
     assert err.splitlines()[-1] == "perfci: interrupted: go on with --resume"
     env = behind.env | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    typed = f"{lines[2]} --prepare {shlex.quote(str(tmp_path / 'arms'))}"
+    typed = f"{lines[2]} --prepare {shlex.quote(str(tmp_path / 'sides'))}"
     again = subprocess.run(["sh", "-c", typed], cwd=behind.root, env=env, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

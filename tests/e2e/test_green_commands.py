@@ -10,11 +10,11 @@ from .test_never_green import never_green
 BENCH = """
 import json, os, sys
 
-ARM = "head" if "/head/" in os.getcwd() else "base"
-COUNT = {counts!r} + ARM
+SIDE = "head" if "/head/" in os.getcwd() else "base"
+COUNT = {counts!r} + SIDE
 with open(COUNT, "a") as count:
     count.write(".")
-N = os.path.getsize(COUNT)  # 1 in the first execution of an arm
+N = os.path.getsize(COUNT)  # 1 in the first execution of a side
 
 def report(case, p99, **more):
     entries = [dict(metric="time", value=0.001 * (1 + N % 3 / 1000), unit="s"), dict(metric="p99", value=p99, **more)]
@@ -176,14 +176,14 @@ def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: 
 
 
 def test_a_case_that_only_later_executions_report(repo: Repo, tmp_path: Path) -> None:
-    """Neither arm reports `late` in its first execution, and base alone is silent about `slow` then."""
+    """Neither side reports `late` in its first execution, and base alone is silent about `slow` then."""
     serve = bench(repo, tmp_path)
     serve.policy("{cases: '*', metric: time, regression: 50%}", "{cases: 'serve/*', metric: p99, max: 20ms}")
     serve.body("""
         report("a", 0.010)
         if N > 1:
             report("late", 5.0)
-        if N > 1 or ARM == "head":
+        if N > 1 or SIDE == "head":
             report("slow", 0.010)
     """)
     repo.commit()

@@ -73,7 +73,7 @@ def report(repo: Repo, cases: Cases, limits: Mapping[str, Sequence[str]]) -> Run
     """`perfci report` over a recorded run whose times are unchanged, by these limits; they name a command itself."""
     made = []
     for name, (base, head) in cases.items():
-        made.append(build.case(name, base=build.arm(evidence=base), head=build.arm(evidence=head)))
+        made.append(build.case(name, base=build.side(evidence=base), head=build.side(evidence=head)))
         made[-1].origin = "command" if head.reports else "kernel"
     repo.write("perfci-out/results.json", build.results(made).model_dump_json(by_alias=True))
     asked = [(name, limit) for name in cases for limit in limits.get(name.split("-")[0], ())]

@@ -268,7 +268,7 @@ def test_nsys_records_what_runs_as_the_owner_of_the_workspace(image: Image, proj
     assert done.returncode == 0, done.stderr
     results = json.loads((project.out / "results.json").read_text())
     (case,) = results["cases"]
-    evidence = case["arms"]["head"]["evidence"]
+    evidence = case["sides"]["head"]["evidence"]
     assert evidence["faults"] == []
     assert evidence["trace"]["source"] == "nsys"
     assert evidence["trace"]["version"].startswith(f"{variant('debian').nsys}.")

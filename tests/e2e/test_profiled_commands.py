@@ -33,7 +33,7 @@ def nsys(env: dict[str, str]) -> str:
 
 @pytest.mark.nsys
 @pytest.mark.slow
-def test_a_command_on_the_cpu_is_profiled_in_both_arms(repo: Repo, nsys: str) -> None:
+def test_a_command_on_the_cpu_is_profiled_in_both_sides(repo: Repo, nsys: str) -> None:
     pytest.importorskip("nvtx")  # the command pushes ranges with it
     command = f"{{name: app, run: {sys.executable} app.py}}"
     repo.write("perfci.yaml", f"version: 1\npython: {PLAIN_PYTHON}\ndevices: [cpu]\ncommands: [{command}]\n")
@@ -43,7 +43,7 @@ def test_a_command_on_the_cpu_is_profiled_in_both_arms(repo: Repo, nsys: str) ->
     run = repo.perfci("profile", "app", "--base", "HEAD")
     assert run.code == 0, run.out + run.err
     (case,) = run.results["cases"]
-    traces = {name: arm["evidence"]["trace"] for name, arm in case["arms"].items()}
+    traces = {name: side["evidence"]["trace"] for name, side in case["sides"].items()}
     assert {name: trace["version"] for name, trace in traces.items()} == {"base": nsys, "head": nsys}
     assert {name: [(one["name"], one["count"]) for one in trace["ranges"]] for name, trace in traces.items()} == {
         "base": [("step", 3)],
@@ -51,7 +51,7 @@ def test_a_command_on_the_cpu_is_profiled_in_both_arms(repo: Repo, nsys: str) ->
     }
     out = run.folder / "perfci-out"
     assert {path.name for path in (out / "profile").iterdir()} == {
-        f"nsys-{arm}-app.{suffix}" for arm in ("base", "head") for suffix in ("sqlite", "timeline.json.gz")
+        f"nsys-{side}-app.{suffix}" for side in ("base", "head") for suffix in ("sqlite", "timeline.json.gz")
     }
     assert (out / "logs" / "nsys-base-app.log").is_file()
     assert "which sees no kernels on the CPU" in (out / "report.md").read_text()
@@ -114,12 +114,12 @@ def test_a_command_on_a_gpu_is_gated_by_what_profilers_see(repo: Repo, nsys: str
     assert rows["app", "device_busy"]["class"] == "invalid"
     for metric in ("kernel_launches", "kernels"):
         assert rows["two/a", metric]["class"] == "invalid" and "it reports 2 cases" in rows["two/a", metric]["reason"]
-    evidence = next(case for case in run.results["cases"] if case["id"] == "app")["arms"]
+    evidence = next(case for case in run.results["cases"] if case["id"] == "app")["sides"]
     instructions = rows["app", "instructions"]
     if evidence["head"]["evidence"]["counters"] is None:
         assert instructions["class"] == "invalid" and "ncu" in instructions["reason"]
         pytest.skip(f"its second half needs ncu: {instructions['reason']}")  # a host may forbid counters
-    counted = {name: arm["evidence"]["counters"]["kernels"] for name, arm in evidence.items()}
+    counted = {name: side["evidence"]["counters"]["kernels"] for name, side in evidence.items()}
     assert all("vectorized_elementwise" in one["name"] for kernels in counted.values() for one in kernels)
     sines = {name: [one for one in kernels if "sin_kernel" in one["name"]] for name, kernels in counted.items()}
     assert [[one["count"] for one in sines[name]] for name in ("base", "head")] == [[10], [12]]

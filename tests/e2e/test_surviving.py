@@ -117,7 +117,7 @@ def test_a_file_whose_import_kills_the_process_costs_that_file(repo: Repo) -> No
     assert "importing it ended the process: killed by SIGABRT" in run.reasons()["dies"]
 
 
-def test_the_same_failure_in_both_arms_is_an_error_not_a_verdict(repo: Repo) -> None:
+def test_the_same_failure_in_both_sides_is_an_error_not_a_verdict(repo: Repo) -> None:
     repo.policy()
     repo.write(
         "kernels/a.py",

@@ -74,12 +74,12 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
     assert {f"b/{case}" for case in CASES[tool]} <= slower.classes().keys()
     assert all(slower.classes()[f"b/{case}"] == "regression" for case in CASES[tool])
     case = next(one for one in slower.results["cases"] if one["id"] == f"b/{CASES[tool][0]}")
-    assert len(case["pairs"]) >= 8 and case["arms"]["head"]["contract"]["reads"] == tool
+    assert len(case["pairs"]) >= 8 and case["sides"]["head"]["contract"]["reads"] == tool
 
 
 @TOOLS
 def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
-    """Twelve files of each arm, written in turns by the tool itself."""
+    """Twelve files of each side, written in turns by the tool itself."""
     needs(tool)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # ours, not the tool's
     folder = repo.root / "files"
@@ -107,7 +107,7 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
     )
     assert slower.code == 1, slower.out + slower.err
     assert {slower.classes()[case] for case in CASES[tool]} == {"regression"}, slower.out
-    assert slower.report["arms"]["base"]["ref"] == "base-0.json … base-11.json"
+    assert slower.report["sides"]["base"]["ref"] == "base-0.json … base-11.json"
     same = repo.perfci("report", "--import", "files/again-*.json", *asked, "--out", "same")
     assert same.code == 0, same.out + same.err
     assert "REGRESSION" not in same.out.upper().replace("NO REGRESSION", "")

@@ -1,4 +1,4 @@
-"""Code under test as another user than the conductor, and arms that are built before they are measured."""
+"""Code under test as another user than the conductor, and sides that are built before they are measured."""
 
 import gzip
 import json
@@ -420,8 +420,8 @@ def phases(repo: Repo, python: str | None) -> None:
     assert second.code == 0, second.out + second.err
     assert second.report["measured"][0]["case"] == "totals"
     assert "building" not in second.err
-    assert second.results["arms"]["base"]["commit"]
-    assert second.results["arms"]["head"]["build_seconds"] > 0
+    assert second.results["sides"]["base"]["commit"]
+    assert second.results["sides"]["head"]["build_seconds"] > 0
     (repo.root.parent / "git").rename(repo.root / ".git")
 
     def refused(words: str, *args: str) -> None:
@@ -456,7 +456,7 @@ def phases(repo: Repo, python: str | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
-def test_arms_are_built_first_and_measured_later(repo: Repo) -> None:
+def test_sides_are_built_first_and_measured_later(repo: Repo) -> None:
     phases(repo, PLAIN_PYTHON)
 
 
@@ -485,7 +485,7 @@ def test_an_interrupted_run_leaves_its_outputs_to_the_owner_of_the_sources(two_u
 
 @pytest.mark.slow
 @as_root
-def test_arms_that_another_user_built_are_out_of_its_reach(two_users: Repo) -> None:
+def test_sides_that_another_user_built_are_out_of_its_reach(two_users: Repo) -> None:
     """Head does not build: the second phase says so. What was built cannot be changed while it is measured."""
     repo = two_users
     policy(repo, 'build: echo built > "$PERFCI_SITE/built"\n')

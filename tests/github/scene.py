@@ -9,7 +9,7 @@ from perfci.github.source import Wanted
 from perfci.model.criteria import Subject, judgements
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
-from perfci.model.results import Arm, Results
+from perfci.model.results import Results, SideCode
 from tests.github.server import REPOSITORY, ROOT, GitHub, Pull, Run, archive
 from tests.judge.build import case
 from tests.judge.build import results as build_results
@@ -24,10 +24,10 @@ def measured(
     """Results of cases `matmul/n=0`, …, whose times changed by these ratios, planned by `policy`."""
     cases = [case(names[i] if names else f"matmul/n={i}", ratio) for i, ratio in enumerate(ratios)]
     asked = judgements(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
-    arms = {"base": Arm(ref="main", commit=BASE), "head": Arm(ref="HEAD", commit=head)}
+    sides = {"base": SideCode(ref="main", commit=BASE), "head": SideCode(ref="HEAD", commit=head)}
     made = build_results(cases, asked)
     plan = made.plan.model_copy(update={"declared": Declared(kernels=[case.id for case in cases])})
-    return made.model_copy(update={"arms": arms, "policy_from": "base", "plan": plan, **fields})
+    return made.model_copy(update={"sides": sides, "policy_from": "base", "plan": plan, **fields})
 
 
 def packed(results: Results) -> bytes:

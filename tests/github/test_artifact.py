@@ -110,7 +110,7 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "version": (lambda: archive({"results.json": changed(version=2)}), "version: literal_error"),
     "long text": (lambda: archive({"results.json": changed(repository="x" * 20_001)}), "more than 20000 characters"),
     "not UTF-8": (lambda: archive({"results.json": b"\xff\xfe"}), "no strict JSON"),
-    "no commit": (lambda: archive({"results.json": changed(arms={})}), "which commit"),
+    "no commit": (lambda: archive({"results.json": changed(sides={})}), "which commit"),
     "another commit": (lambda: packed(measured(1.0, head="f" * 40)), "another commit"),
     "odd commit": (lambda: packed(measured(1.0, head="../../pulls/1")), "which commit"),
     "never convicts": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
@@ -171,8 +171,8 @@ def test_hostile_names_stay_text(hub: GitHub) -> None:
     _, run = scene(hub)
     results = measured(*([1.2] * len(HOSTILE)), names=HOSTILE)
     for case in results.cases:
-        for arm in case.arms.values():
-            arm.file, arm.line = "../../etc/passwd", 1
+        for side in case.sides.values():
+            side.file, side.line = "../../etc/passwd", 1
     hub.upload(run, packed(results))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 1
@@ -195,15 +195,15 @@ def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None
     pull, run = scene(hub)
     results = measured(1.2)
     case = results.cases[0]
-    where = case.arms["head"]
+    where = case.sides["head"]
     gate = Gate(
         case=case.id, device=case.device, metric="kernels", unit="", better="lower", tier="trace", kind="kernels",
         pattern="(a|a)*(a|a)*(a+)+$", source=f"{where.file}:{where.line}: limits[0]",
     )  # fmt: skip
     names = [kind + f"!{i}" for i in range(50) for kind in ("a" * 1900, "_" + "1" * 1900 + "dx")]
     kernels = [KernelUse(name=one, count=1, seconds=1e-6, grid=(1, 1, 1), block=(1, 1, 1)) for one in names]
-    for arm in case.arms.values():
-        arm.evidence = Evidence(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
+    for side in case.sides.values():
+        side.evidence = Evidence(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
     plan = results.plan.model_copy(update={"gates": [gate]})
     hub.upload(run, packed(results.model_copy(update={"plan": plan})))
     pull.body = "Perf-Accepted: x" + " " * 60_000 + "y" + "\n" * 60_000 + "z"
@@ -248,8 +248,8 @@ def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> Non
     _, run = scene(hub)
     results = measured(1.1)
     results.fingerprint.extra = {"ceilings": {"cuda": ["no", "mapping"]}}
-    for arm in results.cases[0].arms.values():
-        arm.contract = {"launches_a_graph": {"a": 1}}
+    for side in results.cases[0].sides.values():
+        side.contract = {"launches_a_graph": {"a": 1}}
     hub.upload(run, packed(results))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3

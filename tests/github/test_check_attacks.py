@@ -20,7 +20,7 @@ from perfci.render.fit import LIMIT
 from tests.github.scene import BASE, HEAD, POLICY, SIDE, environment, measured, packed, protect_side, published, scene
 from tests.github.server import REPOSITORY, ROOT, START, Answer, GitHub, serve
 from tests.github.test_twins import SLOWER, moved, of_twin, twin
-from tests.judge.build import arm, case
+from tests.judge.build import case, side
 
 LOOSE = POLICY.replace("2%", "900%")
 PASSING = {"success", "neutral"}
@@ -47,8 +47,8 @@ def required(hub: GitHub) -> set[str]:
 
 
 def against(results: Results, base: str) -> Results:
-    arms = {**results.arms, "base": results.arms["base"].model_copy(update={"commit": base})}
-    return results.model_copy(update={"arms": arms})
+    sides = {**results.sides, "base": results.sides["base"].model_copy(update={"commit": base})}
+    return results.model_copy(update={"sides": sides})
 
 
 def declaring(results: Results, ids: list[str]) -> Results:
@@ -73,7 +73,7 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
     everything = on_cpu(measured(1.0, 1.0, names=ids))
     if slow == "skipped":
         needs = {"status": "skipped", "kind": "skipped", "text": "needs cuda"}
-        skipped = case("slow", None, base=arm(**needs), head=arm(**needs), stopped="skipped")
+        skipped = case("slow", None, base=side(**needs), head=side(**needs), stopped="skipped")
         everything = on_cpu(measured(1.0, names=["cheap"]))
         everything = declaring(everything.model_copy(update={"cases": [*everything.cases, skipped]}), ids)
     hub.upload(run, packed(declaring(measured(1.0, names=["cheap"]), ids)), name="perfci--measure--0-gpu--1")

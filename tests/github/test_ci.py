@@ -166,8 +166,8 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
         "verdict": "pass", "regressions": "0", "exit-code": "0", "artifact-name": "perfci--measure--0-h100--2",
         "report-path": str(job.checkout / "perfci-out"),
     }  # fmt: skip
-    assert job.report["arms"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
-    assert job.report["arms"]["head"]["commit"] == hub.merge
+    assert job.report["sides"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
+    assert job.report["sides"]["head"]["commit"] == hub.merge
     assert job.report["command"][:3] == ["perfci", "compare", "--committed"]
     assert job.summary
     assert job.annotations == []

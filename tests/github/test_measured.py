@@ -8,7 +8,7 @@ import pytest
 
 from perfci.github.measured import Scope
 from perfci.model.plan import Declared
-from perfci.model.results import Arm, Results
+from perfci.model.results import Results, SideCode
 from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
 from tests.github.server import ROOT, START, GitHub, serve
 
@@ -24,8 +24,8 @@ def hub() -> Iterator[GitHub]:
 
 
 def of(head: str = HEAD, base: str | None = BASE, ratio: float = 1.0, **fields: Any) -> Results:
-    arms = {"base": Arm(ref="main", commit=base), "head": Arm(ref="HEAD", commit=head)}
-    return measured(ratio, 1.0).model_copy(update={"arms": arms, **fields})
+    sides = {"base": SideCode(ref="main", commit=base), "head": SideCode(ref="HEAD", commit=head)}
+    return measured(ratio, 1.0).model_copy(update={"sides": sides, **fields})
 
 
 def refusal(hub: GitHub, results: Results, **wanted: Any) -> str:
@@ -74,7 +74,7 @@ def test_another_comparison_is_none(hub: GitHub, head: str, parents: list[str], 
 
 def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_for_that(hub: GitHub) -> None:
     results = of(base=None)
-    results = results.model_copy(update={"mode": "run", "arms": {"head": results.arms["head"]}})
+    results = results.model_copy(update={"mode": "run", "sides": {"head": results.sides["head"]}})
     assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
     _, run = scene(hub)
     hub.upload(run, packed(results))
@@ -124,7 +124,7 @@ def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
 def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) -> None:
     results = of(ratio=1.10)
     asked = results.plan.judgements[0]
-    where = results.cases[0].arms["head"]
+    where = results.cases[0].sides["head"]
     loose = asked.model_copy(update={"bound": 9.0, "source": f"{where.file}:{where.line}: limits[0]"})
 
     def planned(one: Any) -> Results:

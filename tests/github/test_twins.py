@@ -49,8 +49,8 @@ def of_twin(hub: GitHub, run: int = 200, number: int = 8, **fields: object) -> O
     loose = POLICY.replace("2%", "900%")
     made = hub.run(run, HEAD, branch="copy", head_repository="fork/kernels")
     results = measured(*SLOWER, policy=loose, **fields)
-    arms = {**results.arms, "base": results.arms["base"].model_copy(update={"commit": ROOT})}
-    hub.upload(made, packed(results.model_copy(update={"arms": arms})))
+    sides = {**results.sides, "base": results.sides["base"].model_copy(update={"commit": ROOT})}
+    hub.upload(made, packed(results.model_copy(update={"sides": sides})))
     return published(hub, made)
 
 
@@ -247,8 +247,8 @@ def test_nobody_else_speaks_for_a_group(hub: GitHub) -> None:
     hub.pull(8, group, base_ref="side", head_ref="copy", head_repository="fork/kernels")
     run = hub.run(200, group, branch="copy", head_repository="fork/kernels")
     results = measured(1.0, head=group)
-    arms = {**results.arms, "base": results.arms["base"].model_copy(update={"commit": ROOT})}
-    hub.upload(run, packed(results.model_copy(update={"arms": arms})))
+    sides = {**results.sides, "base": results.sides["base"].model_copy(update={"commit": ROOT})}
+    hub.upload(run, packed(results.model_copy(update={"sides": sides})))
     assert published(hub, run).exit_code == 0
     assert concluded(hub) == {"action_required"}, "the queue's own run has not spoken"
     assert published(hub, hub.runs[300]).exit_code == 1

@@ -7,7 +7,7 @@ import numpy as np
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks, Plan
-from perfci.model.results import Arm, Case, CaseArm, Check, Clock, FileFailure, Pair, Reason, Results, Work
+from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair, Reason, Results, SideCode, Work
 
 T = 48.5e-6
 PAIRS = 24
@@ -30,8 +30,8 @@ def pairs(base=None, head=None, metric: str = "time", **more: Any) -> list[Pair]
         Pair(
             index=i,
             values={
-                arm: {name: float(two[k][i]) for name, two in series.items() if two[k] is not None and i < len(two[k])}
-                for k, arm in enumerate(("base", "head"))
+                side: {name: float(two[k][i]) for name, two in series.items() if two[k] is not None and i < len(two[k])}
+                for k, side in enumerate(("base", "head"))
                 if any(two[k] is not None for two in series.values())
             },
         )
@@ -49,7 +49,7 @@ def at_clocks(made: list[Pair], base: float = 1.98e9, head: float = 1.98e9, slop
     return made
 
 
-def arm(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseArm:
+def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseSide:
     reason = Reason(kind=kind, text=text) if kind else None
     defaults = {
         "file": "kernels/suite.py",
@@ -60,18 +60,18 @@ def arm(status: str = "ok", kind: str | None = None, text: str = "it broke", **f
     }
     if status == "absent":
         defaults = {}
-    return CaseArm(status=status, reason=reason, **(defaults | fields))
+    return CaseSide(status=status, reason=reason, **(defaults | fields))
 
 
 def case(
     ident: str = "matmul/n=64",
     ratio: float | None = 1.0,
-    base: CaseArm | None = None,
-    head: CaseArm | None = None,
+    base: CaseSide | None = None,
+    head: CaseSide | None = None,
     **fields: Any,
 ) -> Case:
-    """A case that ran in both arms with `ratio` in time; None gives it no pairs."""
-    arms = {"base": base or arm(), "head": head or arm()}
+    """A case that ran in both sides with `ratio` in time; None gives it no pairs."""
+    sides = {"base": base or side(), "head": head or side()}
     made = fields.pop("pairs", None)
     if made is None:
         made = [] if ratio is None else pairs(*values(ratio, **fields.pop("values", {})))
@@ -79,7 +79,7 @@ def case(
         id=ident,
         kernel=ident.split("/", maxsplit=1)[0],
         device=fields.pop("device", "cuda"),
-        arms=arms,
+        sides=sides,
         pairs=made,
         **fields,
     )
@@ -113,7 +113,7 @@ def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: 
     mode = fields.pop("mode", "compare")
     plan = Plan(
         seed=1,
-        arms=["base", "head"] if mode == "compare" else ["head"],
+        sides=["base", "head"] if mode == "compare" else ["head"],
         looks=fields.pop("looks", Looks()),
         judgements=asked,
         m=max(1, sum(j.gating for j in asked)),
@@ -124,21 +124,23 @@ def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: 
         started="2025-01-01T00:00:00Z",
         command=["perfci", "compare", "--base", "main"],
         fingerprint=Fingerprint(),
-        arms={"base": Arm(ref="main"), "head": Arm(ref="HEAD")} if mode == "compare" else {"head": Arm(ref="HEAD")},
+        sides={"base": SideCode(ref="main"), "head": SideCode(ref="HEAD")}
+        if mode == "compare"
+        else {"head": SideCode(ref="HEAD")},
         plan=plan,
         cases=cases,
         **fields,
     )
 
 
-def alone(ident: str = "matmul/n=64", head: CaseArm | None = None, n: int = PAIRS, level: float = T) -> Case:
+def alone(ident: str = "matmul/n=64", head: CaseSide | None = None, n: int = PAIRS, level: float = T) -> Case:
     """A case of a run without base."""
     made = pairs(None, values(1.0, n, base=level)[1]) if head is None else []
     return Case(
         id=ident,
         kernel=ident.split("/", maxsplit=1)[0],
         device="cuda",
-        arms={"head": head or arm()},
+        sides={"head": head or side()},
         pairs=made,
     )
 
@@ -149,11 +151,11 @@ __all__ = [
     "Reason",
     "Work",
     "alone",
-    "arm",
     "at_clocks",
     "case",
     "limit",
     "pairs",
     "results",
+    "side",
     "values",
 ]

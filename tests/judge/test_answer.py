@@ -8,9 +8,9 @@ import pytest
 from perfci.model.plan import Looks
 from perfci.model.results import Work
 from perfci.stats.answer import answer
-from perfci.stats.series import arm_values, metrics
+from perfci.stats.series import metrics, side_values
 
-from .build import T, alone, arm, at_clocks, case, limit, pairs, values
+from .build import T, alone, at_clocks, case, limit, pairs, side, values
 
 LOOKS = Looks()
 
@@ -21,12 +21,12 @@ def status(a_case, judgement, m=100):
 
 def test_a_slow_down_in_time_is_a_fall_in_everything_derived_from_it():
     work = Work(flops=1e9, read=6e6, written=2e6, items=32)
-    slow = case(ratio=1.05, base=arm(work=work), head=arm(work=work))
+    slow = case(ratio=1.05, base=side(work=work), head=side(work=work))
     for metric in ("time", "tflops", "bandwidth", "throughput"):
         assert status(slow, limit(metric=metric)) == "regression"
-    assert arm_values(slow, "base", "tflops")[0] == pytest.approx(1e9 / slow.pairs[0].values["base"]["time"] / 1e12)
-    assert arm_values(slow, "base", "bandwidth")[0] == pytest.approx(8e6 / slow.pairs[0].values["base"]["time"])
-    assert arm_values(slow, "base", "throughput")[0] == pytest.approx(32 / slow.pairs[0].values["base"]["time"])
+    assert side_values(slow, "base", "tflops")[0] == pytest.approx(1e9 / slow.pairs[0].values["base"]["time"] / 1e12)
+    assert side_values(slow, "base", "bandwidth")[0] == pytest.approx(8e6 / slow.pairs[0].values["base"]["time"])
+    assert side_values(slow, "base", "throughput")[0] == pytest.approx(32 / slow.pairs[0].values["base"]["time"])
     assert metrics(slow) == ["time", "tflops", "bandwidth", "throughput"]
 
 
@@ -46,7 +46,7 @@ def test_slower_as_measured_but_not_at_equal_clock_is_the_clock():
 def test_what_derives_from_time_is_excused_by_the_clock_too():
     work = Work(flops=1e9)
     slow_clock = case(
-        base=arm(work=work), head=arm(work=work), pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
+        base=side(work=work), head=side(work=work), pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
     )
     assert status(slow_clock, limit(metric="tflops")) == "clock"
 
@@ -89,7 +89,7 @@ def test_the_answer_does_not_change_when_more_pairs_come():
         assert early.head == pytest.approx(late.head)
 
 
-def test_only_pairs_with_both_arms_are_compared():
+def test_only_pairs_with_both_sides_are_compared():
     base, head = values(1.0)
     assert answer(case(pairs=pairs(base, head[:9])), limit(), LOOKS, 1).decision.n == 8
     assert answer(case(pairs=pairs(base, head[:7])), limit(), LOOKS, 1).decision.status == "continue"
@@ -131,15 +131,15 @@ def test_a_bound_on_a_reported_metric_takes_any_finite_value():
 @pytest.mark.parametrize("judgement", [limit(bound=0.0), limit(metric="bandwidth", bound=1.0)])
 def test_limits_that_no_measurement_can_meet_are_invalid(judgement):
     work = Work(read=1e6)
-    decision = answer(case(base=arm(work=work), head=arm(work=work)), judgement, LOOKS, 1).decision
+    decision = answer(case(base=side(work=work), head=side(work=work)), judgement, LOOKS, 1).decision
     assert (decision.status, decision.reason_code) == ("invalid", "margin")
 
 
 def served(base, head, reports=("time", "p99"), **fields):
     """A command whose p99 are these values, and whose time is always reported."""
     made = pairs(*values(1.0), p99=(base, head))
-    arms = {"base": arm(reports=list(reports)), "head": arm(reports=list(reports))}
-    return case(pairs=made, origin="command", **arms, **fields)
+    sides = {"base": side(reports=list(reports)), "head": side(reports=list(reports))}
+    return case(pairs=made, origin="command", **sides, **fields)
 
 
 @pytest.mark.parametrize("kind", ["regression", "max"])

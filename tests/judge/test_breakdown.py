@@ -3,14 +3,14 @@
 import pytest
 
 from perfci.judge.judge import judge
-from perfci.model.results import CaseArm, Reason
-from tests.judge.build import arm, case, limit, results
+from perfci.model.results import CaseSide, Reason
+from tests.judge.build import case, limit, results, side
 
 KILLED = "killed by SIGKILL (out of memory, or killed from outside) before it answered"
 
 
-def broken(during: str = "round", text: str = KILLED) -> CaseArm:
-    made = arm("failed", "crash", text)
+def broken(during: str = "round", text: str = KILLED) -> CaseSide:
+    made = side("failed", "crash", text)
     assert made.reason is not None
     made.reason = Reason(kind="crash", text=text, log="logs/base.log", during=during)  # type: ignore[arg-type]
     return made
@@ -58,9 +58,9 @@ def test_what_failed_before_it_was_measured_is_no_breakdown():
 @pytest.mark.parametrize(
     ("head", "verdict"),
     [
-        (arm("failed", "crash", "too"), "error"),
-        (arm("skipped", "skipped", "needs cuda"), None),
-        (arm("absent"), "fail"),
+        (side("failed", "crash", "too"), "error"),
+        (side("skipped", "skipped", "needs cuda"), None),
+        (side("absent"), "fail"),
     ],
 )
 def test_where_head_does_not_run_either_that_is_what_counts(head, verdict):

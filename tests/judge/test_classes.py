@@ -10,7 +10,7 @@ from perfci.model.plan import Gate
 from perfci.model.report import CLASSES
 from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
 
-from .build import T, alone, arm, at_clocks, case, limit, pairs, results, values
+from .build import T, alone, at_clocks, case, limit, pairs, results, side, values
 
 WORK = Work(flops=1e9, read=4e6, written=2e6, items=32, item="tokens")
 
@@ -148,14 +148,14 @@ def test_a_regression_row_holds_everything_a_reader_needs():
 
 
 def test_worse_follows_the_direction_of_the_metric():
-    slow = case(ratio=1.1, base=arm(work=WORK), head=arm(work=WORK))
+    slow = case(ratio=1.1, base=side(work=WORK), head=side(work=WORK))
     row = only(judge(results([slow], [limit(metric="throughput")])))
     assert (row.class_, row.worse) == ("regression", True)
     assert row.change == pytest.approx(1 / 1.1, rel=0.003)
     assert row.reason.startswith("9.1 % lower")
 
 
-def test_arms_without_any_difference_point_nowhere():
+def test_sides_without_any_difference_point_nowhere():
     base = values()[0]
     row = only(judge(results([case(pairs=pairs(base, base))])))
     assert (row.class_, row.change, row.worse) == ("unchanged", 1.0, None)
@@ -180,7 +180,7 @@ def test_absolute_limits(head, base, bound, class_, effect, words):
 
 
 def test_a_lower_bound_on_a_derived_metric():
-    given = case(base=arm(work=WORK), head=arm(work=WORK))
+    given = case(base=side(work=WORK), head=side(work=WORK))
     rate = 6e6 / T
     assert (
         only(judge(results([given], [limit(metric="bandwidth", kind="min", bound=rate * 0.5)]))).class_ == "unchanged"
@@ -261,10 +261,10 @@ def test_a_planned_case_that_the_results_do_not_hold_never_passes():
 
 
 OK, FAILED, SKIPPED, ABSENT = (
-    arm(),
-    arm("failed", "exception", "ValueError: no"),
-    arm("skipped", "skipped", "needs cuda"),
-    arm("absent", "absent", "not declared"),
+    side(),
+    side("failed", "exception", "ValueError: no"),
+    side("skipped", "skipped", "needs cuda"),
+    side("absent", "absent", "not declared"),
 )
 PRESENCE = [
     # base, head, class, effect, under strict, verdict, words
@@ -283,10 +283,18 @@ PRESENCE = [
     (OK, SKIPPED, "skipped", "undecided", "fail", "undecided", "measured in base, skipped in head: needs cuda"),
     (SKIPPED, OK, "added", "pass", "pass", "pass", "skipped in base: needs cuda"),
     (ABSENT, ABSENT, "invalid", "undecided", "fail", "undecided", "in neither base nor head"),
-    (OK, arm(params={"n": 128}), "changed", "undecided", "fail", "undecided", "parameter n is 64 in base, 128 in head"),
     (
         OK,
-        arm("absent", "import", "SyntaxError"),
+        side(params={"n": 128}),
+        "changed",
+        "undecided",
+        "fail",
+        "undecided",
+        "parameter n is 64 in base, 128 in head",
+    ),
+    (
+        OK,
+        side("absent", "import", "SyntaxError"),
         "failed",
         "fail",
         "fail",
@@ -295,7 +303,7 @@ PRESENCE = [
     ),
     (
         OK,
-        arm("absent", "build", "nvcc failed"),
+        side("absent", "build", "nvcc failed"),
         "failed",
         "fail",
         "fail",
@@ -320,7 +328,7 @@ def test_presence(base, head, class_, effect, strict, verdict, words):
 
 
 def test_a_case_that_time_did_not_reach_is_not_skipped():
-    late = case("late", ratio=None, head=arm("skipped", "budget", "no time left"), stopped="budget")
+    late = case("late", ratio=None, head=side("skipped", "budget", "no time left"), stopped="budget")
     row = next(r for r in judge(results([case(), late])).rows if r.case == "late")
     assert (row.class_, row.effect, row.reason) == ("invalid", "undecided", "no finished pair: the budget ended")
 
@@ -344,7 +352,7 @@ def test_a_limit_on_what_profilers_see_holds_a_removed_case_too(on_missing):
     assert (row.class_, row.effect) == ("missing", on_missing)
 
 
-@pytest.mark.parametrize("base", [ABSENT, SKIPPED, FAILED, arm(params={"n": 1})])
+@pytest.mark.parametrize("base", [ABSENT, SKIPPED, FAILED, side(params={"n": 1})])
 def test_a_bound_is_judged_on_head_alone_where_nothing_can_be_compared(base):
     given = case(base=base, pairs=pairs(None, values(base=5e-3)[1]))
     report = judge(results([given], [limit(), limit(kind="max", bound=1e-3)]))
@@ -370,7 +378,7 @@ REDECLARED = [
 
 @pytest.mark.parametrize(("fields", "words"), CHANGES)
 def test_a_different_question_is_named_and_not_compared(fields, words):
-    row = only(judge(results([case(ratio=3.0, head=arm(**fields))])))
+    row = only(judge(results([case(ratio=3.0, head=side(**fields))])))
     assert (row.class_, row.kind, row.effect) == ("changed", "presence", "undecided")
     assert words in row.reason
     assert row.base == pytest.approx(T, rel=0.01)
@@ -380,19 +388,19 @@ def test_a_different_question_is_named_and_not_compared(fields, words):
 
 @pytest.mark.parametrize(("fields", "words"), REDECLARED)
 def test_what_head_declares_otherwise_is_told_and_the_time_judged_all_the_same(fields, words):
-    report = judge(results([case(ratio=3.0, head=arm(**fields))]))
+    report = judge(results([case(ratio=3.0, head=side(**fields))]))
     assert [(row.class_, row.effect) for row in report.rows] == [("regression", "fail"), ("changed", "warn")]
     assert report.rows[1].reason == f"judged by base's declarations; {words}"
-    calm = judge(results([case(head=arm(**fields))]), strict=True)
+    calm = judge(results([case(head=side(**fields))]), strict=True)
     assert (calm.verdict, {row.class_ for row in calm.rows}) == ("pass", {"changed", "unchanged"})
 
 
 def test_a_smaller_declared_work_hides_no_slow_down():
     """Declared half as much, the rate of a kernel twice as fast would stay; declared twice, that of a slower one."""
-    slow = case(ratio=2.0, base=arm(work=WORK), head=arm(work=WORK.model_copy(update={"items": 64.0})))
+    slow = case(ratio=2.0, base=side(work=WORK), head=side(work=WORK.model_copy(update={"items": 64.0})))
     row = judge(results([slow], [limit(metric="throughput")])).rows[0]
     assert (row.class_, row.change) == ("regression", pytest.approx(0.5, rel=0.01))
-    none = case(ratio=2.0, base=arm(work=WORK), head=arm())
+    none = case(ratio=2.0, base=side(work=WORK), head=side())
     assert judge(results([none], [limit(metric="throughput")])).rows[0].class_ == "regression"
 
 
@@ -408,12 +416,12 @@ def test_a_smaller_declared_work_hides_no_slow_down():
     ],
 )
 def test_references_agree_within_a_millionth_of_their_largest_value(base, head, same):
-    given = case(base=arm(check=Check(sketch=base)), head=arm(check=Check(sketch=head)))
+    given = case(base=side(check=Check(sketch=base)), head=side(check=Check(sketch=head)))
     assert (len(judge(results([given])).rows) == 1) is same
 
 
 def test_a_file_that_does_not_import_in_head_fails_although_it_names_no_case():
-    failure = FileFailure(arm="head", file="kernels/new.py", reason=Reason(kind="import", text="NameError: x"))
+    failure = FileFailure(side="head", file="kernels/new.py", reason=Reason(kind="import", text="NameError: x"))
     report = judge(results([case()], files=[failure]))
     row = report.rows[0]
     assert (row.case, row.class_, row.effect) == ("kernels/new.py", "failed", "fail")
@@ -424,17 +432,17 @@ def test_a_file_that_does_not_import_in_head_fails_although_it_names_no_case():
 
 def test_a_file_that_does_not_import_is_told_once():
     """Where base's cases of the file stand as failed in head, the file needs no row of its own."""
-    failure = FileFailure(arm="head", file="kernels/suite.py", reason=Reason(kind="import", text="NameError"))
-    report = judge(results([case(head=arm("failed", "import", "NameError"))], files=[failure]))
+    failure = FileFailure(side="head", file="kernels/suite.py", reason=Reason(kind="import", text="NameError"))
+    report = judge(results([case(head=side("failed", "import", "NameError"))], files=[failure]))
     assert only(report).case == "matmul/n=64"
 
 
 @pytest.mark.parametrize(
-    ("arms", "verdict", "class_"), [(["base"], "undecided", "invalid"), (["base", "head"], "error", "failed")]
+    ("sides", "verdict", "class_"), [(["base"], "undecided", "invalid"), (["base", "head"], "error", "failed")]
 )
-def test_a_file_that_does_not_import_in_base(arms, verdict, class_):
+def test_a_file_that_does_not_import_in_base(sides, verdict, class_):
     reason = Reason(kind="import", text="NameError")
-    report = judge(results([case()], files=[FileFailure(arm=name, file="a.py", reason=reason) for name in arms]))
+    report = judge(results([case()], files=[FileFailure(side=name, file="a.py", reason=reason) for name in sides]))
     assert (report.verdict, report.rows[0].class_) == (verdict, class_)
 
 

@@ -111,7 +111,7 @@ def test_a_kernel_that_left_fused_attention_is_told_first():
     assert any("no longer" in one for one in said[1:])
 
 
-def test_one_arm_alone_tells_tensor_use_of_its_longest_kernels():
+def test_one_side_alone_tells_tensor_use_of_its_longest_kernels():
     head = seen(kernel("mm", tensor=HMMA, seconds=80e-6), kernel("add", seconds=19e-6), kernel("tiny", seconds=1e-6))
     assert [one for one in explain_one(head).sentences if "machine code" in one] == [
         "`mm` (80.0 % of the device time) has 64 HMMA in its machine code",

@@ -25,11 +25,11 @@ from perfci.model.profile import (
 
 HERE = Path(__file__).parent
 RECORDED = {
-    arm: {
+    side: {
         case: Evidence.model_validate(found)
-        for case, found in json.loads((HERE.parent / "data/evidence" / f"{arm}.json").read_text("utf-8")).items()
+        for case, found in json.loads((HERE.parent / "data/evidence" / f"{side}.json").read_text("utf-8")).items()
     }
-    for arm in ("base", "head")
+    for side in ("base", "head")
 }
 """Real nsys and ncu data of an H200: base and head differ on purpose."""
 
@@ -318,18 +318,18 @@ def test_what_could_not_be_seen_is_said_and_not_compared():
     assert said[0].startswith("no trace of head")
     assert all("killed after 60 s" in one or "ERR_NVGPUCTRPERM" in one for one in said)
     assert explain(*MADE["empty-trace-of-head"]).sentences[0].startswith("no trace of head")
-    assert explain(Evidence(), Evidence()).sentences == ["no profiler looked at either arm"]
+    assert explain(Evidence(), Evidence()).sentences == ["no profiler looked at either side"]
     assert explain_one(Evidence()).sentences == ["no profiler looked"]
     assert explain(Evidence(trace=PLAIN.trace), Evidence(counters=PLAIN.counters)).sentences
 
 
 def test_ncu_has_nothing_to_count_of_a_case_that_only_copies():
     none = Fault(tool="ncu", kind="empty", text="ncu has no kernel in range upload", remedy="see ncu's log")
-    base, head = (RECORDED[arm]["upload-mib64"].model_copy(update={"faults": [none]}) for arm in ("base", "head"))
+    base, head = (RECORDED[side]["upload-mib64"].model_copy(update={"faults": [none]}) for side in ("base", "head"))
     said = explain(base, head)
     assert said.sentences == [
         "the upload is pageable now: 55.4 → 12.1 GB/s",
-        "neither arm launches a kernel: there is none for ncu to count",
+        "neither side launches a kernel: there is none for ncu to count",
     ]
     assert "see ncu's log" not in said.next_steps
     assert not any("log" in step for step in explain(base, head).next_steps)
@@ -435,7 +435,7 @@ def test_rules_of_ncu_are_told_without_their_links_and_definitions():
 # ---------------------------------------------------------------- any evidence
 
 NAMES = [
-    *(one.name for arm in RECORDED.values() for found in arm.values() for one in found.trace.kernels),
+    *(one.name for side in RECORDED.values() for found in side.values() for one in found.trace.kernels),
     NVJET, SGEMM, "triton_poi_fused_add_0", "k", "",
 ]  # fmt: skip
 names = st.one_of(st.sampled_from(NAMES), st.text(max_size=40))

@@ -5,7 +5,7 @@ import pytest
 from perfci.judge.judge import judge
 from perfci.model.results import Work
 
-from .build import T, alone, arm, case, limit, results
+from .build import T, alone, case, limit, results, side
 
 CEILINGS = {"cuda": {"read": {"value": 4e12}, "matmul": {"bf16": {"value": 7e14}}}}
 TRUE = T * 4e12 / 1.3
@@ -19,7 +19,7 @@ def judged(found, **fields):
 
 
 def cold(read=TRUE, **fields):
-    return arm(work=Work(read=read), contract={"name": "cold"}, **fields)
+    return side(work=Work(read=read), contract={"name": "cold"}, **fields)
 
 
 def test_a_believable_case_is_judged_as_ever():
@@ -48,7 +48,7 @@ def test_a_bound_is_not_met_by_a_time_that_cannot_be(metric):
     report = judged(alone(level=T / 5), limits=asked, mode="run")
     assert not any("faster than" in row.reason for row in report.rows), "without declared work nothing is impossible"
     found = alone(level=T / 5)
-    found.arms["head"] = cold()
+    found.sides["head"] = cold()
     report = judged(found, limits=asked, mode="run")
     assert [(row.class_, "faster than" in row.reason) for row in report.rows] == [("invalid", True)]
 

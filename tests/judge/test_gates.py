@@ -9,7 +9,7 @@ from perfci.judge.status import Context
 from perfci.judge.words import headline
 from perfci.model.plan import Gate, Looks
 from perfci.model.profile import Copy, Counters, Evidence, Fault, KernelCounters, KernelUse, Trace
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 
 FORBIDDEN = Fault(
     tool="ncu", kind="forbidden", text="counters are not permitted (ERR_NVGPUCTRPERM)", remedy="add SYS_ADMIN"
@@ -18,7 +18,7 @@ FORBIDDEN = Fault(
 
 def case(base: Evidence | None, head: Evidence | None) -> Case:
     return Case(
-        id="k", kernel="k", device="cuda", arms={"base": CaseArm(evidence=base), "head": CaseArm(evidence=head)}
+        id="k", kernel="k", device="cuda", sides={"base": CaseSide(evidence=base), "head": CaseSide(evidence=head)}
     )
 
 

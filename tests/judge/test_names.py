@@ -15,8 +15,8 @@ DATA = Path(__file__).parent.parent / "data"
 RECORDED = sorted(
     {
         kernel["name"]
-        for arm in ("base", "head")
-        for case in json.loads((DATA / "evidence" / f"{arm}.json").read_text()).values()
+        for side in ("base", "head")
+        for case in json.loads((DATA / "evidence" / f"{side}.json").read_text()).values()
         for part in ("trace", "counters")
         for kernel in (case.get(part) or {}).get("kernels", [])
     }

@@ -10,12 +10,12 @@ from perfci.judge import judge
 from perfci.judge.judge import answers
 from perfci.model.results import Work
 
-from .build import arm, case, limit, pairs, results
+from .build import case, limit, pairs, results, side
 
 WORK = Work(flops=1e9, items=8)
-ok = st.builds(arm, status=st.just("ok"), params=st.sampled_from([{"n": 64}, {"n": 128}]), work=st.just(WORK))
+ok = st.builds(side, status=st.just("ok"), params=st.sampled_from([{"n": 64}, {"n": 128}]), work=st.just(WORK))
 bad = st.builds(
-    arm,
+    side,
     status=st.sampled_from(["failed", "skipped", "absent"]),
     kind=st.just("exception"),
     text=st.text(max_size=30),
@@ -140,7 +140,7 @@ def test_one_value_that_is_no_time_makes_the_row_invalid(made, data, value, wher
         where = "head"
     pair = data.draw(st.sampled_from(made))
     pair.values[where]["time"] = value
-    work = arm(work=WORK)
+    work = side(work=WORK)
     report = judge(results([case(base=work, head=work, pairs=made)], [limit(metric=metric, kind=kind, bound=bound)]))
     row = report.rows[0]
     assert (row.class_, row.effect) == ("invalid", "undecided")

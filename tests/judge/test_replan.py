@@ -4,7 +4,7 @@ from perfci.judge.replan import judge_by
 from perfci.model.criteria import Subject, judgements
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
-from tests.judge.build import arm, case, limit, pairs, results, values
+from tests.judge.build import case, limit, pairs, results, side, values
 
 POLICY = "version: 1\nsuite: [k.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
 
@@ -56,7 +56,7 @@ def test_what_base_reported_is_asked_of_head() -> None:
 def test_what_only_later_executions_report_is_asked_and_has_no_answer() -> None:
     """As in the run itself, which knew only the first execution when it planned."""
     policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
-    cold = {name: arm(reports=["time"]) for name in ("base", "head")}
+    cold = {name: side(reports=["time"]) for name in ("base", "head")}
     serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=values(10.0)), **cold)
     report = judge_by(parse_policy(policy), results([serve], []))
     (row,) = (row for row in report.rows if row.metric == "p99")

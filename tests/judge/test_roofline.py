@@ -139,8 +139,8 @@ def test_a_ceiling_that_was_not_measured_is_said():
 
 
 def test_links_of_the_recorded_upload():
-    cases = {arm: json.loads((EVIDENCE / f"{arm}.json").read_text("utf-8")) for arm in ("base", "head")}
-    base, head = (Evidence.model_validate(cases[arm]["upload-mib64"]).trace for arm in ("base", "head"))
+    cases = {side: json.loads((EVIDENCE / f"{side}.json").read_text("utf-8")) for side in ("base", "head")}
+    base, head = (Evidence.model_validate(cases[side]["upload-mib64"]).trace for side in ("base", "head"))
     (pinned,), (pageable,) = links(base, CEILINGS), links(head, CEILINGS)
     assert pinned.rate == pytest.approx(67108864 / 1.2106e-3, rel=1e-3)
     assert (pinned.pageable, pageable.pageable) == (False, True)

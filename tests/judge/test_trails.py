@@ -1,4 +1,4 @@
-"""What relative limits were decided on, and both arms under one roofline."""
+"""What relative limits were decided on, and both sides under one roofline."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.model.results import Work
-from tests.judge.build import arm, at_clocks, case, limit, pairs, results, values
+from tests.judge.build import at_clocks, case, limit, pairs, results, side, values
 
 CEILINGS = {"cuda": {"read": {"value": 4e12}, "copy": {"value": 4e12}, "matmul": {"bf16": {"value": 800e12}}}}
 
@@ -33,17 +33,17 @@ def test_no_number_no_trail():
     assert judge(results([case()], [limit(kind="max", bound=1.0)])).trails == []
 
 
-def test_both_arms_stand_under_one_roof():
-    work = {name: arm(work=Work(flops=1e9, read=1e6, written=1e6), dtype="bf16") for name in ("base", "head")}
+def test_both_sides_stand_under_one_roof():
+    work = {name: side(work=Work(flops=1e9, read=1e6, written=1e6), dtype="bf16") for name in ("base", "head")}
     made = results([case(ratio=2.0, **work)])
     made.fingerprint.extra["ceilings"] = CEILINGS
     roof = judge(made).facts[0].roof
     assert (roof.memory, roof.compute, roof.dtype) == (4e12, 800e12, "bf16")
-    assert roof.arms["base"].intensity == roof.arms["head"].intensity == 500
-    assert roof.arms["base"].rate / roof.arms["head"].rate == pytest.approx(2.0, rel=0.01)
-    assert roof.arms["base"].share / roof.arms["head"].share == pytest.approx(2.0, rel=0.01)
+    assert roof.sides["base"].intensity == roof.sides["head"].intensity == 500
+    assert roof.sides["base"].rate / roof.sides["head"].rate == pytest.approx(2.0, rel=0.01)
+    assert roof.sides["base"].share / roof.sides["head"].share == pytest.approx(2.0, rel=0.01)
 
 
 def test_no_work_or_no_ceiling_no_roof():
     assert judge(results([case()])).facts[0].roof is None
-    assert judge(results([case(head=arm(work=Work(flops=1e9)))])).facts[0].roof is None
+    assert judge(results([case(head=side(work=Work(flops=1e9)))])).facts[0].roof is None

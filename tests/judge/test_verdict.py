@@ -9,10 +9,10 @@ from perfci.judge import judge
 from perfci.model.report import Report
 from perfci.model.results import Reason, Work
 
-from .build import alone, arm, case, limit, pairs, results, values
+from .build import alone, case, limit, pairs, results, side, values
 
-FAILED = arm("failed", "timeout", "no answer for 60 s")
-SKIPPED = arm("skipped", "skipped", "needs cuda")
+FAILED = side("failed", "timeout", "no answer for 60 s")
+SKIPPED = side("skipped", "skipped", "needs cuda")
 
 
 def many(n, ratio=1.0, start=0, **fields):
@@ -37,7 +37,7 @@ SENTENCES = [
                 *many(1),
                 case(ratio=0.7),
                 case("b", ratio=0.7),
-                case("c", base=arm("absent")),
+                case("c", base=side("absent")),
                 case("d", base=SKIPPED, head=SKIPPED),
             ]
         ),
@@ -60,13 +60,13 @@ SENTENCES = [
         "`b`: fails in head: no answer for 60 s (+1 more) — this change needs a look",
     ),
     (
-        results([case("a", head=arm("absent")), *many(2)]),
+        results([case("a", head=side("absent")), *many(2)]),
         "fail",
         "`a` is missing in head — this change needs a look",
     ),
     (
         results(
-            [case(base=arm(work=Work(items=8)), head=arm(work=Work(items=8)), ratio=2.5)],
+            [case(base=side(work=Work(items=8)), head=side(work=Work(items=8)), ratio=2.5)],
             [limit(metric="throughput")],
         ),
         "fail",
@@ -83,7 +83,7 @@ SENTENCES = [
         "Undecided: 3 of 12 cases have no answer: `x0` is inconclusive",
     ),
     (
-        results([*many(2), case("a", values={"sd": 0.2}), case("b", head=arm(params={}))]),
+        results([*many(2), case("a", values={"sd": 0.2}), case("b", head=side(params={}))]),
         "undecided",
         "Undecided: 2 of 4 cases have no answer: `b`: parameter n is 64 in base, not set in head",
     ),
@@ -109,7 +109,7 @@ SENTENCES = [
         "Undecided: 1 of 3 cases has no answer: `a` looks 3.1× slower, which 9 pairs do not prove",
     ),
     (
-        results([*many(2), case(head=arm(work=Work(items=8)))]),
+        results([*many(2), case(head=side(work=Work(items=8)))]),
         "pass",
         "Passed, but of 3 cases 1 has changed",
     ),
@@ -192,7 +192,7 @@ def test_run_compares_with_nothing():
 
 @pytest.mark.parametrize(
     ("head", "class_", "code"),
-    [(FAILED, "failed", 1), (SKIPPED, "skipped", 0), (arm("absent"), "missing", 1)],
+    [(FAILED, "failed", 1), (SKIPPED, "skipped", 0), (side("absent"), "missing", 1)],
 )
 def test_run_says_what_became_of_each_case(head, class_, code):
     report = judge(
@@ -207,7 +207,7 @@ def test_run_says_what_became_of_each_case(head, class_, code):
 
 
 def test_each_case_counts_once_by_its_worst_row():
-    work = arm(work=Work(items=8))
+    work = side(work=Work(items=8))
     both = case(ratio=1.5, base=work, head=work)
     cpu = case(ratio=1.0, device="cpu")
     unlimited = case("free")
@@ -230,7 +230,7 @@ def test_rows_stand_worst_first():
             case("c", ratio=1.1),
             case("d", ratio=2.0),
             case("e", head=FAILED),
-            case("f", head=arm("absent")),
+            case("f", head=side("absent")),
         ]
     )
     assert [row.case for row in judge(made).rows][:6] == ["e", "d", "c", "f", "b", "a"]
@@ -248,12 +248,12 @@ def test_the_largest_change_leads_whichever_limit_found_it():
 
 
 def test_measured_values_have_statistics_with_or_without_limits():
-    work = arm(work=Work(flops=1e9))
+    work = side(work=Work(flops=1e9))
     made = results([case("free", base=work, head=work, pairs=pairs(*values(), errors=(None, values()[1])))], [])
     found = {m.metric: m for m in judge(made).measured}
     assert list(found) == ["time", "tflops", "errors"]
     base = [p.values["base"]["time"] for p in made.cases[0].pairs]
-    stats = found["time"].arms["base"]
+    stats = found["time"].sides["base"]
     assert (stats.n, stats.mean, stats.sd, stats.median) == (
         24,
         pytest.approx(np.mean(base)),
@@ -263,14 +263,14 @@ def test_measured_values_have_statistics_with_or_without_limits():
     assert stats.low < stats.median < stats.high
     assert stats.level >= 0.95
     assert found["tflops"].unit == "TFLOP/s"
-    assert list(found["errors"].arms) == ["head"]
+    assert list(found["errors"].sides) == ["head"]
 
 
 def test_values_that_are_no_numbers_are_noted_even_without_a_limit():
     made = results([case("free", pairs=pairs(values()[0], np.full(24, math.nan)))], [])
     report = judge(made)
     assert report.notes == ["free@cuda: a launch's time in head is not a finite number"]
-    assert list(report.measured[0].arms) == ["base"]
+    assert list(report.measured[0].sides) == ["base"]
 
 
 def test_noise_is_the_median_spread_of_a_pairs_ratio():
@@ -298,7 +298,7 @@ def test_more_gating_judgements_need_more_evidence():
 
 def test_facts_of_a_case_are_heads_or_else_bases():
     work = Work(flops=1e9)
-    facts = judge(results([case(base=arm(work=work), head=FAILED)])).facts[0]
+    facts = judge(results([case(base=side(work=work), head=FAILED)])).facts[0]
     assert facts.work == work
     assert facts.contract == {"timer": "events"}
     assert facts.reasons["head"].kind == "timeout"

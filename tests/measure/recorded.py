@@ -11,7 +11,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.policy import Policy
-from perfci.model.results import Arm, Case, CaseArm, Moments, Pair, Reason, Results, Scatter
+from perfci.model.results import Case, CaseSide, Moments, Pair, Reason, Results, Scatter, SideCode
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 IDS = {
@@ -31,19 +31,19 @@ def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
 
 def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
     """A case whose pairs have these log ratios."""
-    arm = CaseArm(params={"n": 1}, contract={"name": "steady", "threads": 1})
+    side = CaseSide(params={"n": 1}, contract={"name": "steady", "threads": 1})
     pairs = [
         Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
         for i, v in enumerate(x)
     ]
-    fields = {"device": "cuda", "arms": {"base": arm, "head": arm.model_copy(deep=True)}} | more
+    fields = {"device": "cuda", "sides": {"base": side, "head": side.model_copy(deep=True)}} | more
     return Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], pairs=pairs, **fields)
 
 
 def results(cases: list[Case], judgements: list[Judgement] | None = None, **more) -> Results:
     asked = [judgement(one.id, device=one.device) for one in cases] if judgements is None else judgements
     plan = Plan(
-        seed=0, arms=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"steady": Schedule()},
+        seed=0, sides=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"steady": Schedule()},
         judgements=asked, m=max(1, len(asked)), exact_pairs=32, budget=600,
     )  # fmt: skip
     facts = Fingerprint(
@@ -52,14 +52,14 @@ def results(cases: list[Case], judgements: list[Judgement] | None = None, **more
     )  # fmt: skip
     fields = {
         "run": "r", "mode": "compare", "started": "2026-01-05T10:15:00+00:00", "command": ["perfci", "calibrate"],
-        "fingerprint": facts, "arms": {"base": Arm(), "head": Arm(commit="1a2b3c4d5e" * 4)}, "plan": plan, "cases": cases,
+        "fingerprint": facts, "sides": {"base": SideCode(), "head": SideCode(commit="1a2b3c4d5e" * 4)}, "plan": plan, "cases": cases,
         "seconds": 200.0, "measuring_seconds": 150.0, "repository": "kernels",
     }  # fmt: skip
     return Results(**(fields | more))
 
 
 def recorded(plant: dict[str, float] | None = None) -> Results:
-    """32 pairs of the six kernels; `plant`: kernel → an arm effect to add."""
+    """32 pairs of the six kernels; `plant`: kernel → a bias to add."""
     made = results(
         [
             case(
@@ -103,9 +103,9 @@ def calibrations() -> dict[str, Calibration]:
                 id="broken|case",
                 kernel="broken",
                 device="cuda",
-                arms={
-                    "base": CaseArm(),
-                    "head": CaseArm(status="failed", reason=Reason(kind="crash", text="killed by <b>SIGSEGV</b>")),
+                sides={
+                    "base": CaseSide(),
+                    "head": CaseSide(status="failed", reason=Reason(kind="crash", text="killed by <b>SIGSEGV</b>")),
                 },
                 stopped="failed",
             ),

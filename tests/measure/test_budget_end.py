@@ -51,7 +51,7 @@ class Clock:
 
 
 def exchanged(pair):
-    """The pair with its arms exchanged, as likely as the pair itself where the code is the same."""
+    """The pair with its sides exchanged, as likely as the pair itself where the code is the same."""
     return pair.model_copy(
         update={
             "values": {"base": pair.values["head"], "head": pair.values["base"]},

@@ -81,7 +81,7 @@ def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
 
 
 def test_the_red_rate_is_that_of_the_decision():
-    """Whole runs of three loud cases with arm effects, drawn anew and decided one by one."""
+    """Whole runs of three loud cases with biases, drawn anew and decided one by one."""
     rng = np.random.default_rng(2)
     series = [rng.normal(0.006, 0.004, 32) for _ in range(3)]
     found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), {}, POLICY)
@@ -128,9 +128,9 @@ def test_values_that_are_no_numbers_calibrate_nothing(bad):
         conclude(results([broken]), {}, POLICY)
 
 
-def test_arms_of_the_same_code_that_ask_differently_end_in_1():
+def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     odd = case("odd", np.zeros(32))
-    odd.arms["head"].contract["tf32"] = True
+    odd.sides["head"].contract["tf32"] = True
     found = conclude(results([odd]), {}, POLICY)
     assert found.exit_code == 1
     assert "base and head are the same code, and yet contract tf32" in found.warnings[0]
@@ -241,10 +241,10 @@ def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
     assert history.remarks(measured.cases, plan, free, strict=False) == [note]
     asked_otherwise = [one.model_copy(deep=True) for one in measured.cases]
     for one in asked_otherwise:
-        one.arms["head"].contract["name"] = "cold"
+        one.sides["head"].contract["name"] = "cold"
     assert history.remarks(asked_otherwise, plan, measured.fingerprint, strict=False) == []
     for one in measured.cases:  # what depends on measured times is no part of the question
-        one.arms["head"].contract["launches_a_graph"] = 77
+        one.sides["head"].contract["launches_a_graph"] = 77
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == [note]
 
 

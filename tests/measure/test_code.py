@@ -1,4 +1,4 @@
-"""Machine code of both arms where counters are forbidden: from the files of an arm to the sentence of the report.
+"""Machine code of both sides where counters are forbidden: from the files of a side to the sentence of the report.
 
 `mm_base.so` and `mm_head.so` are what cuobjdump 13.5 printed of one kernel compiled for 9.0: by way of tensor cores, and
 with sums in an array that is indexed at run time.
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from perfci.judge.explain.case import case_evidence
-from perfci.measure.prepare import ArmWork
+from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.code import read_code
 from perfci.model.policy import Policy
 from perfci.model.profile import Counters, Evidence, Fault, KernelUse, Trace
-from perfci.model.results import Arm, Case, CaseArm
+from perfci.model.results import Case, CaseSide, SideCode
 from perfci.profilers import sass
 
 HERE = Path(__file__).parent
@@ -47,10 +47,10 @@ def tools(tmp_path, script=READS):
         path.chmod(0o755)
 
 
-def arm(tmp_path, name, *, at="cache/torch_extensions/mm/mm.so", built=True):
-    """An arm with its own build of `mm`."""
-    made = ArmWork(
-        name, Arm(), Policy(version=1, suite=["k.py"]), tmp_path / name, sys.executable, env=dict(os.environ)
+def side(tmp_path, name, *, at="cache/torch_extensions/mm/mm.so", built=True):
+    """A side with its own build of `mm`."""
+    made = SideWork(
+        name, SideCode(), Policy(version=1, suite=["k.py"]), tmp_path / name, sys.executable, env=dict(os.environ)
     )
     for folder in (made.tree, made.site, made.folder / "cache"):
         folder.mkdir(parents=True)
@@ -80,9 +80,9 @@ def changed(base=(MM, 40e-6, 32, 0), head=(MM, 400e-6, 30, 128), **more):
         id="mm/n=64",
         kernel="mm",
         device="cuda",
-        arms={
-            "base": CaseArm(evidence=evidence(base, (CUBLAS, 20e-6, 168, 0), **more)),
-            "head": CaseArm(evidence=evidence(head, (CUBLAS, 20e-6, 168, 0), **more)),
+        sides={
+            "base": CaseSide(evidence=evidence(base, (CUBLAS, 20e-6, 168, 0), **more)),
+            "head": CaseSide(evidence=evidence(head, (CUBLAS, 20e-6, 168, 0), **more)),
         },
     )
 
@@ -94,8 +94,8 @@ def quiet(text):
 def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     tools(tmp_path)
     case = changed()
-    read_code([arm(tmp_path, "base"), arm(tmp_path, "head")], [case], H100, quiet)
-    base, head = (case.arms[name].evidence.code for name in ("base", "head"))
+    read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
+    base, head = (case.sides[name].evidence.code for name in ("base", "head"))
     assert [(one.name, one.arch, one.tensor, one.registers) for one in base] == [(MM, "sm_90", {"HMMA": 10}, 32)]
     assert [(one.name, one.tensor, one.local_loads, one.local_stores, one.stack) for one in head] == [
         (MM, {}, 13, 13, 128)
@@ -103,7 +103,7 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     kept = Case.model_validate_json(case.model_dump_json())
     assert kept == case, "as the journal keeps it"
     told = case_evidence(kept, [], {})
-    alone = case_evidence(kept.model_copy(update={"arms": {"head": kept.arms["head"]}}), [], {})
+    alone = case_evidence(kept.model_copy(update={"sides": {"head": kept.sides["head"]}}), [], {})
     fields = {"sentences", "next_steps", "sources", "faults"}
     texts = {"compare": told.model_dump(include=fields), "head alone": alone.model_dump(include=fields)}
     text = json.dumps(texts, indent=1, ensure_ascii=False)
@@ -112,63 +112,63 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text + "\n", encoding="utf-8")
     assert file.read_text(encoding="utf-8") == text + "\n"
-    metrics = case.arms["head"].evidence.metrics
+    metrics = case.sides["head"].evidence.metrics
     assert "spills" not in metrics and "tensor_active" not in metrics, "other quantities: no limit is answered by them"
 
 
 def test_nothing_is_read_that_counters_tell(tmp_path):
     tools(tmp_path, "exit 9")
-    arms = [arm(tmp_path, "base"), arm(tmp_path, "head")]
+    sides = [side(tmp_path, "base"), side(tmp_path, "head")]
     counted, idle = changed(counters=Counters(chip="gh100")), changed()
-    idle.arms = {name: CaseArm(evidence=Evidence(faults=[FORBIDDEN])) for name in ("base", "head")}
-    read_code(arms, [counted, idle], H100, quiet)
-    read_code(arms, [], H100, quiet)
-    read_code(arms, [changed()], None, quiet)
-    assert not any(one.evidence.code for one in [*counted.arms.values(), *idle.arms.values()])
+    idle.sides = {name: CaseSide(evidence=Evidence(faults=[FORBIDDEN])) for name in ("base", "head")}
+    read_code(sides, [counted, idle], H100, quiet)
+    read_code(sides, [], H100, quiet)
+    read_code(sides, [changed()], None, quiet)
+    assert not any(one.evidence.code for one in [*counted.sides.values(), *idle.sides.values()])
     assert not (tmp_path / "bin" / "read").exists()
 
 
-def test_a_counter_that_one_arm_lacks_has_both_arms_read(tmp_path):
+def test_a_counter_that_one_side_lacks_has_both_sides_read(tmp_path):
     tools(tmp_path)
     case = changed()
-    case.arms["base"].evidence.counters = Counters(chip="gh100")
-    read_code([arm(tmp_path, "base"), arm(tmp_path, "head")], [case], H100, quiet)
-    assert all(one.evidence.code for one in case.arms.values())
+    case.sides["base"].evidence.counters = Counters(chip="gh100")
+    read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
+    assert all(one.evidence.code for one in case.sides.values())
 
 
-def test_without_the_tool_each_arm_says_so_once(tmp_path):
+def test_without_the_tool_each_side_says_so_once(tmp_path):
     case = changed()
-    arms = [arm(tmp_path, "base"), arm(tmp_path, "head")]
-    read_code(arms, [case], H100, quiet)
-    for one in case.arms.values():
+    sides = [side(tmp_path, "base"), side(tmp_path, "head")]
+    read_code(sides, [case], H100, quiet)
+    for one in case.sides.values():
         assert [(fault.tool, fault.kind) for fault in one.evidence.faults[1:]] == [("cuobjdump", "absent")]
         assert one.evidence.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
     told = case_evidence(case, [], {}).sentences
     assert told[-1] == "machine code was not read (there is no cuobjdump with its nvdisasm)"
 
 
-def test_an_arm_that_built_nothing_lacks_nothing(tmp_path):
+def test_an_side_that_built_nothing_lacks_nothing(tmp_path):
     case = changed()
-    made = arm(tmp_path, "head", built=False)
+    made = side(tmp_path, "head", built=False)
     for place in ("cache/pip/wheel", "cache/uv/wheel"):
         (made.folder / place).mkdir(parents=True)
         (made.folder / place / "lib.so").write_bytes(b"\x7fELF .nv_fatbin\n")
     read_code([made], [case], H100, quiet)
-    assert case.arms["head"].evidence.faults == [FORBIDDEN]
+    assert case.sides["head"].evidence.faults == [FORBIDDEN]
 
 
 def test_files_that_cannot_be_read_are_told_where_a_kernel_is_missing(tmp_path):
     tools(tmp_path)
-    made = arm(tmp_path, "head", at="site/mm.so")
+    made = side(tmp_path, "head", at="site/mm.so")
     (made.tree / "plain.cubin").write_text("")
     whole, part = changed(), changed()
-    whole.arms["head"].evidence.trace.kernels.pop()
+    whole.sides["head"].evidence.trace.kernels.pop()
     read_code([made], [whole, part], H100, quiet)
-    assert whole.arms["head"].evidence.faults == [FORBIDDEN]
-    (fault,) = part.arms["head"].evidence.faults[1:]
+    assert whole.sides["head"].evidence.faults == [FORBIDDEN]
+    (fault,) = part.sides["head"].evidence.faults[1:]
     assert (fault.tool, fault.kind) == ("cuobjdump", "incomplete")
     assert fault.text == "plain.cubin: cuobjdump exited with status 3: broken"
-    assert [one.name for one in part.arms["head"].evidence.code] == [MM], "what was read counts"
+    assert [one.name for one in part.sides["head"].evidence.code] == [MM], "what was read counts"
 
 
 def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
@@ -177,9 +177,9 @@ def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
     home = tmp_path / "wheels" / sass.HOMES[0]
     home.parent.mkdir(parents=True)
     (tmp_path / "bin").rename(home)
-    made = arm(tmp_path, "head", at="tree/build/bench")
+    made = side(tmp_path, "head", at="tree/build/bench")
     (made.tree / "build/bench").chmod(0o755)
     made.env = {**made.env, "PYTHONPATH": str(tmp_path / "wheels")}
     case = changed()
     read_code([made], [case], H100, quiet)
-    assert [one.name for one in case.arms["head"].evidence.code] == [MM]
+    assert [one.name for one in case.sides["head"].evidence.code] == [MM]

@@ -28,7 +28,7 @@ def gpu_probe(seconds: float = 1e-5, footprint: int = 4 * MIB, refused: str = ""
 
 @given(st.floats(1e-8, 100), st.floats(1e-8, 100))
 def test_cpu_batches_are_alike_and_bounded(base: float, head: float) -> None:
-    """Both arms repeat alike: the faster one for a whole sample time, the slower one never for long."""
+    """Both sides repeat alike: the faster one for a whole sample time, the slower one never for long."""
     setup = settle("cpu", "auto", {"base": Probe(base, {}), "head": Probe(head, {})}, H200, 1)
     schedule = SCHEDULES["cpu"]
     assert setup.contract == "cpu"
@@ -55,8 +55,8 @@ def test_a_case_without_inputs_of_its_own_has_one_set() -> None:
     assert settle("cuda", "steady", {"head": gpu_probe(footprint=0)}, H200, 1).sets == 1
 
 
-def test_auto_is_cold_where_one_arm_cannot_be_captured() -> None:
-    """Both arms are measured alike, and the contract says why."""
+def test_auto_is_cold_where_one_side_cannot_be_captured() -> None:
+    """Both sides are measured alike, and the contract says why."""
     probes = {"base": gpu_probe(), "head": gpu_probe(refused="operation not permitted when stream is capturing")}
     setup = settle("cuda", "auto", probes, H200, 1)
     assert setup.contract == "cold"
@@ -80,9 +80,9 @@ def test_launches_that_do_not_fit_together_alternate_and_say_so() -> None:
     large = gpu_probe(1e-3, 70_000_000_000, peak=80_000_000_000)
     setup = settle("cuda", "auto", {"base": large, "head": large}, H200, 1)
     assert setup.alternating
-    assert setup.says["arms"].startswith("one after the other: together they need 161 GB")
+    assert setup.says["sides"].startswith("one after the other: together they need 161 GB")
     assert not settle("cuda", "auto", {"head": large}, H200, 1).alternating
     exclusive = Gpu(H200.l2_bytes, H200.memory_bytes, exclusive=True)
     small = settle("cuda", "auto", {"base": gpu_probe(), "head": gpu_probe()}, exclusive, 1)
     assert small.alternating
-    assert "EXCLUSIVE_PROCESS" in small.says["arms"]
+    assert "EXCLUSIVE_PROCESS" in small.says["sides"]

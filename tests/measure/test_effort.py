@@ -1,4 +1,4 @@
-"""A pair takes as much as the limit of its case needs, alike whichever arm is called base."""
+"""A pair takes as much as the limit of its case needs, alike whichever side is called base."""
 
 import math
 from dataclasses import replace
@@ -10,9 +10,9 @@ import pytest
 from perfci.measure.rounds import Bench
 from perfci.measure.sampling import DEAREST, adapt
 from perfci.measure.timing import SCHEDULES, Setup
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.plan import Judgement, Plan
-from perfci.model.results import Case, CaseArm, Pair
+from perfci.model.results import Case, CaseSide, Pair
 from perfci.stats.components import scatter_of
 
 PLANNED = SCHEDULES["steady"]
@@ -21,13 +21,13 @@ OPEN, BLOCK = 0.02, 0.01
 
 def pair(index: int, rng: np.random.Generator, launch: float, placement: float, block: float) -> Pair:
     shift = launch * rng.standard_normal()
-    blocks: dict[ArmName, list[list[tuple[float, float | None]]]] = {"base": [], "head": []}
+    blocks: dict[Side, list[list[tuple[float, float | None]]]] = {"base": [], "head": []}
     for _ in range(PLANNED.placements):
         own = shift + placement * rng.standard_normal()
         ratios = own + block * rng.standard_normal(PLANNED.blocks)
         blocks["base"].append([(1e-5, None)] * PLANNED.blocks)
         blocks["head"].append([(1e-5 * math.exp(x), None) for x in ratios])
-    values: dict[ArmName, dict[str, float]] = {
+    values: dict[Side, dict[str, float]] = {
         name: {"time": float(np.mean([np.mean([t for t, _ in p]) for p in placements]))}
         for name, placements in blocks.items()
     }
@@ -40,8 +40,8 @@ def adapted(pairs: list[Pair], r: float) -> tuple[int, int]:
     setup = Setup("steady", 20, 6, PLANNED.placements, PLANNED.blocks)
     bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), {"k@cuda": setup})  # type: ignore[arg-type]
     asked = Judgement(case="k", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r)
-    plan = Plan(seed=0, arms=["base", "head"], schedules={"steady": PLANNED}, judgements=[asked])
-    case = Case(id="k", kernel="k", device="cuda", arms={"base": CaseArm(), "head": CaseArm()}, pairs=pairs)
+    plan = Plan(seed=0, sides=["base", "head"], schedules={"steady": PLANNED}, judgements=[asked])
+    case = Case(id="k", kernel="k", device="cuda", sides={"base": CaseSide(), "head": CaseSide()}, pairs=pairs)
     adapt(case, {"cuda": bench}, plan)
     chosen = bench.setups["k@cuda"]
     assert replace(chosen, placements=1, blocks=2) == replace(setup, placements=1, blocks=2), "nothing else changes"
@@ -86,14 +86,14 @@ def test_pairs_that_scatter_more_than_their_parts_tell_get_more() -> None:
     assert cost(calm) < cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001
 
 
-def test_nothing_depends_on_which_arm_is_called_base() -> None:
-    """The same pairs with some of their arms exchanged: the signs of x must tell nothing of what is measured next."""
+def test_nothing_depends_on_which_side_is_called_base() -> None:
+    """The same pairs with some of their sides exchanged: the signs of x must tell nothing of what is measured next."""
     pairs = taken(8, seed=5, launch=0.001, placement=0.003, block=0.003)
     rng = np.random.default_rng(2)
     flipped = []
     for one in pairs:
         if rng.random() < 0.5 and one.scatter is not None:
-            values: dict[ArmName, dict[str, float]] = {"base": one.values["head"], "head": one.values["base"]}
+            values: dict[Side, dict[str, float]] = {"base": one.values["head"], "head": one.values["base"]}
             one = one.model_copy(update={"values": values})  # sums of squares do not change
         flipped.append(one)
     assert adapted(pairs, r=0.01) == adapted(flipped, r=0.01)

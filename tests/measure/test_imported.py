@@ -65,14 +65,14 @@ def classes(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("tool", ["pytest-benchmark", "hyperfine"])
-def test_ten_files_of_each_arm_convict_and_acquit(tool, tmp_path):
+def test_ten_files_of_each_side_convict_and_acquit(tool, tmp_path):
     _, worse = compared(tmp_path, tool, 10, 1.2)
     assert worse.exit_code == 1 and set(classes(worse).values()) == {"regression"}
     _, same = compared(tmp_path, tool, 10, 1.0)
     assert same.exit_code == 0 and set(classes(same).values()) == {"unchanged"}
 
 
-def test_google_benchmark_that_fails_in_both_arms_says_so_beside_what_it_measured(tmp_path):
+def test_google_benchmark_that_fails_in_both_sides_says_so_beside_what_it_measured(tmp_path):
     _, report = compared(tmp_path, "google-benchmark", 10, 1.2)
     found = classes(report)
     assert found.pop("broken") == "failed" and set(found.values()) == {"regression"}
@@ -83,9 +83,9 @@ def test_google_benchmark_that_fails_in_both_arms_says_so_beside_what_it_measure
 def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     results, report = compared(tmp_path, "hyperfine", n, 3.0)
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
-    assert report.rows[0].reason == f"{n} of the 8 files of each arm that a conviction needs"
+    assert report.rows[0].reason == f"{n} of the 8 files of each side that a conviction needs"
     assert any("run base and head in turns" in note for note in report.notes)
-    assert "more files of each arm" in report.advice
+    assert "more files of each side" in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 
@@ -121,7 +121,7 @@ def test_other_limits_judge_the_same_files(tmp_path):
 
 
 def test_one_launch_is_not_two(tmp_path):
-    """The same file in both arms would be compared with itself, and twice in one arm it would count twice."""
+    """The same file in both sides would be compared with itself, and twice in one side it would count twice."""
     base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
     copy = tmp_path / "copy.json"
     copy.write_bytes(base[0].read_bytes())
@@ -134,7 +134,7 @@ def test_one_launch_is_not_two(tmp_path):
             import_files(files, Policy(version=1))
 
 
-def test_cases_of_one_arm_alone(tmp_path):
+def test_cases_of_one_side_alone(tmp_path):
     def dropped(root: Any) -> None:
         del root["results"][0]
 
@@ -191,7 +191,7 @@ def dated(day: int, start: int) -> Any:
 
 
 @pytest.mark.parametrize(("day", "told"), [(1, False), (2, True)])
-def test_arms_that_were_not_measured_in_turns_are_told(tmp_path, day, told):
+def test_sides_that_were_not_measured_in_turns_are_told(tmp_path, day, told):
     files = {
         "base": written(tmp_path, "pytest-benchmark", "base", noise(8, 1), dated(1, 0)),
         "head": written(tmp_path, "pytest-benchmark", "head", noise(8, 2), dated(day, 1)),
@@ -206,8 +206,8 @@ def test_what_the_files_tell_of_their_origin_is_told(tmp_path):
     facts = results.fingerprint
     assert (facts.host, facts.cpu, facts.cores, facts.python) == ("host", "AMD EPYC", 2, "3.11.7")
     assert facts.extra == {"imported from": "pytest-benchmark"}
-    assert results.arms["head"].commit == "0123456789abcdef" * 2 + "01234567" and results.arms["head"].dirty
-    assert results.arms["base"].ref == "base-0.json … base-7.json"
+    assert results.sides["head"].commit == "0123456789abcdef" * 2 + "01234567" and results.sides["head"].dirty
+    assert results.sides["base"].ref == "base-0.json … base-7.json"
     assert results.notes[0].startswith("measured by pytest-benchmark: perfci built nothing")
 
 

@@ -16,7 +16,7 @@ from perfci.measure.profiling.kernels import Look, Read, changed, look, range_na
 from perfci.measure.profiling.tools import Kineto, Ncu, Nsys
 from perfci.model.plan import Gate, Judgement, Plan
 from perfci.model.profile import Fault, Trace
-from perfci.model.results import Case, CaseArm, Pair
+from perfci.model.results import Case, CaseSide, Pair
 from perfci.profilers.ncu.command import Ncu as InstalledNcu
 from perfci.profilers.nsys.command import Nsys as InstalledNsys
 from perfci.profilers.nsys.command import probe
@@ -104,7 +104,7 @@ def place(tmp_path, monkeypatch, request):
 
 
 def cases_of(place: Place) -> list[Case]:
-    return merge(discover(place), place.arms, ["cpu"], [])
+    return merge(discover(place), place.sides, ["cpu"], [])
 
 
 def taken(place: Place, profiler) -> dict[str, Look]:
@@ -151,7 +151,7 @@ def test_cases_are_warm_before_the_window_opens(place):
     found = taken(place, tool)
     for ms in (5, 12):
         assert found[f"spins/ms={ms}"].seen is not None
-    calls = len((place.arms["head"].tree / "spins-5").read_text().split())
+    calls = len((place.sides["head"].tree / "spins-5").read_text().split())
     assert calls % (2 * WARM_CALLS + tool.executions) == 0
     assert [found[name].seen for name in ("ends_the_process", "raises")] == [None, None]
 
@@ -207,7 +207,7 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
         assert look.seen is not None, look.faults
         assert look.seen.executions == 10
         # What the case itself saw of the last ten: a busy machine lengthens both.
-        own = [float(line) for line in (place.arms["head"].tree / f"spins-{ms}").read_text().split()][-10:]
+        own = [float(line) for line in (place.sides["head"].tree / f"spins-{ms}").read_text().split()][-10:]
         assert look.seen.wall == pytest.approx(sum(own) / 10, rel=0.05)
 
 
@@ -219,7 +219,7 @@ def measured(name: str, ratio: float, pairs: int = 8, device: str = "cuda") -> C
         Pair(index=i, values={"base": {"time": 1e-4}, "head": {"time": 1e-4 * ratio * (1 + i * 1e-5)}})
         for i in range(pairs)
     ]
-    return Case(id=name, kernel=name, device=device, arms={"base": CaseArm(), "head": CaseArm()}, pairs=made)
+    return Case(id=name, kernel=name, device=device, sides={"base": CaseSide(), "head": CaseSide()}, pairs=made)
 
 
 def plan(*names: str, bound: float = 0.1, gates: tuple[Gate, ...] = ()) -> Plan:
@@ -227,7 +227,7 @@ def plan(*names: str, bound: float = 0.1, gates: tuple[Gate, ...] = ()) -> Plan:
         Judgement(case=name, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=bound)
         for name in names
     ]
-    return Plan(seed=0, arms=["base", "head"], judgements=asked, m=len(names), gates=list(gates))
+    return Plan(seed=0, sides=["base", "head"], judgements=asked, m=len(names), gates=list(gates))
 
 
 def test_evidence_is_taken_of_what_changed():

@@ -5,7 +5,7 @@ import pytest
 
 from perfci.measure.sampling import next_batch
 from perfci.model.plan import Judgement, Plan
-from perfci.model.results import Case, CaseArm, Pair
+from perfci.model.results import Case, CaseSide, Pair
 
 
 def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: float = 0.0) -> Case:
@@ -15,7 +15,7 @@ def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: fl
         Pair(index=i, values={"base": {"time": 1.0}, "head": {"time": float(x)}}, seconds={"block": seconds})
         for i, x in enumerate(ratios)
     ]
-    return Case(id=name, kernel=name, device="cpu", arms={"base": CaseArm(), "head": CaseArm()}, pairs=made)
+    return Case(id=name, kernel=name, device="cpu", sides={"base": CaseSide(), "head": CaseSide()}, pairs=made)
 
 
 def plan(*names: str, exact: int | None = None) -> Plan:
@@ -23,7 +23,7 @@ def plan(*names: str, exact: int | None = None) -> Plan:
         Judgement(case=name, device="cpu", metric="time", unit="s", better="lower", kind="regression", bound=0.02)
         for name in names
     ]
-    return Plan(seed=0, arms=["base", "head"], judgements=asked, m=len(names), exact_pairs=exact)
+    return Plan(seed=0, sides=["base", "head"], judgements=asked, m=len(names), exact_pairs=exact)
 
 
 def ids(cases: list[Case]) -> list[str]:

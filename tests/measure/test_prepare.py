@@ -6,7 +6,7 @@ from perfci.measure.cases import Found, redeclared
 from perfci.measure.prepare import judged_otherwise
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 
 POLICY = """
 version: 1
@@ -33,7 +33,7 @@ def policy(text: str) -> Policy:
         ("version: 1", "version: 1\nignore: docs/*\ngpu_hour: 3.50 USD"),
     ],
 )
-def test_the_same_in_other_words_and_what_each_arm_has_for_itself_are_no_difference(old: str, new: str) -> None:
+def test_the_same_in_other_words_and_what_each_side_has_for_itself_are_no_difference(old: str, new: str) -> None:
     changed = POLICY.replace(old, new)
     assert changed != POLICY
     assert judged_otherwise(policy(POLICY), policy(changed)) == []
@@ -68,7 +68,7 @@ def found(*limits: dict) -> Found:
 
 
 def test_a_kernels_own_limits_are_told_apart_too() -> None:
-    case = Case(id="softmax", kernel="softmax", device="cpu", arms={"base": CaseArm(), "head": CaseArm()})
+    case = Case(id="softmax", kernel="softmax", device="cpu", sides={"base": CaseSide(), "head": CaseSide()})
 
     def notes(base: Found, head: Found) -> list[str]:
         return redeclared([case], {"base": base, "head": head}, policy(POLICY))

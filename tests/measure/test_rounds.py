@@ -12,7 +12,7 @@ from perfci.measure.rounds import _turns, launch_value
 
 @given(st.integers(1, 20), st.integers())
 def test_turns_mirror_each_other(couples: int, seed: int) -> None:
-    """Each arm gets every block, and a drift that is linear in time cancels within each couple."""
+    """Each side gets every block, and a drift that is linear in time cancels within each couple."""
     turns = _turns(2 * couples, ["base", "head"], random.Random(seed))
     assert turns.count("base") == turns.count("head") == 2 * couples
     for start in range(0, len(turns), 4):
@@ -39,15 +39,15 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
     """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
     from perfci.measure.run import starved
     from perfci.model.plan import Plan
-    from perfci.model.results import Case, CaseArm, Pair
+    from perfci.model.results import Case, CaseSide, Pair
 
-    plan = Plan(seed=0, arms=["base", "head"])
+    plan = Plan(seed=0, sides=["base", "head"])
 
     def case(name: str, gaps: int) -> Case:
         pairs = [
             Pair(index=i, values={"head": {"time": 1.0}}, blocks=4, gaps={"base": 0, "head": gaps}) for i in range(8)
         ]
-        return Case(id=name, kernel=name, device="cuda", arms={"head": CaseArm()}, pairs=pairs)
+        return Case(id=name, kernel=name, device="cuda", sides={"head": CaseSide()}, pairs=pairs)
 
     assert starved([case("queued", 0), case("now_and_then", 2)], plan) == []
     (note,) = starved([case("queued", 0), case("synchronises", 4)], plan)

@@ -28,7 +28,7 @@ def parent(tmp_path: Path) -> Iterator[Parent]:
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Path:
+def side(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -37,8 +37,8 @@ def arm(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sealed(arm: Path, built: set[str] | None = None) -> Seal:
-    return Seal("base", arm / "tree", arm / "site", built)
+def sealed(side: Path, built: set[str] | None = None) -> Seal:
+    return Seal("base", side / "tree", side / "site", built)
 
 
 def problem(seal: Seal, parent: Parent, env: dict[str, str] | None = None) -> str:
@@ -52,56 +52,56 @@ def problem(seal: Seal, parent: Parent, env: dict[str, str] | None = None) -> st
     return ""
 
 
-def imported(arm: Path, *flags: str) -> None:
+def imported(side: Path, *flags: str) -> None:
     code = "import lib, pkg"
-    env = {"PYTHONPATH": f"{arm}/tree:{arm}/site", "PATH": os.environ["PATH"]}
+    env = {"PYTHONPATH": f"{side}/tree:{side}/site", "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, *flags, "-c", code], env=env, check=True)
 
 
-def cache(arm: Path, name: str) -> Path:
-    return Path(importlib.util.cache_from_source(str(arm / name)))
+def cache(side: Path, name: str) -> Path:
+    return Path(importlib.util.cache_from_source(str(side / name)))
 
 
-def doctor(arm: Path, name: str, text: str) -> None:
+def doctor(side: Path, name: str, text: str) -> None:
     """Bytecode of another text with the header that Python expects."""
-    header = cache(arm, name).read_bytes()[:16]
-    other = arm / "other.py"
+    header = cache(side, name).read_bytes()[:16]
+    other = side / "other.py"
     other.write_text(text)
-    made = py_compile.compile(str(other), cfile=str(arm / "other.pyc"))
-    cache(arm, name).write_bytes(header + Path(made).read_bytes()[16:])
+    made = py_compile.compile(str(other), cfile=str(side / "other.pyc"))
+    cache(side, name).write_bytes(header + Path(made).read_bytes()[16:])
 
 
-def test_what_runs_leave_behind_is_no_change(arm: Path, parent: Parent) -> None:
-    seal = sealed(arm)
+def test_what_runs_leave_behind_is_no_change(side: Path, parent: Parent) -> None:
+    seal = sealed(side)
     for flags in ((), ("-O",), ("-OO",)):
-        imported(arm, *flags)
+        imported(side, *flags)
     for name in ("log.txt", "out/results.json", ".pytest_cache/v", "data/new.csv", "core"):
-        (arm / "tree" / name).parent.mkdir(exist_ok=True)
-        (arm / "tree" / name).write_text("x")
-    os.utime(arm / "tree/lib.py", None)
+        (side / "tree" / name).parent.mkdir(exist_ok=True)
+        (side / "tree" / name).write_text("x")
+    os.utime(side / "tree/lib.py", None)
     assert problem(seal, parent) == "", "and bytecode that is older than its source would not be loaded"
 
 
 TOUCHED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "changed": (lambda arm: (arm / "tree/lib.py").write_text("VALUE = 3\n"), "tree/lib.py was changed"),
-    "data": (lambda arm: (arm / "tree/data/table.csv").write_text("1,3\n"), "tree/data/table.csv was changed"),
-    "site": (lambda arm: (arm / "site/pkg/__init__.py").write_text(""), "site/pkg/__init__.py was changed"),
-    "mode": (lambda arm: (arm / "tree/run.sh").chmod(0o755), "tree/run.sh was changed"),
-    "gone": (lambda arm: (arm / "tree/data/table.csv").unlink(), "tree/data/table.csv is gone"),
-    "renamed": (lambda arm: (arm / "site/pkg").rename(arm / "site/gkp"), "site/gkp/__init__.py is new, and 1 more"),
-    "module": (lambda arm: (arm / "tree/json.py").write_text(""), "tree/json.py is new"),
-    "extension": (lambda arm: (arm / "tree/lib.so").write_text(""), "tree/lib.so is new"),
-    "path": (lambda arm: (arm / "site/x.pth").write_text(""), "site/x.pth is new"),
-    "bytecode alone": (lambda arm: (arm / "tree/json.pyc").write_text(""), "tree/json.pyc is new"),
-    "link": (lambda arm: (arm / "tree/numpy").symlink_to("/"), "tree/numpy is new"),
+    "changed": (lambda side: (side / "tree/lib.py").write_text("VALUE = 3\n"), "tree/lib.py was changed"),
+    "data": (lambda side: (side / "tree/data/table.csv").write_text("1,3\n"), "tree/data/table.csv was changed"),
+    "site": (lambda side: (side / "site/pkg/__init__.py").write_text(""), "site/pkg/__init__.py was changed"),
+    "mode": (lambda side: (side / "tree/run.sh").chmod(0o755), "tree/run.sh was changed"),
+    "gone": (lambda side: (side / "tree/data/table.csv").unlink(), "tree/data/table.csv is gone"),
+    "renamed": (lambda side: (side / "site/pkg").rename(side / "site/gkp"), "site/gkp/__init__.py is new, and 1 more"),
+    "module": (lambda side: (side / "tree/json.py").write_text(""), "tree/json.py is new"),
+    "extension": (lambda side: (side / "tree/lib.so").write_text(""), "tree/lib.so is new"),
+    "path": (lambda side: (side / "site/x.pth").write_text(""), "site/x.pth is new"),
+    "bytecode alone": (lambda side: (side / "tree/json.pyc").write_text(""), "tree/json.pyc is new"),
+    "link": (lambda side: (side / "tree/numpy").symlink_to("/"), "tree/numpy is new"),
     "link moved": (
-        lambda arm: ((arm / "tree/link").unlink(), (arm / "tree/link").symlink_to("run.sh")),
+        lambda side: ((side / "tree/link").unlink(), (side / "tree/link").symlink_to("run.sh")),
         "tree/link was changed",
     ),
     "same length, same time": (
-        lambda arm: (
-            (arm / "tree/lib.py").write_text("VALUE = 9\n"),
-            os.utime(arm / "tree/lib.py", ns=(946684800 * 10**9, 946684800 * 10**9)),
+        lambda side: (
+            (side / "tree/lib.py").write_text("VALUE = 9\n"),
+            os.utime(side / "tree/lib.py", ns=(946684800 * 10**9, 946684800 * 10**9)),
         ),
         "tree/lib.py was changed",
     ),
@@ -109,62 +109,62 @@ TOUCHED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", TOUCHED)
-def test_what_could_change_what_an_arm_does_is_named(arm: Path, parent: Parent, name: str) -> None:
-    os.utime(arm / "tree/lib.py", ns=(946684800 * 10**9, 946684800 * 10**9))
-    seal = sealed(arm)
-    imported(arm)
+def test_what_could_change_what_an_side_does_is_named(side: Path, parent: Parent, name: str) -> None:
+    os.utime(side / "tree/lib.py", ns=(946684800 * 10**9, 946684800 * 10**9))
+    seal = sealed(side)
+    imported(side)
     touch, words = TOUCHED[name]
-    touch(arm)
+    touch(side)
     assert problem(seal, parent) == words
 
 
 @pytest.mark.parametrize("name", ["tree/lib.py", "site/pkg/__init__.py"])
 @pytest.mark.parametrize("when", ["before it was sealed", "since"])
-def test_bytecode_that_is_not_of_its_source_is_found(arm: Path, parent: Parent, name: str, when: str) -> None:
+def test_bytecode_that_is_not_of_its_source_is_found(side: Path, parent: Parent, name: str, when: str) -> None:
     if when == "since":
-        seal = sealed(arm)
-        imported(arm)
+        seal = sealed(side)
+        imported(side)
     else:
-        imported(arm)
-        seal = sealed(arm)
+        imported(side)
+        seal = sealed(side)
     assert problem(seal, parent) == ""
-    doctor(arm, name, "VALUE = 5\n")
+    doctor(side, name, "VALUE = 5\n")
     folder = name.partition("/")[0]
-    assert problem(seal, parent) == f"{cache(arm, name).relative_to(arm)} is not the bytecode of its source"
+    assert problem(seal, parent) == f"{cache(side, name).relative_to(side)} is not the bytecode of its source"
     assert folder in problem(seal, parent)
-    cache(arm, name).write_bytes(cache(arm, name).read_bytes()[:20])
+    cache(side, name).write_bytes(cache(side, name).read_bytes()[:20])
     assert "is not the bytecode of its source" in problem(seal, parent), "what cannot be read is not of its source"
 
 
-def test_bytecode_of_a_run_before_is_looked_at_where_the_arm_was_prepared(arm: Path, parent: Parent) -> None:
-    imported(arm)
-    doctor(arm, "tree/lib.py", "VALUE = 5\n")
-    assert problem(sealed(arm), parent) == "", "what the build itself has made is taken for right"
-    assert "is not the bytecode of its source" in problem(sealed(arm, set(FILES)), parent)
+def test_bytecode_of_a_run_before_is_looked_at_where_the_side_was_prepared(side: Path, parent: Parent) -> None:
+    imported(side)
+    doctor(side, "tree/lib.py", "VALUE = 5\n")
+    assert problem(sealed(side), parent) == "", "what the build itself has made is taken for right"
+    assert "is not the bytecode of its source" in problem(sealed(side, set(FILES)), parent)
 
 
-def test_what_an_arm_makes_while_it_is_alone_is_its_own(arm: Path, parent: Parent) -> None:
-    seal = sealed(arm)
+def test_what_an_side_makes_while_it_is_alone_is_its_own(side: Path, parent: Parent) -> None:
+    seal = sealed(side)
     with seal.own():
-        (arm / "tree/made.so").write_text("1")
-    (arm / "tree/foreign.so").write_text("1")
+        (side / "tree/made.so").write_text("1")
+    (side / "tree/foreign.so").write_text("1")
     with seal.own():
-        (arm / "tree/later.py").write_text("1")
+        (side / "tree/later.py").write_text("1")
     assert problem(seal, parent) == "tree/foreign.so is new"
-    (arm / "tree/foreign.so").unlink()
+    (side / "tree/foreign.so").unlink()
     assert problem(seal, parent) == ""
-    (arm / "tree/made.so").write_text("2")
+    (side / "tree/made.so").write_text("2")
     assert problem(seal, parent) == "tree/made.so was changed"
-    (arm / "tree/made.so").write_text("1")
+    (side / "tree/made.so").write_text("1")
     with seal.own():
-        (arm / "tree/lib.py").write_text("VALUE = 7\n")
+        (side / "tree/lib.py").write_text("VALUE = 7\n")
     assert problem(seal, parent) == "tree/lib.py was changed", "what was built is not to be changed by anyone"
 
 
-def test_settings_that_change_bytecode_are_minded(arm: Path, parent: Parent) -> None:
-    (arm / "tree/lib.py").write_text("def f(x):\n    return (x + 1) * 2\n")
-    seal = sealed(arm)
-    imported(arm, "-X", "no_debug_ranges")
+def test_settings_that_change_bytecode_are_minded(side: Path, parent: Parent) -> None:
+    (side / "tree/lib.py").write_text("def f(x):\n    return (x + 1) * 2\n")
+    seal = sealed(side)
+    imported(side, "-X", "no_debug_ranges")
     assert problem(seal, parent, {"PYTHONNODEBUGRANGES": "1"}) == ""
 
 
@@ -179,8 +179,8 @@ def test_hashed_bytecode_is_judged_as_python_would_load_it(tmp_path: Path) -> No
         assert bytecode.faulty(made) is (mode is py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
-def test_an_interpreter_that_cannot_look_is_an_error(arm: Path, parent: Parent) -> None:
-    seal = sealed(arm)
-    imported(arm)
+def test_an_interpreter_that_cannot_look_is_an_error(side: Path, parent: Parent) -> None:
+    seal = sealed(side)
+    imported(side)
     with pytest.raises(MachineError, match=r"/bin/false: cannot look through the bytecode of base: it exited with"):
         seal.require("/bin/false", parent, dict(os.environ), parent.scratch / "log")

@@ -70,10 +70,10 @@ def form(run: str, **fields) -> Command:
 
 
 def cases_of(place: Place, command: Command, *names: str) -> list[Case]:
-    """The cases that a first execution would have found, and the arms' policies with this command in them."""
-    for arm in place.arms.values():
-        arm.policy = arm.policy.model_copy(update={"commands": [command]})
-    found = {name: {one: Reported(one, {"time": [1.0]}) for one in names} for name in place.arms}
+    """The cases that a first execution would have found, and the sides' policies with this command in them."""
+    for side in place.sides.values():
+        side.policy = side.policy.model_copy(update={"commands": [command]})
+    found = {name: {one: Reported(one, {"time": [1.0]}) for one in names} for name in place.sides}
     place.runner.cases["app"] = len(names)
     return place.runner._cases("app", command.device, found)
 
@@ -254,15 +254,15 @@ def test_an_nvbench_program_runs_each_state_once_under_a_profiler(place, tmp_pat
 # ---------------------------------------------------------------- what of it is a case's
 
 
-def two_arms(place: Place) -> Place:
+def two_sides(place: Place) -> Place:
     """The same tree as base too."""
-    head = place.arms["head"]
-    arms = {"base": replace(head, name="base"), "head": head}
-    return replace(place, arms=arms, runner=replace(place.runner, arms=arms))
+    head = place.sides["head"]
+    sides = {"base": replace(head, name="base"), "head": head}
+    return replace(place, sides=sides, runner=replace(place.runner, sides=sides))
 
 
 def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None, **fields) -> list[Case]:
-    """Evidence of a command on a GPU in both arms, through tools that hand out real captures, or `page` for ncu's."""
+    """Evidence of a command on a GPU in both sides, through tools that hand out real captures, or `page` for ncu's."""
     capture = tmp_path / "capture.sqlite"
     capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
     page = page or counted(tmp_path / "page.csv")
@@ -273,18 +273,18 @@ def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None
         {},
         capability=(9, 0),
     )
-    both = two_arms(place)
+    both = two_sides(place)
     cases = cases_of(both, form("./bench", device="cuda", **fields), *names)
-    assert {name for case in cases for name in case.arms} == {"base", "head"}
-    observe(both, tools, cases, Plan(seed=0, arms=["base", "head"]), both.parent.scratch / "e", print, everything=True)
+    assert {name for case in cases for name in case.sides} == {"base", "head"}
+    observe(both, tools, cases, Plan(seed=0, sides=["base", "head"]), both.parent.scratch / "e", print, everything=True)
     return cases
 
 
 def test_metrics_of_a_command_with_one_case(place, tmp_path):
     (case,) = observed(place, tmp_path, "app", kernels="gemm")
     assert "--kernel-name regex:gemm" in (tmp_path / "ncu.args").read_text()
-    for arm in case.arms.values():
-        found = arm.evidence
+    for side in case.sides.values():
+        found = side.evidence
         assert found.reports == 1 and found.faults == [] and found.trace.executions == 1
         assert found.metrics["kernel_launches"] == sum(kernel.count for kernel in found.trace.kernels) > 10
         assert found.metrics["dram_bytes"] > 0 and found.metrics["registers"] > 0
@@ -298,24 +298,24 @@ def test_a_value_that_one_kernel_lacks_is_the_only_one_that_its_command_lacks(pl
     with page.open("w") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows(lines)
     (case,) = observed(place, tmp_path, "app", page=page)
-    for arm in case.arms.values():
-        assert [fault.metrics for fault in arm.evidence.faults] == [["dram_bytes"]]
-        assert arm.evidence.metrics["registers"] > 0 and "dram_bytes" not in arm.evidence.metrics
+    for side in case.sides.values():
+        assert [fault.metrics for fault in side.evidence.faults] == [["dram_bytes"]]
+        assert side.evidence.metrics["registers"] > 0 and "dram_bytes" not in side.evidence.metrics
 
 
 def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_path):
     cases = observed(place, tmp_path, "app/a", "app/b")
     for case in cases:
-        for arm in case.arms.values():
-            assert arm.evidence.reports == 2 and arm.evidence.metrics == {}
-            assert arm.evidence.trace.kernels and arm.evidence.counters.kernels
+        for side in case.sides.values():
+            assert side.evidence.reports == 2 and side.evidence.metrics == {}
+            assert side.evidence.trace.kernels and side.evidence.counters.kernels
 
 
 def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_brings(place, tmp_path, monkeypatch):
-    plan, arm = Plan(seed=0, arms=["head"]), place.arms["head"]
+    plan, side = Plan(seed=0, sides=["head"]), place.sides["head"]
     asked = {"env": {"FUSED": "1", "A_TOKEN": "canary"}, "pass_env": ["LICENCE", "ABSENT"]}
-    arm.policy = arm.policy.model_copy(update=asked)
-    arm.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
+    side.policy = side.policy.model_copy(update=asked)
+    side.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
     installed = fake_nsys(tmp_path / "nsys", f"env >{tmp_path}/seen; exit 1").installed
     monkeypatch.setattr("perfci.measure.profiling.collect.find_nsys", lambda: installed)
     tools = find_tools(place, plan, Options("run", tmp_path, tmp_path / "out"))
@@ -329,7 +329,7 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
 def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypatch):
     installed = fake_ncu(tmp_path / "ncu", "exit 1").installed
     monkeypatch.setattr("perfci.measure.profiling.collect.find_ncu", lambda _: installed)
-    plan = Plan(seed=0, arms=["head"])
+    plan = Plan(seed=0, sides=["head"])
     found = {
         counters: find_tools(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).faults["ncu"]
         for counters in (True, False)
@@ -342,6 +342,6 @@ def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     absent = Fault(tool="nsys", kind="absent", text="nsys is not installed", remedy="install it")
     tools = Tools(None, Kineto(60.0), None, {"nsys": absent, "ncu": absent.model_copy(update={"tool": "ncu"})})
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
-    observe(place, tools, cases, Plan(seed=0, arms=["head"]), tmp_path / "e", print, everything=True)
+    observe(place, tools, cases, Plan(seed=0, sides=["head"]), tmp_path / "e", print, everything=True)
     for case in cases:
-        assert [fault.tool for fault in case.arms["head"].evidence.faults] == ["nsys", "ncu"]
+        assert [fault.tool for fault in case.sides["head"].evidence.faults] == ["nsys", "ncu"]

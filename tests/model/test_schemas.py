@@ -17,7 +17,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.report import Report
-from perfci.model.results import Arm, Case, CaseArm, Check, FileFailure, Pair, Reason, Results, Work
+from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
 from tests.render.build import reports
 
 FOLDER = Path(__file__).parents[2] / "schemas"
@@ -129,7 +129,7 @@ def test_every_report_is_valid(state):
 
 def results(value: float) -> Results:
     """A results document that uses every part, with one value to choose."""
-    arm = CaseArm(
+    side = CaseSide(
         file="kernels/a.py",
         line=3,
         params={"n": 64, "dtype": "bf16"},
@@ -147,7 +147,7 @@ def results(value: float) -> Results:
     )
     plan = Plan(
         seed=1,
-        arms=["base", "head"],
+        sides=["base", "head"],
         looks=Looks(),
         schedules={"cpu": Schedule()},
         judgements=[
@@ -163,12 +163,12 @@ def results(value: float) -> Results:
         ],
     )
     reason = Reason(kind="import", text="ImportError", log="logs/base.log")
-    failed = CaseArm(status="failed", reason=reason)
+    failed = CaseSide(status="failed", reason=reason)
     return Results(
         run="r", mode="compare", started="2026-01-05T10:15:00Z", command=["perfci"], fingerprint=Fingerprint(devices={"cpu": "x"}),
-        arms={"base": Arm(commit="1" * 40), "head": Arm(dirty=True)}, plan=plan,
-        cases=[Case(id="a/n=64", kernel="a", device="cpu", arms={"base": arm, "head": arm}, pairs=[pair]), Case(id="b", kernel="b", device="cpu", arms={"head": failed}, stopped="failed")],
-        files=[FileFailure(arm="head", file="kernels/b.py", reason=reason)], error=reason, custom_metrics={"loss": {"unit": "nats"}},
+        sides={"base": SideCode(commit="1" * 40), "head": SideCode(dirty=True)}, plan=plan,
+        cases=[Case(id="a/n=64", kernel="a", device="cpu", sides={"base": side, "head": side}, pairs=[pair]), Case(id="b", kernel="b", device="cpu", sides={"head": failed}, stopped="failed")],
+        files=[FileFailure(side="head", file="kernels/b.py", reason=reason)], error=reason, custom_metrics={"loss": {"unit": "nats"}},
     )  # fmt: skip
 
 

@@ -293,16 +293,16 @@ def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
 
 
 def test_whole_files_are_read_as_without_a_process(tmp_path):
-    for arm in ("base", "head"):
-        path = tmp_path / f"{arm}.sqlite"
-        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{arm}.sqlite.xz").read_bytes()))
+    for side in ("base", "head"):
+        path = tmp_path / f"{side}.sqlite"
+        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
         assert readers.nsys_traces(path, None) == nsys.read(path, None)
         kept = tmp_path / "kept"
         kept.mkdir(exist_ok=True)
         assert readers.keep_nsys(path, kept) == []
         assert nsys.read(kept / path.name, None) == nsys.read(path, None)
         assert perfetto.write(path, tmp_path / "direct.gz") is None
-        with gzip.open(kept / f"{arm}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
+        with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
             assert a.read() == b.read()
         assert readers.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
 

@@ -13,8 +13,8 @@ from perfci.profilers.ncu.chips import QUANTITIES
 DATA = Path(__file__).parent.parent / "data" / "evidence"
 
 
-def recorded(case: str, arm: str) -> Evidence:
-    return Evidence.model_validate(json.loads((DATA / f"{arm}.json").read_text())[case])
+def recorded(case: str, side: str) -> Evidence:
+    return Evidence.model_validate(json.loads((DATA / f"{side}.json").read_text())[case])
 
 
 def kernel(seconds: float, **values: float) -> KernelCounters:
@@ -33,7 +33,7 @@ def test_every_metric_is_of_the_catalogue():
 
 
 def test_attention_that_fell_off_flash():
-    base, head = (recorded("sdpa-seq512", arm) for arm in ("base", "head"))
+    base, head = (recorded("sdpa-seq512", side) for side in ("base", "head"))
     assert of_trace(base.trace)["kernel_launches"] == 1
     assert of_trace(head.trace)["kernel_launches"] == 14
     assert of_counters(base.counters)["dram_bytes"] == pytest.approx(60e6, rel=0.02)
@@ -41,7 +41,7 @@ def test_attention_that_fell_off_flash():
 
 
 def test_uploads():
-    pinned, pageable = (of_trace(recorded("upload-mib64", arm).trace) for arm in ("base", "head"))
+    pinned, pageable = (of_trace(recorded("upload-mib64", side).trace) for side in ("base", "head"))
     assert pinned["copy_bytes"] == pageable["copy_bytes"] == 2**26
     assert pinned["copy_bandwidth_h2d"] == pytest.approx(55.4e9, rel=0.01)
     assert pageable["copy_bandwidth_h2d"] == pytest.approx(12.1e9, rel=0.01)

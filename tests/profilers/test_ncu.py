@@ -75,11 +75,11 @@ def kinds(faults):
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(("arm", "kernels"), [("base", 6), ("head", 17)])
-def test_report_and_csv_agree(report, tmp_path, arm, kernels):
+@pytest.mark.parametrize(("side", "kernels"), [("base", 6), ("head", 17)])
+def test_report_and_csv_agree(report, tmp_path, side, kernels):
     """Integers exactly, times to 1e-12, what is printed with two decimals within half of the last."""
-    one = read(file(tmp_path, REPORTS[arm], "r.ncu-rep"), ranges=RANGES, names=HELD)
-    other = read(file(tmp_path, CSV[arm]), ranges=RANGES, names=HELD)
+    one = read(file(tmp_path, REPORTS[side], "r.ncu-rep"), ranges=RANGES, names=HELD)
+    other = read(file(tmp_path, CSV[side]), ranges=RANGES, names=HELD)
     assert not one.general and not one.faults and not other.general and not other.faults
     assert set(one.counters) == set(other.counters) == set(RANGES)
     assert one.version == "2025.3.1" and one.source.startswith("ncu_report ") and other.source == "csv"

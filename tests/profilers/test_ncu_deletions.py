@@ -25,9 +25,9 @@ TRACED = frozenset({"occupancy_theoretical"})
 NOTHING = ["nan", "n/a", "", "-nan", "inf"]
 
 
-def traced(folder: Path, arm: str) -> dict[str, Evidence]:
+def traced(folder: Path, side: str) -> dict[str, Evidence]:
     """The cases with their timelines."""
-    reading = read_trace(unpack(folder, arm), RANGES, executions=10)
+    reading = read_trace(unpack(folder, side), RANGES, executions=10)
     found = {name: Evidence() for name in RANGES}
     for name, one in found.items():
         take(one, reading.traces[name], reading.general, (9, 0), True)
@@ -77,31 +77,31 @@ def damaged(data: bytes, dice: random.Random) -> tuple[bytes, str]:
     return text(table), ", ".join(said)
 
 
-def deletions(folder: Path, number: int, seed: int, arm: str) -> dict[str, int]:
+def deletions(folder: Path, number: int, seed: int, side: str) -> dict[str, int]:
     """What became of the cases in so many damaged pages: how many told less than the whole, and how many told all."""
-    dice, traces = random.Random(seed), traced(folder, arm)
-    before = counted(file(folder, CSV[arm]), traces)
+    dice, traces = random.Random(seed), traced(folder, side)
+    before = counted(file(folder, CSV[side]), traces)
     assert all(one.faults == [] and set(HELD) & set(CATALOGUE) <= set(one.metrics) for one in before.values())
     asked = {name: limits(one) for name, one in before.items()}
     came = {"less": 0, "all": 0}
     for _ in range(number):
-        page, said = damaged(CSV[arm], dice)
+        page, said = damaged(CSV[side], dice)
         for name, part in counted(file(folder, page, "part.csv"), traces, dice.choice((HELD, None))).items():
-            assert false_passes(before[name], asked[name], part, TRACED) == [], f"{arm}, {name}: without {said}"
+            assert false_passes(before[name], asked[name], part, TRACED) == [], f"{side}, {name}: without {said}"
             came["all" if part.metrics == before[name].metrics else "less"] += 1
     return came
 
 
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_what_is_deleted_of_a_page_keeps_no_limit(tmp_path, arm):
-    assert min(deletions(tmp_path, 25, 3, arm).values()) > 5
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_what_is_deleted_of_a_page_keeps_no_limit(tmp_path, side):
+    assert min(deletions(tmp_path, 25, 3, side).values()) > 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_a_thousand_deletions_of_a_page_keep_no_limit(tmp_path, arm):
-    assert min(deletions(tmp_path, 1000, 4, arm).values()) > 200
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_thousand_deletions_of_a_page_keep_no_limit(tmp_path, side):
+    assert min(deletions(tmp_path, 1000, 4, side).values()) > 200
 
 
 def test_a_page_without_its_last_launches_is_told_by_the_timeline(tmp_path):

@@ -27,16 +27,16 @@ PID = 0x0001_0000_1700_0000  # as nsys serialises one: machine, process, no thre
 TID = PID + 23
 
 
-def unpack(folder, arm):
-    path = folder / f"{arm}.sqlite"
-    path.write_bytes(lzma.decompress((DATA / f"{arm}.sqlite.xz").read_bytes()))
+def unpack(folder, side):
+    path = folder / f"{side}.sqlite"
+    path.write_bytes(lzma.decompress((DATA / f"{side}.sqlite.xz").read_bytes()))
     return path
 
 
 @pytest.fixture(scope="module")
 def fixtures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nsys")
-    return {arm: unpack(folder, arm) for arm in ("base", "head")}
+    return {side: unpack(folder, side) for side in ("base", "head")}
 
 
 def nsys_here():
@@ -67,25 +67,25 @@ def told(reading):
     return found
 
 
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_the_projection_is_that_of_nvtx_gpu_proj_sum(fixtures, arm):
-    golden = projections((DATA / f"{arm}.proj_sum.csv").read_text())
-    reading = read(fixtures[arm], CASES)
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_the_projection_is_that_of_nvtx_gpu_proj_sum(fixtures, side):
+    golden = projections((DATA / f"{side}.proj_sum.csv").read_text())
+    reading = read(fixtures[side], CASES)
     assert reading.faults == {} and reading.general == []
     assert told(reading) == {name: (ns, n, ops) for name, (ns, _, n, ops) in golden.items()}
-    whole = read(fixtures[arm], None)
+    whole = read(fixtures[side], None)
     assert whole.faults == {} and whole.general == []
     ranges = {r.name: (round(r.device * 1e9), round(r.host * 1e9), r.count) for r in whole.traces[""].ranges}
     assert ranges == {name: (ns, host, n) for name, (ns, host, n, _) in golden.items()}
 
 
 @pytest.mark.nsys
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_the_projection_is_that_of_the_nsys_at_hand(fixtures, arm):
-    command = [nsys_here(), "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", str(fixtures[arm])]
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_the_projection_is_that_of_the_nsys_at_hand(fixtures, side):
+    command = [nsys_here(), "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", str(fixtures[side])]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     golden = projections(done.stdout)
-    assert told(read(fixtures[arm], CASES)) == {name: (ns, n, ops) for name, (ns, _, n, ops) in golden.items()}
+    assert told(read(fixtures[side], CASES)) == {name: (ns, n, ops) for name, (ns, _, n, ops) in golden.items()}
 
 
 @pytest.mark.nsys
@@ -108,8 +108,8 @@ def test_sums_over_the_whole_capture_are_those_of_the_nsys_at_hand(fixtures):
     assert calls == {plain_call(name): value for name, value in sums["cuda_api_sum"].items()}
 
 
-def test_what_differs_between_the_arms_is_seen(fixtures):
-    base, head = (read(fixtures[arm], CASES).traces for arm in ("base", "head"))
+def test_what_differs_between_the_sides_is_seen(fixtures):
+    base, head = (read(fixtures[side], CASES).traces for side in ("base", "head"))
     assert [sum(k.count for k in side["sdpa-seq512"].kernels) for side in (base, head)] == [1, 14]
     assert "flash_fwd_kernel" in base["sdpa-seq512"].kernels[0].name
     kernel = base["sdpa-seq512"].kernels[0]
@@ -766,8 +766,8 @@ def fuzz(examples, fixtures, folder):
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(SQL, max_size=3), st.lists(BYTES, max_size=3), st.booleans(), st.sampled_from(["base", "head"]))
-    def run(sql, raw, whole, arm):
-        attempt(folder, fixtures[arm], sql, raw, whole)
+    def run(sql, raw, whole, side):
+        attempt(folder, fixtures[side], sql, raw, whole)
 
     run()
     print(dict(OUTCOMES))

@@ -313,9 +313,9 @@ def test_a_scrubbed_export_tells_the_same_and_nothing_else(tmp_path):
     assert db.execute("SELECT name FROM PROCESSES").fetchall() == [("python",)]
 
 
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_scrubbing_keeps_every_event_of_a_real_export(tmp_path, arm):
-    path = unpack(tmp_path, arm)
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_scrubbing_keeps_every_event_of_a_real_export(tmp_path, side):
+    path = unpack(tmp_path, side)
     before, copy = (read(path, CASES), read(path, None)), tmp_path / "copy.sqlite"
     scrub(path, copy)
     assert (read(copy, CASES), read(copy, None)) == before

@@ -21,7 +21,7 @@ from perfci.judge.status import Context
 from perfci.model.metrics import resolve
 from perfci.model.plan import Gate, Looks
 from perfci.model.profile import Evidence
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 from perfci.profilers.metrics import take
 from perfci.profilers.nsys.trace import Reading, read
 
@@ -74,9 +74,9 @@ def gate_of(metric: str, kind: str, bound: float) -> Gate:
 
 def judged(base: Evidence, head: Evidence, metric: str, kind: str, bound: float) -> str:
     origin = "command" if head.reports else "kernel"
-    arms = {"base": CaseArm(evidence=base), "head": CaseArm(evidence=head)}
+    sides = {"base": CaseSide(evidence=base), "head": CaseSide(evidence=head)}
     return gate_row(
-        CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, arms=arms), gate_of(metric, kind, bound)
+        CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, sides=sides), gate_of(metric, kind, bound)
     ).class_
 
 
@@ -155,9 +155,9 @@ def damage(path: Path, dice: random.Random) -> str:
     return ", ".join(said)
 
 
-def deletions(folder: Path, number: int, seed: int, arm: str, whole: bool) -> dict[str, int]:
+def deletions(folder: Path, number: int, seed: int, side: str, whole: bool) -> dict[str, int]:
     """What became of the cases of so many damaged files: how many told less than the whole, and how many told all."""
-    source, dice = unpack(folder, arm), random.Random(seed)
+    source, dice = unpack(folder, side), random.Random(seed)
     before = look(source, whole)
     assert all(len(one.metrics) > 4 and one.faults == [] for one in before.values())
     asked = {name: limits(one) for name, one in before.items()}
@@ -169,23 +169,23 @@ def deletions(folder: Path, number: int, seed: int, arm: str, whole: bool) -> di
         if whole and "NVTX_EVENTS" in said:
             blind |= {"range:"}
         for name, part in look(path, whole).items():
-            assert false_passes(before[name], asked[name], part, blind) == [], f"{arm}, {name}: without {said}"
+            assert false_passes(before[name], asked[name], part, blind) == [], f"{side}, {name}: without {said}"
             came["all" if part.metrics == before[name].metrics else "less"] += 1
     return came
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_what_is_deleted_keeps_no_limit(tmp_path, arm, whole):
-    came = deletions(tmp_path, 25, 7, arm, whole)
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_what_is_deleted_keeps_no_limit(tmp_path, side, whole):
+    came = deletions(tmp_path, 25, 7, side, whole)
     assert came["less"] > 5 and (whole or came["all"] > 5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("arm", ["base", "head"])
-def test_a_thousand_deletions_keep_no_limit(tmp_path, arm, whole):
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_thousand_deletions_keep_no_limit(tmp_path, side, whole):
     """A thousand of each fixture: half of them read by cases, half as a whole process."""
-    came = deletions(tmp_path, 500, 8, arm, whole)
+    came = deletions(tmp_path, 500, 8, side, whole)
     assert min(came.values()) > 25

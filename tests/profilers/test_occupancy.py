@@ -17,7 +17,7 @@ UNLIMITED = 2**31 - 1
 """The calculator's limit where a kernel uses none of a resource."""
 
 
-@pytest.mark.parametrize("row", NCU, ids=lambda row: f"{row['arm']}-{row['kernel'][:30]}")
+@pytest.mark.parametrize("row", NCU, ids=lambda row: f"{row['side']}-{row['kernel'][:30]}")
 def test_every_kernel_that_ncu_saw_on_an_h200(row):
     major, minor = row["capability"].split(".")
     found = occupancy((int(major), int(minor)), int(row["threads"]), int(row["registers"]), int(row["shared"]))

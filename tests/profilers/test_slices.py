@@ -16,15 +16,15 @@ CASES = ["sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-m
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory) -> dict[str, dict[str, Trace]]:
     found = {}
-    for arm in ("base", "head"):
-        path = tmp_path_factory.mktemp(arm) / "export.sqlite"
-        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{arm}.sqlite.xz").read_bytes()))
-        found[arm] = nsys.read(path, CASES).traces
+    for side in ("base", "head"):
+        path = tmp_path_factory.mktemp(side) / "export.sqlite"
+        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
+        found[side] = nsys.read(path, CASES).traces
     return found
 
 
 def test_one_execution_is_told_kernel_by_kernel(traces):
-    base, head = (traces[arm]["sdpa-seq512"] for arm in ("base", "head"))
+    base, head = (traces[side]["sdpa-seq512"] for side in ("base", "head"))
     assert [one.kernel for one in base.slices] == [0] and len(head.slices) == 14
     for trace in (base, head):
         of_one = {place: sum(one.kernel == place for one in trace.slices) for place in range(len(trace.kernels))}

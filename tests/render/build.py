@@ -9,7 +9,7 @@ from perfci.judge.explain.case import case_evidence
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.profile import Evidence, Fault
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Interval, Measured, Report, Row, Stats
-from perfci.model.results import Arm, Case, CaseArm, Check, Reason, Work
+from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
 from perfci.profilers.metrics import of_counters, of_trace
 
 HOSTILE = [
@@ -90,7 +90,7 @@ def stats(value: float, n: int = 16) -> Stats:
 def measured(
     case: str, base: float | None, head: float | None, work: Work, device: str = "cuda", n: int = 16
 ) -> list[Measured]:
-    times = {arm: value for arm, value in (("base", base), ("head", head)) if value is not None}
+    times = {side: value for side, value in (("base", base), ("head", head)) if value is not None}
     found = []
     for metric, unit, amount in (
         ("time", "s", None),
@@ -99,9 +99,11 @@ def measured(
         ("throughput", "/s", work.items),
     ):
         if amount != 0:
-            arms = {arm: stats(time if amount is None else amount / time, n) for arm, time in times.items()}
+            sides = {side: stats(time if amount is None else amount / time, n) for side, time in times.items()}
             found.append(
-                Measured.model_validate({"case": case, "device": device, "metric": metric, "unit": unit, "arms": arms})
+                Measured.model_validate(
+                    {"case": case, "device": device, "metric": metric, "unit": unit, "sides": sides}
+                )
             )
     return found
 
@@ -175,9 +177,9 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
             uuid="GPU-5f2e2b8c-0d3a-4b6f-9e51-1f0a6c8f7d21",
             extra={"multiprocessors": 132, "compute capability": "9.0"},
         ),
-        "arms": {
-            "base": Arm(ref="main", commit="4d5993f" + "0" * 33, subject="Tune the tile", build_seconds=31.2),
-            "head": Arm(
+        "sides": {
+            "base": SideCode(ref="main", commit="4d5993f" + "0" * 33, subject="Tune the tile", build_seconds=31.2),
+            "head": SideCode(
                 ref="HEAD",
                 commit="2fed942" + "1" * 33,
                 subject="Use the math path for seq ≤ 512",
@@ -243,9 +245,9 @@ def _many(count: int) -> Report:
     )
 
 
-def recorded(case: str, arm: str) -> Evidence:
+def recorded(case: str, side: str) -> Evidence:
     """What nsys and ncu saw on an H200."""
-    data = json.loads((Path(__file__).parent.parent / "data" / "evidence" / f"{arm}.json").read_text())
+    data = json.loads((Path(__file__).parent.parent / "data" / "evidence" / f"{side}.json").read_text())
     evidence = Evidence.model_validate(data[case])
     evidence.metrics |= of_trace(evidence.trace, (9, 0)) if evidence.trace else {}
     evidence.metrics |= of_counters(evidence.counters) if evidence.counters else {}
@@ -253,17 +255,17 @@ def recorded(case: str, arm: str) -> Evidence:
 
 
 def seen(ident: str, fixture: str, rows: list[Row]) -> CaseEvidence:
-    arms = {arm: CaseArm(work=SDPA, evidence=recorded(fixture, arm)) for arm in ("base", "head")}
+    sides = {side: CaseSide(work=SDPA, evidence=recorded(fixture, side)) for side in ("base", "head")}
     if fixture == "upload-mib64":  # it only copies, which ncu has a word for
-        for arm in arms.values():
-            arm.evidence.faults.append(
+        for side in sides.values():
+            side.evidence.faults.append(
                 Fault(tool="ncu", kind="empty", text="ncu saw no kernel that it was to profile", remedy="see ncu's log")
             )
     else:
-        arms["head"].evidence.faults.append(
+        sides["head"].evidence.faults.append(
             Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
         )
-    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", arms=arms)
+    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
     told = case_evidence(case, rows, {})
     for one in rows:
         one.cause = told.sentences[0]
@@ -301,8 +303,8 @@ def reports() -> dict[str, Report]:
         files=["kernels/bad|name.py: SyntaxError: '<' not supported between `a` and @b"],
         command=["perfci", "compare", "--base", "`rm -rf`\n```", "a|b"],
     )
-    hostile.arms["head"].commit = None
-    hostile.arms["head"].ref = "feature/`|<b>@org"
+    hostile.sides["head"].commit = None
+    hostile.sides["head"].ref = "feature/`|<b>@org"
     noisy = report(
         [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
         "sdpa/seq=512 is 3.1× slower — this change needs a look",
@@ -356,7 +358,7 @@ def reports() -> dict[str, Report]:
             "`sdpa/seq=512` takes 48.5 µs, over its limit of 40 µs",
             "Make it faster, or change the limit.",
             mode="run",
-            arms={"head": Arm(ref="HEAD", commit="2fed942" + "1" * 33, subject="Use the math path", dirty=True)},
+            sides={"head": SideCode(ref="HEAD", commit="2fed942" + "1" * 33, subject="Use the math path", dirty=True)},
             measured=alone_values,
             facts=[facts("sdpa/seq=512", SDPA), facts("resample/batch=32", RESAMPLE, compared=0)],
             command=["perfci", "run"],

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Plan
 from perfci.model.profile import Slice, Trace
-from perfci.model.results import Arm, Case, CaseArm, Check, Clock, Moment, Pair, Results, Work
+from perfci.model.results import Case, CaseSide, Check, Clock, Moment, Pair, Results, SideCode, Work
 from perfci.render.html.recorded import Recorded
 from tests.render.build import recorded as evidence
 
@@ -37,37 +37,37 @@ def recorded(
         drawn, raw[key] = [], {}
         for index in range(pairs):
             taken = {
-                arm: level * factor * np.exp(rng.normal(0, 0.001) + rng.normal(0, 0.004, (placements, samples)))
-                for arm, factor in zip(ARMS, (1.0, ratio), strict=True)
+                side: level * factor * np.exp(rng.normal(0, 0.001) + rng.normal(0, 0.004, (placements, samples)))
+                for side, factor in zip(SIDES, (1.0, ratio), strict=True)
             }
-            raw[key][index] = {arm: values.tolist() for arm, values in taken.items()}
+            raw[key][index] = {side: values.tolist() for side, values in taken.items()}
             drawn.append(
                 Pair(
                     index=index,
-                    first=ARMS[int(rng.integers(2))],
-                    values={arm: {"time": float(values.mean())} for arm, values in taken.items()},
+                    first=SIDES[int(rng.integers(2))],
+                    values={side: {"time": float(values.mean())} for side, values in taken.items()},
                     clock={
-                        arm: Clock(hertz=float(1.98e9 + rng.normal(0, 2e6)), blocks=6, variance=1e-6, covariance=-5e-7)
-                        for arm in ARMS
+                        side: Clock(hertz=float(1.98e9 + rng.normal(0, 2e6)), blocks=6, variance=1e-6, covariance=-5e-7)
+                        for side in SIDES
                     },
-                    samples=dict.fromkeys(ARMS, placements * samples),
+                    samples=dict.fromkeys(SIDES, placements * samples),
                     at=START + 12 * index + 0.05 * number,
                 )
             )
         work = Work(flops=level * 3e14, read=level * 2e12, written=level * 1e12)
-        arms = {
-            arm: CaseArm(
+        sides = {
+            side: CaseSide(
                 file="kernels/matmul.py", line=12, work=work, dtype="bf16",
                 contract={"name": "steady", "timer": "CUDA events"},
                 check=Check(shapes=27, compared=27, worst=0.35, rtol=2e-2, atol=1e-3),
-                evidence=evidence("sdpa-seq512", arm) if looked else None,
+                evidence=evidence("sdpa-seq512", side) if looked else None,
             )
-            for arm in ARMS
+            for side in SIDES
         }  # fmt: skip
-        for arm in arms.values():
-            if arm.evidence and arm.evidence.trace:
-                arm.evidence.trace.slices = _one_by_one(arm.evidence.trace)
-        made.append(Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", arms=arms, pairs=drawn))
+        for side in sides.values():
+            if side.evidence and side.evidence.trace:
+                side.evidence.trace.slices = _one_by_one(side.evidence.trace)
+        made.append(Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides, pairs=drawn))
     judgements = [
         Judgement(
             case=ident, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=0.01,
@@ -82,11 +82,11 @@ def recorded(
             perfci="0.1.0", host="Linux 6.8.0", cpu="AMD EPYC 9654", python="3.12.4", torch="2.11.0", cuda="13.0",
             driver="580.159", devices={"cuda": "NVIDIA H200"}, extra={"ceilings": {"cuda": CEILINGS}},
         ),
-        arms={
-            "base": Arm(ref="main", commit=BASE, subject="Tune the tile"),
-            "head": Arm(ref="HEAD", commit=HEAD, subject="Use the math path"),
+        sides={
+            "base": SideCode(ref="main", commit=BASE, subject="Tune the tile"),
+            "head": SideCode(ref="HEAD", commit=HEAD, subject="Use the math path"),
         },
-        plan=Plan(seed=1, arms=["base", "head"], judgements=judgements, m=len(judgements)),
+        plan=Plan(seed=1, sides=["base", "head"], judgements=judgements, m=len(judgements)),
         cases=made,
         moments=[
             Moment(at=START + 12 * i, temperature=round(52 - 14 * math.exp(-i / 6)), sm_clock=1.98e9, power=420.0)

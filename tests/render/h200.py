@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfci.model.publication import Artifact, Origin, Publication, Shard
 from perfci.model.report import Report
-from perfci.model.results import Arm, Results
+from perfci.model.results import Results, SideCode
 
 FILE = Path(__file__).parents[1] / "data" / "h200" / "planted.json.xz"
 BASE, HEAD = "4d5993f" + "0" * 33, "2fed942" + "1" * 33
@@ -26,8 +26,8 @@ def results(cases: Collection[str] = ()) -> Results:
     """
     found = Results.model_validate_json(lzma.decompress(FILE.read_bytes()))
     found.repository, found.gpu_hour, found.command = "attention", "3.50 USD", ["perfci", "compare", "--base", BASE]
-    found.arms["base"] = Arm(ref="main", commit=BASE, subject="Tune the tile")
-    found.arms["head"] = Arm(ref="faster", commit=HEAD, subject="Simplify attention, larger blocks")
+    found.sides["base"] = SideCode(ref="main", commit=BASE, subject="Tune the tile")
+    found.sides["head"] = SideCode(ref="faster", commit=HEAD, subject="Simplify attention, larger blocks")
     found.notes = [note for note in found.notes if "not committed" not in note]
     if cases:
         left_out = [case.id for case in found.cases if case.id not in cases]

@@ -51,7 +51,7 @@ def publication(*found: Report, names: tuple[str, ...] = ("",), **fields: Any) -
 def publications() -> dict[str, Publication]:
     """State → Publication; the golden files are named after the states."""
     found = reports()
-    one_arm = build(
+    one_side = build(
         [presence("add/n=64", "failed", "fails in head: it crashed: SIGSEGV (signal 11)"), *unchanged(3)],
         "`add/n=64`: fails in head: it crashed: SIGSEGV (signal 11)",
         "Mend the case: its reason and its log say what happened.",
@@ -98,7 +98,7 @@ def publications() -> dict[str, Publication]:
         "fingerprint": publication(mismatch),
         "changed": publication(found["changed"]),
         "missing-case": publication(found["missing"]),
-        "one-arm-failed": publication(one_arm),
+        "one-side-failed": publication(one_side),
         "wrong": publication(found["failed"]),
         "accepted": publication(found["regression"], acceptance=ACCEPTED),
         "truncated": publication(found["truncated"]),

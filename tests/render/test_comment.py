@@ -260,7 +260,7 @@ def hostile_publications(draw) -> Publication:
         report = build(
             rows, draw(NASTY) or "x", draw(NASTY), notes=[draw(NASTY)] * draw(st.sampled_from([1, 40])), **verdict
         )
-        report.arms["head"].subject, report.arms["base"].commit, report.arms["base"].ref = (
+        report.sides["head"].subject, report.sides["base"].commit, report.sides["base"].ref = (
             draw(NASTY),
             None,
             draw(NASTY),
@@ -319,7 +319,7 @@ def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
 
     names = ["k/$(touch pwned)", "k/a='b' *[1]", "k/`id`;x"]
     report = build([row(name, "regression", ratio=2.0) for name in [*names, "k/\x1b[31m"]], "x")
-    report.arms["base"].commit, report.arms["head"].commit = base, head
+    report.sides["base"].commit, report.sides["head"].commit = base, head
     lines = comment.commands(Verdict(publication(report)))
     stub = tmp_path / "bin" / "perfci"
     stub.parent.mkdir()
@@ -341,7 +341,7 @@ def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
 def test_commands_name_no_commit_that_is_none():
     """Reports come from artifacts: what is no hash stays out of lines that people copy."""
     report = build([row("a/n=1", "regression", ratio=2.0)], "x")
-    report.arms["base"].commit, report.arms["head"].commit = "$(id)", "-x; rm"
+    report.sides["base"].commit, report.sides["head"].commit = "$(id)", "-x; rm"
     assert comment.commands(Verdict(publication(report))) == [
         f"git fetch origin {ORIGIN.head_sha} && git switch --detach FETCH_HEAD",
         "perfci run a/n=1",

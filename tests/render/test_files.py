@@ -85,11 +85,11 @@ def test_hostile_names_are_valid_xml_and_no_formula():
 def test_csv_holds_every_value_exactly(state):
     lines = list(csv.DictReader(io.StringIO(csv_renderer.render(REPORTS[state]))))
     values = [
-        (entry.metric, arm, stats) for entry in REPORTS[state].measured for arm, stats in sorted(entry.arms.items())
+        (entry.metric, side, stats) for entry in REPORTS[state].measured for side, stats in sorted(entry.sides.items())
     ]
     assert len(lines) == len(values)
-    for line, (metric, arm, stats) in zip(lines, values, strict=True):
-        assert (line["metric"], line["arm"], int(line["n"])) == (metric, arm, stats.n)
+    for line, (metric, side, stats) in zip(lines, values, strict=True):
+        assert (line["metric"], line["side"], int(line["n"])) == (metric, side, stats.n)
         read = [float(line[name]) for name in ("mean", "standard_deviation", "median", "interval_low", "interval_high")]
         wanted = [stats.mean, stats.sd, stats.median, stats.low, stats.high]
         assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(read, wanted, strict=True))

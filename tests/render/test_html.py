@@ -147,20 +147,20 @@ def test_every_plot_has_what_was_recorded(small):
     assert set(drawn) == {"launches", "clock", "ratios", "roof", "timeline"}
     case = next(case for case in recorded.results.cases if case.id == cases[place][0])
     scale = {"ms": 1e-3, "µs": 1e-6}[drawn["launches"]["unit"]]
-    for arm in ("base", "head"):
-        values = [pair.values[arm]["time"] for pair in case.pairs]
-        assert drawn["launches"]["values"][arm] == pytest.approx([value / scale for value in values], rel=1e-5)
-        placements = drawn["launches"]["samples"][arm][3]
-        raw = recorded.samples[case.key][3][arm]
+    for side in ("base", "head"):
+        values = [pair.values[side]["time"] for pair in case.pairs]
+        assert drawn["launches"]["values"][side] == pytest.approx([value / scale for value in values], rel=1e-5)
+        placements = drawn["launches"]["samples"][side][3]
+        raw = recorded.samples[case.key][3][side]
         assert [one[0] * scale for one in placements] == pytest.approx([min(one) for one in raw], rel=1e-4)
         assert [one[-1] * scale for one in placements] == pytest.approx([max(one) for one in raw], rel=1e-4)
     trail = next(one for one in report.trails if one.case == case.id)
     assert drawn["ratios"]["ratios"] == pytest.approx([(ratio - 1) * 100 for ratio in trail.ratios], rel=1e-5)
     assert drawn["ratios"]["limit"] == pytest.approx(1.0)
     assert drawn["roof"]["compute"] == pytest.approx(773)
-    assert drawn["roof"]["arms"]["base"]["rate"] > drawn["roof"]["arms"]["head"]["rate"]
-    assert len(drawn["timeline"]["arms"]["base"]) < len(drawn["timeline"]["arms"]["head"])
-    assert drawn["timeline"]["arms"]["head"][0][2] == 0.0
+    assert drawn["roof"]["sides"]["base"]["rate"] > drawn["roof"]["sides"]["head"]["rate"]
+    assert len(drawn["timeline"]["sides"]["base"]) < len(drawn["timeline"]["sides"]["head"])
+    assert drawn["timeline"]["sides"]["head"][0][2] == 0.0
     assert page.data["moments"][0] == [0.0, 38.0]
     assert [one["case"] for one in page.data["overview"]] == list(range(8))
 
@@ -210,7 +210,7 @@ def named(case: str, reason: str, other: str) -> Report:
         command=["perfci", case, other],
         repository=f"r{case}",
     )
-    made.arms["head"].subject, made.arms["base"].ref = f"s{case}", f"b{other}"
+    made.sides["head"].subject, made.sides["base"].ref = f"s{case}", f"b{other}"
     made.fingerprint.devices["cuda"] = f"d{reason}"
     made.facts[0].contract["z"] = f"v{other}"
     return made

@@ -205,9 +205,9 @@ def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, oth
         files=[reason],
         command=["perfci", case, other],
     )
-    report.arms["head"].subject = case
-    report.arms["base"].commit = None
-    report.arms["base"].ref = other
+    report.sides["head"].subject = case
+    report.sides["base"].commit = None
+    report.sides["base"].ref = other
     report.fingerprint.devices["cuda"] = reason
     report.fingerprint.extra[case] = other
     report.facts[0].contract[case] = sentence

@@ -85,7 +85,7 @@ def test_pairs_that_run_out_before_a_decision_are_no_trial():
     assert judge.consumed(judge.pairs_of(pairs(12, shift=0.02)), 0.01) == []
 
 
-def test_exchanging_the_arms_exchanges_everything_that_was_measured():
+def test_exchanging_the_sides_exchanges_everything_that_was_measured():
     row = np.array([[1.0, 1.9e9, 0.1, -0.1, 2.0, 1.8e9, 0.2, -0.2]])
     (pair,) = judge.pairs_of(row)
     swapped = judge.exchanged(pair)

@@ -1,4 +1,4 @@
-"""The environment of an arm: no secret reaches code under test, and the arms share nothing that could hide a change."""
+"""The environment of a side: no secret reaches code under test, and the sides share nothing that could hide a change."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.sources.environment import arm_environment, passes
+from perfci.sources.environment import passes, side_environment
 
 CANARY = "canary-9f3a"
 SECRETS = [
@@ -48,7 +48,7 @@ CACHES = [
 def make(
     folder: str = "/s/base", *, caller=None, policy_env=None, pass_env=(), threads=1, build=False
 ) -> dict[str, str]:
-    return arm_environment(
+    return side_environment(
         Path(folder),
         caller=caller or {},
         policy_env=policy_env or {},
@@ -101,7 +101,7 @@ def test_caches_and_preloads_of_the_caller_stay_behind():
     assert "/callers" not in make(caller=dict.fromkeys(names, "/callers")).values()
 
 
-def test_every_cache_is_the_arms_own_and_the_arms_differ_in_nothing_else():
+def test_every_cache_is_the_sides_own_and_the_sides_differ_in_nothing_else():
     caller = dict(os.environ)
     base, head = make("/scratch/base", caller=caller), make("/scratch/head", caller=caller)
     for name in [*CACHES, "PERFCI_SITE"]:

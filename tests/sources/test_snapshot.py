@@ -1,4 +1,4 @@
-"""Snapshots: an arm holds exactly the files of its commit or working tree, and taking it disturbs nothing."""
+"""Snapshots: a side holds exactly the files of its commit or working tree, and taking it disturbs nothing."""
 
 import os
 import shutil
@@ -86,9 +86,9 @@ def test_commit_and_clean_working_tree_have_one_digest(tmp_path: Path):
         os.umask(old)
     assert commit_snapshot == worktree_snapshot
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    modes = {(tmp_path / arm / "plain.py").stat().st_mode & 0o777 for arm in ("one", "two")}
+    modes = {(tmp_path / side / "plain.py").stat().st_mode & 0o777 for side in ("one", "two")}
     times = {
-        path.lstat().st_mtime for arm in ("one", "two") for path in (tmp_path / arm).glob("*") if not path.is_dir()
+        path.lstat().st_mtime for side in ("one", "two") for path in (tmp_path / side).glob("*") if not path.is_dir()
     }
     assert modes == {0o644}
     assert times == {MTIME}

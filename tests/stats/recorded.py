@@ -1,7 +1,7 @@
 """64 launch pairs of identical code, six kernels, three contracts, recorded on one NVIDIA H200.
 
 `equal_clock.json`: `kernel|contract` → for each pair the log ratios B/A of time (mean over eight placements of trimmed
-means) and of the SM clock measured beside each placement (geometric mean); and for each arm of each pair (base is A)
+means) and of the SM clock measured beside each placement (geometric mean); and for each side of each pair (base is A)
 the sums over its placements of squared deviations of ln clock and of products with those of ln time.
 """
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "h200"
 SUMS = json.loads((FOLDER / "equal_clock.json").read_text())
 KERNELS = sorted({key.split("|")[0] for key in SUMS})
 BLOCKS = 8
-ARMS = ("base", "head")
+SIDES = ("base", "head")
 BOTH = np.array([-1.0, 1.0])
 
 
@@ -30,13 +30,13 @@ def recorded_pairs(key):
             index=i,
             values={"base": {"time": 1e-3}, "head": {"time": 1e-3 * float(np.exp(sums["time"][i]))}},
             clock={
-                arm: Clock(
-                    hertz=1e9 * float(np.exp(sums["clock"][i] * (arm == "head"))),
+                side: Clock(
+                    hertz=1e9 * float(np.exp(sums["clock"][i] * (side == "head"))),
                     blocks=BLOCKS,
-                    variance=sums["variance"][arm][i],
-                    covariance=sums["covariance"][arm][i],
+                    variance=sums["variance"][side][i],
+                    covariance=sums["covariance"][side][i],
                 )
-                for arm in ARMS
+                for side in SIDES
             },
         )
         for i in range(64)
@@ -44,7 +44,7 @@ def recorded_pairs(key):
 
 
 def replay(key, runs, r, shift, looks, m, seed=0):
-    """Decisions of `runs` runs: pairs drawn with replacement, arms exchanged by a coin, a true `shift` in time added.
+    """Decisions of `runs` runs: pairs drawn with replacement, sides exchanged by a coin, a true `shift` in time added.
 
     As in a run, the slope comes from the first look's pairs.
     """

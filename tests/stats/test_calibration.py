@@ -127,7 +127,7 @@ def test_the_smallest_r_holds_for_noise_that_is_not_normal(name):
     assert share(x, "unchanged", smallest) >= 0.98
 
 
-def test_an_arm_effect_raises_the_smallest_r_so_that_it_still_holds():
+def test_an_side_effect_raises_the_smallest_r_so_that_it_still_holds():
     rng = np.random.default_rng(4)
     x = rng.normal(0.003, 0.002, 32)
     found = noise(x, 10)
@@ -170,11 +170,11 @@ def test_expected_pairs_are_those_of_the_decision():
             expected_pairs(r, sd, LOOKS, M)
 
 
-# Arm effects, on pairs recorded on an H200
+# Side effects, on pairs recorded on an H200
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_an_arm_effect_of_3_in_1000_is_caught_on_recorded_pairs(kernel):
+def test_an_side_effect_of_3_in_1000_is_caught_on_recorded_pairs(kernel):
     """`steady`, 32 pairs, corrected for a suite of 100 cases; without it the same pairs show none."""
     x = np.array(RATIOS[f"{kernel}|rot|cycles"])[:32]
     assert not noise(x, 100).differs
@@ -185,12 +185,12 @@ def test_an_arm_effect_of_3_in_1000_is_caught_on_recorded_pairs(kernel):
         assert found.effect == pytest.approx(planted, abs=0.001)
 
 
-def test_recorded_pairs_of_identical_code_show_no_arm_effect():
+def test_recorded_pairs_of_identical_code_show_no_side_effect():
     """36 series, corrected for 36: one false alarm in a hundred calibrations."""
     assert not [key for key, x in RATIOS.items() if noise(x, len(RATIOS)).differs]
 
 
-def test_arm_effects_of_unchanged_code_are_rarely_claimed():
+def test_side_effects_of_unchanged_code_are_rarely_claimed():
     """1 % of calibrations, however many cases: 400 suites of 20 may show some 4."""
     rng = np.random.default_rng(8)
     claimed = sum(any(noise(x, 20).differs for x in rng.standard_t(3, (20, 32))) for _ in range(400))

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from perfci.model.results import Case, Clock, Pair, Scatter
 from perfci.stats.components import MOST, Components, Costs, allot, components, scatter_of, sentence
 
-ARMS = ("base", "head")
+SIDES = ("base", "head")
 LAUNCH, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
 
 
 def drawn(rng, launch=LAUNCH, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
     """(log times, log clocks) of one pair, shape (2, a, n); the sds are those of the pair's ratio."""
     half = math.sqrt(0.5)
-    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(0, 0.05, (1, a, 1))  # drift and placement, alike in both arms
+    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(0, 0.05, (1, a, 1))  # drift and placement, alike in both sides
     clock = rng.normal(0, wander, (2, a, n)) if wander else np.zeros((2, a, n))
     time = (
         shared
@@ -32,8 +32,8 @@ def drawn(rng, launch=LAUNCH, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander
 def blocks_of(time, clock=None):
     hertz = np.exp(clock) * 1.5e9 if clock is not None else np.full(time.shape, None)
     return {
-        arm: [[(math.exp(t), f) for t, f in zip(*rows, strict=True)] for rows in zip(time[k], hertz[k], strict=True)]
-        for k, arm in enumerate(ARMS)
+        side: [[(math.exp(t), f) for t, f in zip(*rows, strict=True)] for rows in zip(time[k], hertz[k], strict=True)]
+        for k, side in enumerate(SIDES)
     }
 
 
@@ -45,22 +45,22 @@ def pair_of(index, time, clock=None):
 
     return Pair(
         index=index,
-        values={arm: {"time": math.exp(time[k].mean())} for k, arm in enumerate(ARMS)},
-        clock={arm: sums(k) for k, arm in enumerate(ARMS)} if clock is not None else {},
+        values={side: {"time": math.exp(time[k].mean())} for k, side in enumerate(SIDES)},
+        clock={side: sums(k) for k, side in enumerate(SIDES)} if clock is not None else {},
         scatter=scatter_of(blocks_of(time, clock)),
     )
 
 
 def case_of(pairs):
-    return Case(id="k", kernel="k", device="cuda", arms={}, pairs=pairs)
+    return Case(id="k", kernel="k", device="cuda", sides={}, pairs=pairs)
 
 
 def planted(rng, pairs=400, **sds):
     return components(case_of([pair_of(i, drawn(rng, **sds)[0]) for i in range(pairs)]), 8)
 
 
-def test_what_is_planted_is_found_and_what_both_arms_share_is_not():
-    """400 pairs; drift and placement of 5 % that both arms share leave no trace."""
+def test_what_is_planted_is_found_and_what_both_sides_share_is_not():
+    """400 pairs; drift and placement of 5 % that both sides share leave no trace."""
     found = planted(np.random.default_rng(0), launch=0.002)
     assert found.launch == pytest.approx(0.002, rel=0.25)
     assert found.placement == pytest.approx(PLACEMENT, rel=0.1)

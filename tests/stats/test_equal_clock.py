@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.model.plan import Judgement, Looks
-from perfci.model.results import Case, CaseArm, Clock, Pair, Work
+from perfci.model.results import Case, CaseSide, Clock, Pair, Work
 from perfci.stats.answer import answer
 from perfci.stats.decide import decide, decide_beside, margin
 from perfci.stats.equal_clock import log_ratios, slope
@@ -17,7 +17,7 @@ from perfci.stats.walsh import interval
 
 LOOKS = Looks()
 M = 100
-ARMS = ("base", "head")
+SIDES = ("base", "head")
 R = margin(0.01, "lower")
 
 
@@ -90,20 +90,20 @@ def pairs_of(times, clocks):
     sums = np.stack([hertz, variance, covariance], axis=2).tolist()
     found = []
     for index, (seconds, clocked) in enumerate(zip(time.tolist(), sums, strict=True)):
-        values = {arm: {"time": value} for arm, value in zip(ARMS, seconds, strict=True)}
+        values = {side: {"time": value} for side, value in zip(SIDES, seconds, strict=True)}
         clock = {
-            arm: CLOCK.model_copy(
+            side: CLOCK.model_copy(
                 update={"hertz": hertz, "variance": variance, "covariance": covariance, "blocks": blocks}
             )
-            for arm, (hertz, variance, covariance) in zip(ARMS, clocked, strict=True)
+            for side, (hertz, variance, covariance) in zip(SIDES, clocked, strict=True)
         }
         found.append(BLANK.model_copy(update={"index": index, "values": values, "clock": clock}))
     return found
 
 
 def case_of(pairs, work=None):
-    arm = CaseArm(work=work or Work())
-    return Case.model_construct(id="k", kernel="k", device="cuda", arms={"base": arm, "head": arm}, pairs=pairs)
+    side = CaseSide(work=work or Work())
+    return Case.model_construct(id="k", kernel="k", device="cuda", sides={"base": side, "head": side}, pairs=pairs)
 
 
 def statuses(world, runs, seed=0, looks=LOOKS, bound=0.01, m=M):
@@ -121,7 +121,7 @@ def bimodal(rng, pairs):
 
 
 def drifting(rng, pairs):
-    """The machine slows down through the run; a coin decides which arm is hurt less."""
+    """The machine slows down through the run; a coin decides which side is hurt less."""
     first = rng.choice([-1, 1], pairs)[:, None] * np.array([[-0.5, 0.5]])
     return 0.002 * first * np.linspace(1, 3, pairs)[:, None] + rng.normal(0, 0.0005, (pairs, 2))
 
@@ -165,8 +165,8 @@ def test_the_slope_tells_what_follows_the_clock_from_what_does_not(world, low, h
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 15)))
 @settings(max_examples=50, deadline=None)
-def test_exchanging_the_arms_of_pairs_turns_their_signs_and_nothing_else(seed, exchanged):
-    """What the signed-rank test rests on: identical code cannot tell its arms, hence neither may the slope."""
+def test_exchanging_the_sides_of_pairs_turns_their_signs_and_nothing_else(seed, exchanged):
+    """What the signed-rank test rests on: identical code cannot tell its sides, hence neither may the slope."""
     time, clock = POWER_LIMITED.draw(np.random.default_rng(seed), 16)
     before = log_ratios(case_of(pairs_of(time, clock)), "time", 8)
     signs = np.ones(16)

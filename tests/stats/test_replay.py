@@ -24,7 +24,7 @@ M = 100
 
 
 def replay(key, runs, r, shift, seed=0):
-    """Statuses of `runs` runs: pairs drawn with replacement, signs flipped (the arms are alike), a true `shift` added."""
+    """Statuses of `runs` runs: pairs drawn with replacement, signs flipped (the sides are alike), a true `shift` added."""
     ratios = np.array(RATIOS[key])
     rng = np.random.default_rng(seed)
     draws = rng.choice(ratios, (runs, 64)) * rng.choice([-1, 1], (runs, 64)) + shift
@@ -72,7 +72,7 @@ PAIR_SD = {"add64k": 0.16, "copy512M": 0.01, "mm1024": 0.135, "mm8192": 0.09, "r
 
 
 def log_ratios_of(key):
-    case = Case(id="k", kernel="k", device="cuda", arms={}, pairs=recorded_pairs(key))
+    case = Case(id="k", kernel="k", device="cuda", sides={}, pairs=recorded_pairs(key))
     return log_ratios(case, "time", LOOKS.pairs[0])
 
 

@@ -152,7 +152,7 @@ def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(worker: Worker,
     worker.seal(tree)
     inner = tree / "inner"
     assert stat.S_IMODE((inner / "tool").stat().st_mode) == 0o755
-    assert (other / "shared").stat().st_uid == UID, "its other name is not the arm's"
+    assert (other / "shared").stat().st_uid == UID, "its other name is not the side's"
     assert (inner / "shared").read_text() == "z\n"
     assert stat.S_IMODE(Path("/etc/shadow").stat().st_mode) & 0o007 == 0
     for attempt in (

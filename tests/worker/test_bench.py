@@ -1,4 +1,4 @@
-"""Inputs: equal in both arms, placed anew, and a digest that sees every change."""
+"""Inputs: equal in both sides, placed anew, and a digest that sees every change."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def draw_in_process(placement, hash_seed):
 
 
 def test_two_processes_draw_the_same_inputs_at_the_same_offsets():
-    """Both arms must measure the same work; hash() differs between processes and must not matter."""
+    """Both sides must measure the same work; hash() differs between processes and must not matter."""
     assert draw_in_process(0, 1) == draw_in_process(0, 2)
     assert draw_in_process(0, 1)[0] != draw_in_process(1, 1)[0]
 

@@ -1,4 +1,4 @@
-"""Discovery: a broken file costs itself only, and code from elsewhere is never taken for the arm's own."""
+"""Discovery: a broken file costs itself only, and code from elsewhere is never taken for the side's own."""
 
 import json
 import subprocess
@@ -200,7 +200,7 @@ def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):
 
 @pytest.mark.parametrize("provider", ["src/mylib/__init__.py", "mylib/__init__.py", "mylib.py", "mylib.abi3.so"])
 def test_a_package_of_the_tree_that_came_from_an_installed_copy_is_foreign(world, tmp_path, provider):
-    """Both arms would measure the installed copy."""
+    """Both sides would measure the installed copy."""
     world.write(world.root, provider)
     world.write(str(tmp_path / "installed"), "mylib/__init__.py", "mylib/ops.py")
     assert world.probe([str(tmp_path / "installed")], ["mylib.ops"], [])[0] == ["mylib", "mylib.ops"]
@@ -232,7 +232,7 @@ def test_a_file_named_like_a_module_of_the_standard_library_does_not_claim_it(wo
     assert world.probe([], ["json", "random", "platform"])[0] == []
 
 
-def test_modules_of_the_checkout_and_of_the_other_arm_are_foreign(world):
+def test_modules_of_the_checkout_and_of_the_other_side_are_foreign(world):
     world.write(world.checkout, "anything.py")
     world.write(world.root, "other.py")
     assert world.probe([world.checkout, world.root], ["anything", "other"])[0] == ["anything"]
@@ -249,7 +249,7 @@ def test_links_are_followed_on_both_sides(world, tmp_path):
     assert own == {"own": "tree/own.py"}
 
 
-def test_an_arm_inside_the_checkout_is_not_foreign(tmp_path):
+def test_an_side_inside_the_checkout_is_not_foreign(tmp_path):
     (tmp_path / "checkout").mkdir()
     world = World(tmp_path / "checkout")
     world.write(world.root, "own.py")

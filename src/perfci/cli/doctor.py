@@ -16,7 +16,7 @@ from perfci.model.doctor import Finding
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.render.doctor import print_diagnosis
-from perfci.sources.environment import arm_environment
+from perfci.sources.environment import side_environment
 from perfci.sources.git import Repository
 from perfci.system.files import disk_error, one_line, remove_tree
 
@@ -33,7 +33,7 @@ def examine_machine(where: Path, out: Path, python: str | None, json: bool, offl
         lines.append(fail("interpreter", str(error), f"name one in {FILE} or with --python"))
         chosen = python or policy.python or ""
     caches = Path(tempfile.gettempdir() if _temporary() else "/nonexistent") / f"perfci-doctor-{os.getpid()}"
-    env = arm_environment(
+    env = side_environment(
         caches, caller=os.environ, policy_env=policy.env, pass_env=policy.pass_env, threads=policy.threads, build=False
     )
     checks = OFFLINE if offline else CHECKS

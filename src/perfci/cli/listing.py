@@ -95,18 +95,18 @@ def _bound(asked: Judgement | Gate) -> str:
 
 
 def _where(case: Case) -> str:
-    head = case.arms["head"]
+    head = case.sides["head"]
     return f"{head.file}:{head.line}" if head.file else FILE
 
 
 def _entry(case: Case, asked: Sequence[Judgement | Gate]) -> dict[str, object]:
-    status = case.arms["head"].status
+    status = case.sides["head"].status
     limits = _limits(case, asked)
     return {"case": case.id, "device": case.device, "status": status, "limits": limits, "declared": _where(case)}
 
 
 def _line(case: Case, asked: Sequence[Judgement | Gate], waits: Sequence[Waiting]) -> list[str]:
-    reason = case.arms["head"].reason
+    reason = case.sides["head"].reason
     none = "no limit"
     if any((one.case, one.device) == (case.id, case.device) for one in waits):
         none = "no limit that can be judged here"

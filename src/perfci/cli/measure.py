@@ -17,7 +17,7 @@ from perfci.cli.output import tell, write_all
 from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
 from perfci.measure.options import COMMAND, OUT, Options
-from perfci.measure.place import prepare_arms
+from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
@@ -93,18 +93,18 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
 
 
 def prepare(options: Options, folder: Path, console: Console) -> None:
-    """Build both arms into `folder`, for `--prepared` to measure them. Raises PerfciError."""
+    """Build both sides into `folder`, for `--prepared` to measure them. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
     teller = Teller(console)
     try:
         with keep_outputs(options.out, options.where, find_worker()):
-            arms = prepare_arms(options, folder, teller)
+            sides = prepare_sides(options, folder, teller)
     finally:
         teller.stop()
-    for arm in arms:
-        if arm.failure is not None:
-            typer.echo(f"perfci: {arm.failure.text}", err=True)
-    typer.echo(f"perfci: prepared {' and '.join(arm.name for arm in arms)} in {folder}", err=True)
+    for side in sides:
+        if side.failure is not None:
+            typer.echo(f"perfci: {side.failure.text}", err=True)
+    typer.echo(f"perfci: prepared {' and '.join(side.name for side in sides)} in {folder}", err=True)
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:

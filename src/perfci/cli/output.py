@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from perfci.measure.journal import SAMPLES
-from perfci.model.base import ARMS, ArmName, MachineError
+from perfci.model.base import SIDES, MachineError, Side
 from perfci.model.report import Report
 from perfci.model.results import Pair, Results
 from perfci.render import FORMATS, render_all
@@ -94,7 +94,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
     if not path.exists():
         return Recorded(results)
     pairs = {(case.key, pair.index): pair for case in results.cases for pair in case.pairs}
-    found: dict[str, dict[int, dict[ArmName, list[list[float]]]]] = {}
+    found: dict[str, dict[int, dict[Side, list[list[float]]]]] = {}
     try:
         regular(path, LARGEST)
         for line in each_line(path, LONGEST):
@@ -109,11 +109,11 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
     return Recorded(results, found)
 
 
-def _samples(pair: Pair, found: Any) -> dict[ArmName, list[list[float]]]:
-    """Arm → placements; empty where these are not the samples of `pair`, but of another run's."""
+def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
+    """Side → placements; empty where these are not the samples of `pair`, but of another run's."""
     if not isinstance(found, dict):
         return {}
-    placements = {name: found[name] for name in ARMS if _numbers(found.get(name))}
+    placements = {name: found[name] for name in SIDES if _numbers(found.get(name))}
     counts = {name: sum(map(len, one)) for name, one in placements.items()}
     return placements if counts == pair.samples else {}
 

@@ -16,7 +16,7 @@ from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported import import_files
-from perfci.model.base import ArmName, UsageError
+from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Results
@@ -61,7 +61,7 @@ def judge_imported(
     if others:
         raise UsageError(f"{others[0]}: belongs to no option: quote patterns (--import 'head-*.json')")
     asked = parse_formats(formats)
-    files: dict[ArmName, Sequence[Path]] = {"base": found_files(base)} if base else {}
+    files: dict[Side, Sequence[Path]] = {"base": found_files(base)} if base else {}
     files["head"] = found_files(head)
     own = policy or (Path(FILE) if Path(FILE).is_file() else None)
     kinds = parse_devices([device] if device else None)

@@ -29,7 +29,7 @@ _PATHS = re.compile(
 """Variables that hold paths of the host: only where a policy names them."""
 _CLOSED = (
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt/nvidia", "opt/perfci", "opt/torch",
-    "perfci-arms", "proc", "sbin", "sys", "usr",
+    "perfci-sides", "proc", "sbin", "sys", "usr",
 )  # fmt: skip
 """Folders of the image into which nothing of the host is mounted."""
 _TAKEN = ("/opt", "/run", "/tmp", "/var")

@@ -38,8 +38,8 @@ from perfci.system.pins import VARIABLE as VARIANT
 
 LABEL = "perfci.launched"
 """Of containers and volumes that were started here."""
-ARMS = Path("/perfci-arms")
-"""Where the volume with the built arms lies in both containers."""
+SIDES = Path("/perfci-sides")
+"""Where the volume with the built sides lies in both containers."""
 LEASES = Path("/tmp") / FOLDER
 """Where perfci looks for leases there: the host's, so that no two measure on one device."""
 TWICE = ("run", "compare", "profile")
@@ -183,7 +183,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
     mounts = [_bind(folder, read_only=True) for folder in terms.folders]
     mounts += [_bind(options.out), _bind(terms.leases) | {"Target": str(LEASES)}]
     if volume:
-        mounts.append({"Type": "volume", "Source": volume, "Target": str(ARMS)})
+        mounts.append({"Type": "volume", "Source": volume, "Target": str(SIDES)})
     given = {
         "image": terms.image.id,
         "command": command(job, phase, rung),
@@ -222,7 +222,7 @@ def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
     if phase != "list":
         more += ["--out", str(job.options.out)]
     if phase in ("build", "measure"):
-        more += ["--prepare" if phase == "build" else "--prepared", str(ARMS)]
+        more += ["--prepare" if phase == "build" else "--prepared", str(SIDES)]
         more += [] if rung.allowed else ["--no-counters"]
     return [job.verb, *words[:end], *more, *words[end:]]
 
@@ -232,7 +232,7 @@ def _bind(path: Path, *, read_only: bool = False) -> dict[str, Any]:
 
 
 def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
-    """Folders to mount, and the policies of the arms where the verb has any. Raises UsageError."""
+    """Folders to mount, and the policies of the sides where the verb has any. Raises UsageError."""
     options = job.options
     repo = Repository.find(options.where)
     root = repo.root if repo else options.where

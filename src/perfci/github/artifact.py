@@ -260,7 +260,7 @@ def _check_bounds(results: Results) -> None:
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")
     skipped = [case for case in results.cases if case.stopped == "skipped"]
-    if any(case.pairs or any(arm.status == "ok" for arm in case.arms.values()) for case in skipped):
+    if any(case.pairs or any(side.status == "ok" for side in case.sides.values()) for case in skipped):
         raise Unfit("calls a case skipped that was measured, or works")
     if any(case.origin == "imported" for case in results.cases):
         raise Unfit("has cases that another tool measured")
@@ -269,10 +269,10 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("takes a kernel for a command, or a command for a kernel")
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
-        seen = [arm.evidence for arm in case.arms.values() if arm.evidence is not None]
+        seen = [side.evidence for side in case.sides.values() if side.evidence is not None]
         if len(named) > MOST_METRICS or any(len(one.faults) + len(one.code) > MOST_METRICS for one in seen):
             raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
-    declared = {(arm.file, arm.line) for case in results.cases for arm in case.arms.values() if arm.file}
+    declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}
     places = {f"{file}:{line}" for file, line in declared}
     limits: list[Judgement | Gate] = [*plan.judgements, *plan.gates]
     for limit in limits:

@@ -12,7 +12,7 @@ from github.Comparison import Comparison
 
 from perfci.github.api import Api, ApiError
 from perfci.github.artifact import Unfit
-from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.results import Results
@@ -54,7 +54,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     commit = _commit(results, "head")
     if commit is None:
         raise Unfit("does not say which commit was measured")
-    if results.arms["head"].dirty:
+    if results.sides["head"].dirty:
         raise Unfit("measured uncommitted changes")
     merge = commit != change.head
     parents = _parents(commit, api) if merge else []
@@ -160,9 +160,9 @@ def tip(branch: str, api: Api) -> str | None:
     return api.call(f"branch {branch}", ask)
 
 
-def _commit(results: Results, arm: ArmName) -> str | None:
-    """The commit of an arm, if it is the whole name of one."""
-    found = results.arms.get(arm)
+def _commit(results: Results, side: Side) -> str | None:
+    """The commit of a side, if it is the whole name of one."""
+    found = results.sides.get(side)
     return found.commit if found is not None and found.commit and _SHA.fullmatch(found.commit) else None
 
 

@@ -22,7 +22,7 @@ NOISE = 1e-9
 
 
 def measured(context: Context, case: Case, judgement: Judgement, base: float, broken: str) -> tuple[Effect, str]:
-    """What a bound does that both arms break, and why. `base`: its centre; `broken`: how head breaks the bound.
+    """What a bound does that both sides break, and why. `base`: its centre; `broken`: how head breaks the bound.
 
     Head fails where it is worse than base by more than the relative limit on the metric, or without one where it is
     shown to be worse at all: by the looks and the share of α of the bound itself, so that unchanged code fails no
@@ -46,7 +46,7 @@ def measured(context: Context, case: Case, judgement: Judgement, base: float, br
 
 
 def observed(context: Context, gate: Gate, base: float, head: float, broken: str) -> tuple[Effect, str]:
-    """The same of what a profiler saw once in each arm: noise is what such values scatter by from run to run."""
+    """The same of what a profiler saw once in each side: noise is what such values scatter by from run to run."""
     was = show(base, gate.unit)
     limit = _relative(context.gates.get(f"{gate.case}@{gate.device}", []), gate)
     worse = head - base if gate.kind == "max" else base - head

@@ -10,7 +10,7 @@ from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
 from perfci.judge.status import Context, about
 from perfci.judge.words import beyond, change_words, limit_percent, listed
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
 from perfci.model.profile import TRACERS, UNPROFILED, Evidence, Fault, concerns, doubt
@@ -36,14 +36,14 @@ def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) 
     return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
-def _evidence(case: Case, arm: ArmName) -> Evidence:
-    found = case.arms[arm].evidence if arm in case.arms else None
+def _evidence(case: Case, side: Side) -> Evidence:
+    found = case.sides[side].evidence if side in case.sides else None
     return found or Evidence()
 
 
 def _not_of_the_case(case: Case, gate: Gate) -> str:
     """Why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
-    reports = max((arm.evidence.reports or 1 for arm in case.arms.values() if arm.evidence), default=1)
+    reports = max((side.evidence.reports or 1 for side in case.sides.values() if side.evidence), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
         return f"{text}: declare a command that reports this one alone"
@@ -139,20 +139,20 @@ def _names(evidence: Evidence) -> list[str]:
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
-def _why(case: Case, arm: ArmName, gate: Gate) -> str:
-    """Why an arm has no value of a gate's metric that stands."""
-    evidence = _evidence(case, arm)
+def _why(case: Case, side: Side, gate: Gate) -> str:
+    """Why a side has no value of a gate's metric that stands."""
+    evidence = _evidence(case, side)
     of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric not in UNPROFILED)
     if of_kernels and case.device == "cuda" and kernelless(evidence):
-        return f"{arm} launches no kernel, so that there is none to count: take the limit off the case"
+        return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
     fault = doubt(evidence, gate.metric) or _absence(evidence, gate)
     if fault is not None:
         return f"{fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
     if gate.metric.startswith("range:"):
-        return f"{arm} has no NVTX range {gate.metric.removeprefix('range:')!r} with device work"
+        return f"{side} has no NVTX range {gate.metric.removeprefix('range:')!r} with device work"
     if evidence.trace is None and evidence.counters is None:
         return "no profiler looked at it"
-    return f"{arm} has no {gate.metric}"
+    return f"{side} has no {gate.metric}"
 
 
 def _absence(evidence: Evidence, gate: Gate) -> Fault | None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfci.judge.status import Context, about, centre
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.report import Row
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 from perfci.model.units import show
-from perfci.stats.series import DERIVED, arm_values
+from perfci.stats.series import DERIVED, side_values
 from perfci.stats.speed_of_light import floor
 from perfci.stats.walsh import hodges_lehmann
 
@@ -17,19 +17,19 @@ TIMED = frozenset({"time", "cycles", *DERIVED})
 
 
 def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
-    """One line where an arm's time is under its floor, else None.
+    """One line where a side's time is under its floor, else None.
 
     `extra`: of the fingerprint: `ceilings`, a mapping from device kind to what was measured of it, and `l2_bytes`.
-    The time of an arm is the Hodges–Lehmann centre of its launches.
+    The time of a side is the Hodges–Lehmann centre of its launches.
     """
     ceilings = (extra.get("ceilings") or {}).get(case.device)
     if not ceilings:
         return None
-    names: tuple[ArmName, ArmName] = ("head", "base")
+    names: tuple[Side, Side] = ("head", "base")
     for name in names:
-        arm = case.arms.get(name, CaseArm())
-        times = arm_values(case, name, "time")
-        found = floor(arm.work, ceilings, arm.contract, case.device, extra.get("l2_bytes"))
+        side = case.sides.get(name, CaseSide())
+        times = side_values(case, name, "time")
+        found = floor(side.work, ceilings, side.contract, case.device, extra.get("l2_bytes"))
         if found is None or not times.size or not (times > 0).all():
             continue
         seconds, words = found
@@ -48,6 +48,6 @@ def impossible(context: Context, case: Case, extra: Mapping[str, Any]) -> Row | 
     reason = too_fast(case, extra)
     if reason is None:
         return None
-    base, head = (centre(arm_values(case, arm, "time")) for arm in ("base", "head"))
+    base, head = (centre(side_values(case, side, "time")) for side in ("base", "head"))
     fields = {"class": "invalid", "effect": context.effect("invalid"), "reason": reason, "base": base, "head": head}
     return Row(**about(case), **fields, metric="time", unit="s", kind="presence", pairs=len(case.pairs))

@@ -124,7 +124,7 @@ def judge(
         trails=trails(cases, rows, context.looks),
         evidence=evidence,
         notes=[*results.notes, *notes],
-        files=[f"{f.file} ({f.arm}): {one_line(f.reason.text, 400)}" for f in results.files],
+        files=[f"{f.file} ({f.side}): {one_line(f.reason.text, 400)}" for f in results.files],
         started=results.started,
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,
@@ -134,7 +134,7 @@ def judge(
         command=results.command,
         repository=results.repository,
         fingerprint=results.fingerprint,
-        arms=results.arms,
+        sides=results.sides,
         policy_from=results.policy_from,
     )
 

@@ -15,7 +15,7 @@ from perfci.model.units import show
 from perfci.stats.answer import Answer, answer, silences
 from perfci.stats.decide import Decision, pairs_needed
 from perfci.stats.equal_clock import LogRatios
-from perfci.stats.series import DERIVED, arm_values
+from perfci.stats.series import DERIVED, side_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 LEVEL = 0.95
@@ -80,7 +80,7 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
-            reason = f"no finished pair has {metric} in both arms"
+            reason = f"no finished pair has {metric} in both sides"
         case "unmeasured":
             effect, reason = judgement.on_missing, f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
@@ -106,16 +106,16 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
             reason = f"the limit {found.limit} is not a finite number"
     return {
         **_judged(class_, effect, reason),
-        "base": centre(arm_values(case, "base", metric)),
-        "head": centre(arm_values(case, "head", metric)),
+        "base": centre(side_values(case, "base", metric)),
+        "head": centre(side_values(case, "head", metric)),
         "pairs": found.decision.n,
     }
 
 
 def _unmeasured(case: Case, metric: str) -> str:
-    if metric in DERIVED and arm_values(case, "head", "time").size:
+    if metric in DERIVED and side_values(case, "head", "time").size:
         return f"head declares no {DERIVED[metric][1]}"
-    if arm_values(case, "base", metric).size:
+    if side_values(case, "base", metric).size:
         return f"base has {metric}, head has not"
     return f"head has no {metric}"
 
@@ -197,8 +197,8 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     if case.origin == "imported":
         needed = pairs_needed(context.looks, context.m)
         if n < needed:
-            return f"{n} of the {needed} files of each arm that a conviction needs"
-        return f"undecided after {n} files of each arm: {words}; more files, or a larger limit, would help"
+            return f"{n} of the {needed} files of each side that a conviction needs"
+        return f"undecided after {n} files of each side: {words}; more files, or a larger limit, would help"
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
         return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"

@@ -9,33 +9,33 @@ import numpy as np
 from perfci.judge.explain.roofline import roof
 from perfci.judge.limits import ratio
 from perfci.judge.status import Context, state
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.plan import Looks
 from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Stats, Trail
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
 from perfci.stats.equal_clock import log_ratios
-from perfci.stats.series import arm_values, metrics
+from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
-    """Statistics of every metric of every case and arm; and a note for each that holds no finite number."""
+    """Statistics of every metric of every case and side; and a note for each that holds no finite number."""
     found: list[Measured] = []
     notes: list[str] = []
     for case in cases:
         for metric in metrics(case):
-            arms = {}
-            for arm in ARMS:
-                values = arm_values(case, arm, metric)
+            sides = {}
+            for side in SIDES:
+                values = side_values(case, side, metric)
                 if values.size and np.isfinite(values).all():
-                    arms[arm] = Stats(**describe(values)._asdict())
+                    sides[side] = Stats(**describe(values)._asdict())
                 elif values.size:
-                    notes.append(f"{case.key}: a launch's {metric} in {arm} is not a finite number")
-            if arms:
+                    notes.append(f"{case.key}: a launch's {metric} in {side} is not a finite number")
+            if sides:
                 unit = context.unit(metric)
-                found.append(Measured(case=case.id, device=case.device, metric=metric, unit=unit, arms=arms))
+                found.append(Measured(case=case.id, device=case.device, metric=metric, unit=unit, sides=sides))
     return found, notes
 
 
@@ -44,16 +44,16 @@ def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
 
     `first`: pairs of the first look. `ceilings`: of the case's device, as measured.
     """
-    arms = {name: state(case, name) for name in ARMS if name in case.arms}
-    working = [arm for name in ("head", "base") if (arm := arms.get(name)) and arm.status == "ok"]
-    said = working[0] if working else CaseArm()
+    sides = {name: state(case, name) for name in SIDES if name in case.sides}
+    working = [side for name in ("head", "base") if (side := sides.get(name)) and side.status == "ok"]
+    said = working[0] if working else CaseSide()
     return CaseFacts(
         case=case.id,
         device=case.device,
         work=said.work,
-        checks={name: arm.check for name, arm in arms.items()},
+        checks={name: side.check for name, side in sides.items()},
         contract={name: str(value) for name, value in sorted(said.contract.items())},
-        reasons={name: arm.reason for name, arm in arms.items() if arm.reason},
+        reasons={name: side.reason for name, side in sides.items() if side.reason},
         noise=_parts(components(case, first)),
         roof=roof(case, ceilings),
     )

@@ -8,14 +8,14 @@ from typing import Any, get_args
 import numpy as np
 
 from perfci.judge.words import one_line
-from perfci.model.base import ARMS, ArmName, DeviceKind
+from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
 from perfci.model.metrics import CATALOGUE, CustomMetric
 from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
-from perfci.model.results import Case, CaseArm, Results
-from perfci.stats.series import arm_values, metrics
+from perfci.model.results import Case, CaseSide, Results
+from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
@@ -87,15 +87,15 @@ def centre(values: Array) -> float | None:
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 
-def because(arm: CaseArm) -> str:
-    """`: ` and the reason of an arm's state, where it gives one."""
-    text = one_line(arm.reason.text, 400) if arm.reason else ""
+def because(side: CaseSide) -> str:
+    """`: ` and the reason of a side's state, where it gives one."""
+    text = one_line(side.reason.text, 400) if side.reason else ""
     return f": {text}" if text else ""
 
 
 def about(case: Case) -> dict[str, Any]:
     """The fields of a row that name its case: where head declares it, or else base."""
-    declared = next((arm for name in ("head", "base") if (arm := state(case, name)).file), CaseArm())
+    declared = next((side for name in ("head", "base") if (side := state(case, name)).file), CaseSide())
     return {
         "case": case.id,
         "kernel": case.kernel,
@@ -110,13 +110,13 @@ def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
     return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
 
 
-def state(case: Case, arm: ArmName) -> CaseArm:
-    """What an arm says of a case, with two states said plainly.
+def state(case: Case, side: Side) -> CaseSide:
+    """What a side says of a case, with two states said plainly.
 
-    A case that is absent because its file did not import or its arm did not build has failed, and one that
+    A case that is absent because its file did not import or its side did not build has failed, and one that
     was skipped because time ran out was not skipped: it has no pairs.
     """
-    found = case.arms.get(arm, CaseArm(status="absent"))
+    found = case.sides.get(side, CaseSide(status="absent"))
     kind = found.reason.kind if found.reason else None
     if found.status == "absent" and kind in ("import", "build"):
         return found.model_copy(update={"status": "failed"})
@@ -126,7 +126,7 @@ def state(case: Case, arm: ArmName) -> CaseArm:
 
 
 def presence(context: Context, case: Case) -> Row | None:
-    """The presence row of a case; None where head runs it and, if there is a base, both arms ask the same."""
+    """The presence row of a case; None where head runs it and, if there is a base, both sides ask the same."""
     found = _compared(context, case) if context.compared else _alone(context, case)
     if found is None:
         return None
@@ -135,7 +135,7 @@ def presence(context: Context, case: Case) -> Row | None:
 
 def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: str) -> Row:
     metric = next(iter(metrics(case)), "")
-    base, head = (centre(arm_values(case, arm, metric)) for arm in ARMS)
+    base, head = (centre(side_values(case, side, metric)) for side in SIDES)
     fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
     unit = context.unit(metric)
     return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
@@ -206,7 +206,7 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
 
 def fails_in_both(context: Context, case: Case) -> bool:
     """Whether a case fails in base and head alike: then the measurement failed, not the change."""
-    return context.compared and all(state(case, arm).status == "failed" for arm in ARMS)
+    return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
 def breakdown(
@@ -239,33 +239,33 @@ def broke_down(case: Case) -> bool:
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Rows of suite files that did not import, whose cases nobody knows; and which of them fail in both arms.
+    """Rows of suite files that did not import, whose cases nobody knows; and which of them fail in both sides.
 
     A file whose failure the rows of its cases tell already gets none.
     """
     told = {
-        (name, arm.file)
+        (name, side.file)
         for case in results.cases
-        for name in ARMS
+        for name in SIDES
         if state(case, name).status == "failed"
-        for arm in case.arms.values()
+        for side in case.sides.values()
     }
-    failed = {(failure.file, failure.arm): failure.reason for failure in results.files}
+    failed = {(failure.file, failure.side): failure.reason for failure in results.files}
     device: DeviceKind = min(results.plan.devices, default="cpu")
     rows: list[Row] = []
     both: list[Row] = []
     for file in sorted({file for file, _ in failed}):
-        arms = [arm for arm in ARMS if (file, arm) in failed and (arm, file) not in told]
-        if not arms:
+        sides = [side for side in SIDES if (file, side) in failed and (side, file) not in told]
+        if not sides:
             continue
-        where = f" in {' and in '.join(arms)}" if context.compared else ""
-        class_: Class = "failed" if "head" in arms else "invalid"
+        where = f" in {' and in '.join(sides)}" if context.compared else ""
+        class_: Class = "failed" if "head" in sides else "invalid"
         fields = {
             "class": class_,
             "effect": "fail" if class_ == "failed" else context.effect(class_),
-            "reason": f"does not import{where}: {one_line(failed[file, arms[-1]].text, 400)}",
+            "reason": f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}",
         }
         rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
-        if arms == list(ARMS):
+        if sides == list(SIDES):
             both.append(rows[-1])
     return rows, both

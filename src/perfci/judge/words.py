@@ -220,10 +220,10 @@ def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
     """
     worst = next((row for row in rows if row.effect == effect), None)
     if effect == "undecided" and any(row.effect == effect and _looks_worse(row) for row in rows):
-        more = "more files of each arm" if imported else "a larger budget"
+        more = "more files of each side" if imported else "a larger budget"
         return f"Look at the change: it most likely is worse than its limit; {more} would prove it."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is meant to be."
     if imported and worst and worst.class_ == "inconclusive":
-        return "Import more files of each arm, measured in turns, base and head, or give a larger limit."
+        return "Import more files of each side, measured in turns, base and head, or give a larger limit."
     return _ADVICE.get(worst.class_, "") if worst else ""

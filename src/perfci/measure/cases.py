@@ -1,24 +1,24 @@
-"""Discovery: which cases each arm declares, and which of them are measured here."""
+"""Discovery: which cases each side declares, and which of them are measured here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfci.measure.options import Options
-from perfci.measure.prepare import BASE_JUDGES, ArmWork, in_units, require_inside
-from perfci.model.base import ArmName, DeviceKind, UsageError, matches
+from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
+from perfci.model.base import DeviceKind, Side, UsageError, matches
 from perfci.model.coverage import nearest
 from perfci.model.criteria import Subject
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, CaseArm, FileFailure, Reason, Reports, at_first
+from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
 from perfci.system.process import Launch
 
 
 @dataclass
 class Found:
-    """What one arm's suite declares."""
+    """What one side's suite declares."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Key (`id@device`) → the launch's description."""
@@ -27,20 +27,20 @@ class Found:
     """Suite files that did not import."""
 
 
-def load(arm: ArmWork, launch: Launch, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
-    """Import `suite` in a launch of the arm. Raises Died, and MachineError when the module-origin check fails."""
+def load(side: SideWork, launch: Launch, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
+    """Import `suite` in a launch of the side. Raises Died, and MachineError when the module-origin check fails."""
     reply = launch.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
-    require_inside(arm, reply["foreign"])
-    arm.info.modules = reply["modules"]
+    require_inside(side, reply["foreign"])
+    side.info.modules = reply["modules"]
     found = Found()
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
-        if file["error"] and (file["error"]["kind"], arm.name) == ("absent", "base"):
+        if file["error"] and (file["error"]["kind"], side.name) == ("absent", "base"):
             continue  # a suite that base does not have yet: its cases are new
         if file["error"]:
-            reason = Reason(kind="import", text=file["error"]["text"][:1000], log=f"logs/{arm.name}.log")
-            found.files.append(FileFailure(arm=arm.name, file=file["file"], reason=reason))
+            reason = Reason(kind="import", text=file["error"]["text"][:1000], log=f"logs/{side.name}.log")
+            found.files.append(FileFailure(side=side.name, file=file["file"], reason=reason))
             found.broken.add(file["file"])
     return found
 
@@ -67,13 +67,13 @@ def lost_gpu(options: Options, limits: Policy, policy: str, facts: Fingerprint, 
 
 
 def merge(
-    found: Mapping[ArmName, Found],
-    arms: Mapping[ArmName, ArmWork],
+    found: Mapping[Side, Found],
+    sides: Mapping[Side, SideWork],
     devices: Sequence[DeviceKind],
     globs: Sequence[str],
 ) -> list[Case]:
     """All cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
-    described: dict[str, dict[DeviceKind, dict[ArmName, dict[str, Any]]]] = {}
+    described: dict[str, dict[DeviceKind, dict[Side, dict[str, Any]]]] = {}
     for name, one in found.items():
         for case in one.cases.values():
             described.setdefault(case["id"], {}).setdefault(case["device"], {})[name] = case
@@ -82,25 +82,27 @@ def merge(
     for ident in wanted:
         here = [device for device in devices if device in described[ident]]
         for device in here or sorted(described[ident])[:1]:
-            in_arms = described[ident][device]
-            any_arm = next(iter(in_arms.values()))
-            made = {name: _arm(name, arm, in_arms.get(name), found, any_arm, bool(here)) for name, arm in arms.items()}
+            in_sides = described[ident][device]
+            any_side = next(iter(in_sides.values()))
+            made = {
+                name: _side(name, side, in_sides.get(name), found, any_side, bool(here)) for name, side in sides.items()
+            }
             stopped: Literal["decided", "skipped"] = "decided" if here else "skipped"
-            cases.append(Case(id=ident, kernel=any_arm["kernel"], device=device, arms=made, stopped=stopped))
+            cases.append(Case(id=ident, kernel=any_side["kernel"], device=device, sides=made, stopped=stopped))
     return cases
 
 
 def require_some(
     cases: Sequence[Case],
-    found: Mapping[ArmName, Found],
-    arms: Mapping[ArmName, ArmWork],
+    found: Mapping[Side, Found],
+    sides: Mapping[Side, SideWork],
     globs: Sequence[str],
 ) -> None:
     """Raises UsageError where there is nothing to measure: a mistyped case, an empty suite, only broken files."""
     if cases:
         return
     known = {case["id"] for one in found.values() for case in one.cases.values()}
-    known |= {command.name for arm in arms.values() for command in arm.policy.commands}
+    known |= {command.name for side in sides.values() for command in side.policy.commands}
     broken = [failure for one in found.values() for failure in one.files]
     if known:
         raise UsageError("; ".join(f"{glob}: matches no case: {nearest(glob, sorted(known))}" for glob in globs))
@@ -109,7 +111,7 @@ def require_some(
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
 
 
-def redeclared(cases: Sequence[Case], found: Mapping[ArmName, Found], policy: Policy) -> list[str]:
+def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Policy) -> list[str]:
     """A note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
     if "base" not in found:
         return []
@@ -135,23 +137,23 @@ def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
     return made
 
 
-def _arm(
-    name: ArmName,
-    arm: ArmWork,
+def _side(
+    name: Side,
+    side: SideWork,
     described: dict[str, Any] | None,
-    found: Mapping[ArmName, Found],
-    any_arm: dict[str, Any],
+    found: Mapping[Side, Found],
+    any_side: dict[str, Any],
     measured: bool,
-) -> CaseArm:
-    if arm.failure:
-        return CaseArm(status="failed", reason=arm.failure, file=any_arm["file"], line=any_arm["line"])
+) -> CaseSide:
+    if side.failure:
+        return CaseSide(status="failed", reason=side.failure, file=any_side["file"], line=any_side["line"])
     if described is None:
-        file = any_arm["file"]
+        file = any_side["file"]
         if file in found[name].broken:
             reason = next(f.reason for f in found[name].files if f.file == file)
-            return CaseArm(status="failed", reason=reason, file=file, line=any_arm["line"])
-        return CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not declare it"))
-    made = CaseArm(file=described["file"], line=described["line"], params=described["params"])
+            return CaseSide(status="failed", reason=reason, file=file, line=any_side["line"])
+        return CaseSide(status="absent", reason=Reason(kind="absent", text=f"{name} does not declare it"))
+    made = CaseSide(file=described["file"], line=described["line"], params=described["params"])
     if not measured:
         made.status = "skipped"
         made.reason = Reason(kind="skipped", text=f"needs {described['device']}")
@@ -160,7 +162,7 @@ def _arm(
 
 def subjects(
     cases: Sequence[Case],
-    found: Mapping[ArmName, Found],
+    found: Mapping[Side, Found],
     names: Mapping[str, str],
     told: Callable[[Case], Reports] = at_first,
 ) -> list[Subject]:
@@ -173,9 +175,9 @@ def subjects(
         if case.stopped == "skipped":
             continue
         described: dict[str, Any] | None = None
-        for arm in ("base", "head"):
-            if arm in found and case.key in found[arm].cases:
-                described = found[arm].cases[case.key]
+        for side in ("base", "head"):
+            if side in found and case.key in found[side].cases:
+                described = found[side].cases[case.key]
                 break
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""

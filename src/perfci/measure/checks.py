@@ -1,4 +1,4 @@
-"""Before timing: is each case right in each arm, and how long does it take?"""
+"""Before timing: is each case right in each side, and how long does it take?"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,42 +9,42 @@ from perfci.measure.cases import Found
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
 from perfci.measure.timing import Asked, Probe
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.profile import Evidence
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
-Probes = dict[str, dict[ArmName, Probe]]
+Probes = dict[str, dict[Side, Probe]]
 
 
-def check_arm(
+def check_side(
     bench: Bench,
-    name: ArmName,
+    name: Side,
     cases: Sequence[Case],
-    found: Mapping[ArmName, Found],
+    found: Mapping[Side, Found],
     journal: Journal,
     *,
     fuzz: bool,
     note: Callable[[str], None],
     asked: Mapping[str, Asked],
 ) -> Probes:
-    """Check every case of one arm; fills `case.arms[name]`. Returns what is needed to settle how a case is measured.
+    """Check every case of one side; fills `case.sides[name]`. Returns what is needed to settle how a case is measured.
 
     Base goes first: its tolerances are then head's. `asked`: case key → contract.
     """
     probes: Probes = {}
     launch: Launch | None = None
-    for key, arm, recorded in journal.probes():
-        if arm == name:
+    for key, side, recorded in journal.probes():
+        if side == name:
             probes.setdefault(key, {})[name] = Probe(**recorded)
     for case in cases:
         if (case.key, name) in journal.checked:
-            case.arms[name] = journal.checked[case.key, name]
+            case.sides[name] = journal.checked[case.key, name]
             continue
-        arm_case = case.arms[name]
-        if arm_case.status != "ok":
+        side_case = case.sides[name]
+        if side_case.status != "ok":
             continue
         note(f"checking {name} · {case.id}")
         probe: Probe | None = None
@@ -56,52 +56,52 @@ def check_arm(
             if probe is not None and case.device == "cuda":
                 probe = _probe(bench, launch, case, name, probe, asked.get(case.key, "auto"))
         except Died as died:
-            arm_case.status = "failed"
-            arm_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
+            side_case.status = "failed"
+            side_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
         if probe is not None:
             probes.setdefault(case.key, {})[name] = probe
-        journal.add_check(case.key, name, arm_case, None if probe is None else asdict(probe))
+        journal.add_check(case.key, name, side_case, None if probe is None else asdict(probe))
     if launch is not None:
         launch.close()
     return probes
 
 
-def _check_one(bench: Bench, launch: Launch, name: ArmName, case: Case, fuzz: bool, timeout: float) -> Probe | None:
+def _check_one(bench: Bench, launch: Launch, name: Side, case: Case, fuzz: bool, timeout: float) -> Probe | None:
     """Check and estimate one case. Returns None where the result is wrong. Raises Died."""
-    arm = case.arms[name]
-    base = case.arms.get("base")
+    side = case.sides[name]
+    base = case.sides.get("base")
     theirs = base.check if base is not None and base.status == "ok" else Check()
     fields = case_fields(case, name)
     reply = launch.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
-    arm.check = Check(
+    side.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
     )  # fmt: skip
     if not reply["ok"]:
-        arm.status = "failed"
-        arm.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
+        side.status = "failed"
+        side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
         return None
     opened = _describe(bench, launch, case, name)
     launch.ask("close", bench.timeout, verify=False)
     if opened["elsewhere"]:
-        arm.status = "failed"
-        arm.reason = Reason(kind="wrong", text=opened["elsewhere"])
+        side.status = "failed"
+        side.reason = Reason(kind="wrong", text=opened["elsewhere"])
         return None
-    arm.inputs = opened["digest"]
-    arm.work = Work.model_validate(opened["work"])
-    arm.dtype = opened["dtype"]
+    side.inputs = opened["digest"]
+    side.work = Work.model_validate(opened["work"])
+    side.dtype = opened["dtype"]
     if case.device == "cuda":
-        arm.evidence = Evidence(metrics={"peak_memory": opened["memory"]})
+        side.evidence = Evidence(metrics={"peak_memory": opened["memory"]})
     return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
 
 
-def _describe(bench: Bench, launch: Launch, case: Case, name: ArmName) -> dict[str, Any]:
+def _describe(bench: Bench, launch: Launch, case: Case, name: Side) -> dict[str, Any]:
     contract = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "contract": contract, "sets": 1}
     return launch.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
 
 
-def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe, asked: Asked) -> Probe:
+def _probe(bench: Bench, launch: Launch, case: Case, name: Side, probe: Probe, asked: Asked) -> Probe:
     """Whether the case can be captured. A capture that breaks the launch costs the launch, not the case."""
     if asked == "cold":
         return probe
@@ -122,7 +122,7 @@ def _probe(bench: Bench, launch: Launch, case: Case, name: ArmName, probe: Probe
 def unredrawn(cases: Sequence[Case]) -> list[str]:
     """A note on cases that could not be checked with their inputs redrawn in place; where none follow from the draw
     there is nothing to redraw."""
-    found = {case.id: arm.check.unredrawn for case in cases for arm in case.arms.values() if arm.check.unredrawn}
+    found = {case.id: side.check.unredrawn for case in cases for side in case.sides.values() if side.check.unredrawn}
     why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
     if not why:
         return []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from perfci.measure.cases import Found
 from perfci.measure.place import Place
-from perfci.model.base import ArmName, PolicyError, UsageError
+from perfci.model.base import PolicyError, Side, UsageError
 from perfci.model.coverage import idle, mistake
 from perfci.model.criteria import Subject, declared
 from perfci.model.plan import Declared
@@ -12,23 +12,23 @@ from perfci.model.policy_text import FILE
 from perfci.model.publication import ACCEPT_LABEL
 
 
-def everything(place: Place, found: Mapping[ArmName, Found]) -> Declared:
+def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
     """What base and head declare: whatever was asked for, and whatever runs here."""
     return Declared(
         kernels=sorted({case["id"] for one in found.values() for case in one.cases.values()}),
         commands=sorted(place.runner.idents()),
         unknown=sorted(place.runner.unknown()),
-        whole=not any(one.broken for one in found.values()) and not any(arm.failure for arm in place.arms.values()),
+        whole=not any(one.broken for one in found.values()) and not any(side.failure for side in place.sides.values()),
     )
 
 
-def require_covered(place: Place, found: Mapping[ArmName, Found], known: Declared) -> list[str]:
+def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) -> list[str]:
     """Raise UsageError where a limit that counts now, or once head is merged, judges nothing or is wrong.
 
     PolicyError, where that is base's alone. Returns notes on limits that judge nothing and allow it.
     """
     base = place.sources.policy_from == "base"
-    wrong = {name: _wrong(place, name, found, known) for name in place.arms if name == "head" or base}
+    wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}
     if wrong.get("base"):
         remedy = (
             f"{FILE} of head has it too: mend it there, and have that change accepted with the label {ACCEPT_LABEL}"
@@ -56,8 +56,8 @@ def require_covered(place: Place, found: Mapping[ArmName, Found], known: Declare
     return notes
 
 
-def _wrong(place: Place, name: ArmName, found: Mapping[ArmName, Found], known: Declared) -> str:
-    """The first mistake in one arm's limits, with its place."""
+def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
+    """The first mistake in one side's limits, with its place."""
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
     if text := mistake(policy, known, place.runner.reports()):
         return f"{file}: {text}"

@@ -1,4 +1,4 @@
-"""Results from what other tools measured: a file is a launch, and the files of both arms pair up in order."""
+"""Results from what other tools measured: a file is a launch, and the files of both sides pair up in order."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,20 @@ from typing import NamedTuple
 import perfci
 from perfci.measure.commands.readers import FORMATS, About, Format, Reported, apart
 from perfci.measure.commands.runner import status_of
-from perfci.model.base import ArmName, DeviceKind, UsageError
+from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.coverage import idle
 from perfci.model.criteria import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Arm, Case, CaseArm, Pair, Reason, Results, Work, at_first
+from perfci.model.results import Case, CaseSide, Pair, Reason, Results, SideCode, Work, at_first
 from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
 
 
 class File(NamedTuple):
-    """One file of one arm."""
+    """One file of one side."""
 
     path: Path
     format: Format
@@ -31,7 +31,7 @@ class File(NamedTuple):
 
 
 def import_files(
-    files: Mapping[ArmName, Sequence[Path]],
+    files: Mapping[Side, Sequence[Path]],
     policy: Policy,
     *,
     device: DeviceKind | None = None,
@@ -39,13 +39,13 @@ def import_files(
     where: str = FILE,
     whole: bool = False,
 ) -> Results:
-    """Read files of one tool, those of each arm in the order measured, and plan how `policy` judges them.
+    """Read files of one tool, those of each side in the order measured, and plan how `policy` judges them.
 
     Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
     limits hold for the centre of head's files. `device`: what was measured on; by default a GPU for NVBench's files,
     else the CPU. `where` names the policy; `whole`: whether it was named for these files, so that each of its limits
     must find a case in them, and not that of a repository, of which at least one must. Raises UsageError: a file that
-    cannot be read, several tools, not as many files of each arm, a limit that judges nothing.
+    cannot be read, several tools, not as many files of each side, a limit that judges nothing.
     """
     read = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
     numbers = {name: len(one) for name, one in read.items()}
@@ -75,7 +75,7 @@ def import_files(
         raise UsageError(f"{where}: {wrong[0].text}")
     plan = Plan(
         seed=0,
-        arms=list(files),
+        sides=list(files),
         looks=Looks(pairs=[n], convict=[1.0], acquit=[1.0]),
         devices=[kind],
         judgements=judged,
@@ -94,7 +94,7 @@ def import_files(
         command=list(command),
         repository=Path.cwd().name,
         fingerprint=facts,
-        arms={name: _arm(one) for name, one in read.items()},
+        sides={name: _side(one) for name, one in read.items()},
         gate=policy.mode,
         on_undecided=policy.on_undecided,
         custom_metrics=policy.metrics,
@@ -129,45 +129,45 @@ def _content(file: File) -> bytes:
         return hashlib.file_digest(content, "sha256").digest()
 
 
-def _case(ident: str, device: DeviceKind, read: Mapping[ArmName, Sequence[File]], n: int) -> Case:
-    arms = {name: _case_arm(name, ident, files) for name, files in read.items()}
-    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device=device, origin="imported", arms=arms)
-    if all(arm.status in ("skipped", "absent") for arm in arms.values()):
+def _case(ident: str, device: DeviceKind, read: Mapping[Side, Sequence[File]], n: int) -> Case:
+    sides = {name: _case_side(name, ident, files) for name, files in read.items()}
+    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device=device, origin="imported", sides=sides)
+    if all(side.status in ("skipped", "absent") for side in sides.values()):
         case.stopped = "skipped"
-    elif arms["head"].status == "ok":
-        case.pairs = [_pair(index, ident, read, arms) for index in range(n)]
+    elif sides["head"].status == "ok":
+        case.pairs = [_pair(index, ident, read, sides) for index in range(n)]
     else:
         case.stopped = "failed"
     return case
 
 
-def _case_arm(name: ArmName, ident: str, files: Sequence[File]) -> CaseArm:
-    """What the files of one arm say of a case; a case that is not in all of them has failed."""
+def _case_side(name: Side, ident: str, files: Sequence[File]) -> CaseSide:
+    """What the files of one side say of a case; a case that is not in all of them has failed."""
     told = [(file.path.name, file.cases.get(ident)) for file in files]
     if not any(one for _, one in told):
-        return CaseArm(status="absent", reason=Reason(kind="absent", text=f"no file of {name} reports it"))
+        return CaseSide(status="absent", reason=Reason(kind="absent", text=f"no file of {name} reports it"))
     for file, one in told:
         if one is None:
             text = f"{file} does not report it, other files of {name} do"
-            return CaseArm(status="failed", reason=Reason(kind="invalid", text=text))
+            return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
         if one.reason is not None:
             reason = one.reason.model_copy(update={"text": f"{file}: {one.reason.text}"})
-            return CaseArm(status=status_of(reason), reason=reason)
+            return CaseSide(status=status_of(reason), reason=reason)
     known = [one for _, one in told if one is not None]
     if any(one.work != known[0].work or one.values.keys() != known[0].values.keys() for one in known):
         text = f"the files of {name} do not agree on its work or its metrics"
-        return CaseArm(status="failed", reason=Reason(kind="invalid", text=text))
+        return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
     contract = {
         "name": "imported",
         "reads": files[0].format.tool,
         "time": ", ".join(sorted({one.statistic for one in known})),
         "machine": "; ".join(sorted({_machine(file.about) for file in files})),
     }
-    return CaseArm(work=known[0].work or Work(), contract=contract)
+    return CaseSide(work=known[0].work or Work(), contract=contract)
 
 
-def _pair(index: int, ident: str, read: Mapping[ArmName, Sequence[File]], arms: Mapping[ArmName, CaseArm]) -> Pair:
-    reported = {name: files[index].cases[ident].values for name, files in read.items() if arms[name].status == "ok"}
+def _pair(index: int, ident: str, read: Mapping[Side, Sequence[File]], sides: Mapping[Side, CaseSide]) -> Pair:
+    reported = {name: files[index].cases[ident].values for name, files in read.items() if sides[name].status == "ok"}
     return Pair(
         index=index,
         values={
@@ -195,7 +195,7 @@ def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
 
 
 def _machine(about: About) -> str:
-    """What must be the same of the machines of both arms, as far as files tell: `2 cores, AMD EPYC 9654`."""
+    """What must be the same of the machines of both sides, as far as files tell: `2 cores, AMD EPYC 9654`."""
     cores = f"{about.cores} cores" if about.cores else ""
     return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
 
@@ -220,21 +220,21 @@ def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
     )
 
 
-def _arm(files: Sequence[File]) -> Arm:
+def _side(files: Sequence[File]) -> SideCode:
     """The commit that the files tell, where they agree on one."""
     told = {(file.about.commit, file.about.dirty) for file in files}
     commit, dirty = told.pop() if len(told) == 1 else (None, False)
     first = files[0].path.name
-    return Arm(ref=first if len(files) == 1 else f"{first} … {files[-1].path.name}", commit=commit, dirty=dirty)
+    return SideCode(ref=first if len(files) == 1 else f"{first} … {files[-1].path.name}", commit=commit, dirty=dirty)
 
 
-def _notes(tool: str, read: Mapping[ArmName, Sequence[File]], plan: Plan) -> list[str]:
+def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[str]:
     """What a reader of imported numbers must know."""
     notes = [f"measured by {tool}: perfci built nothing, checked no result and did not choose the order of measuring"]
     notes += dict.fromkeys(remark for files in read.values() for file in files for remark in file.about.remarks)
     if "base" not in read:
         return [*notes, "compared with nothing: only absolute limits were judged (--base FILE compares)"]
-    base, head = ({file.about.host for file in read[name]} - {""} for name in plan.arms)
+    base, head = ({file.about.host for file in read[name]} - {""} for name in plan.sides)
     if base and head and base != head:
         notes.append(
             f"base was measured on {', '.join(sorted(base))}, head on {', '.join(sorted(head))}: "
@@ -243,14 +243,14 @@ def _notes(tool: str, read: Mapping[ArmName, Sequence[File]], plan: Plan) -> lis
     needed = pairs_needed(plan.looks, plan.m)
     if plan.max_pairs < needed and any(one.kind == "regression" for one in plan.judgements):
         notes.append(
-            f"{plan.max_pairs} of the {needed} files of each arm that a conviction needs: "
+            f"{plan.max_pairs} of the {needed} files of each side that a conviction needs: "
             "run base and head in turns, a file each time"
         )
-    moments = {name: [_moment(file.about) for file in read[name]] for name in plan.arms}
+    moments = {name: [_moment(file.about) for file in read[name]] for name in plan.sides}
     before, after = ([one for one in moments[name] if one is not None] for name in ("base", "head"))
     known = len(before) == len(after) == plan.max_pairs > 1
     if known and (max(before) <= min(after) or max(after) <= min(before)):
-        notes.append("one arm was measured before the other, not in turns: what drifted between passes for the change")
+        notes.append("one side was measured before the other, not in turns: what drifted between passes for the change")
     return notes
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfci.model.base import ArmName, Document, UsageError
-from perfci.model.results import CaseArm, Pair, Reason
+from perfci.model.base import Document, Side, UsageError
+from perfci.model.results import CaseSide, Pair, Reason
 from perfci.system.files import Appender, read_lines
 
 JOURNAL = "journal.jsonl"
@@ -27,7 +27,7 @@ class Journal:
 
     def __init__(self, out: Path, identity: dict[str, Any], run: str, resume: bool) -> None:
         self.run = run
-        self.checked: dict[tuple[str, str], CaseArm] = {}
+        self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
         self.pairs: dict[str, list[Pair]] = {}
         self.extra: list[dict[str, Any]] = []
@@ -58,34 +58,34 @@ class Journal:
         for record in records[1:]:
             kind, key = record["kind"], record.get("key", "")
             if kind == "checked":
-                self.checked[key, record["arm"]] = CaseArm.model_validate(record["case"])
+                self.checked[key, record["side"]] = CaseSide.model_validate(record["case"])
             elif kind == "pair":
                 self.pairs.setdefault(key, []).append(Pair.model_validate(record["pair"]))
             elif kind == "failed":
-                self.failed[key, record["arm"]] = Reason.model_validate(record["reason"])
+                self.failed[key, record["side"]] = Reason.model_validate(record["reason"])
             else:
                 self.extra.append(record)
         return True
 
-    def add_check(self, key: str, arm: str, case: CaseArm, probe: Mapping[str, Any] | None) -> None:
-        """A case was checked in one arm; `probe`: what settles how it is measured."""
-        record = {"kind": "checked", "key": key, "arm": arm, "case": plain(case)}
+    def add_check(self, key: str, side: str, case: CaseSide, probe: Mapping[str, Any] | None) -> None:
+        """A case was checked in one side; `probe`: what settles how it is measured."""
+        record = {"kind": "checked", "key": key, "side": side, "case": plain(case)}
         self._file.append(record)
         if probe is not None:
-            self._file.append({"kind": "probe", "key": key, "arm": arm, "probe": dict(probe)})
+            self._file.append({"kind": "probe", "key": key, "side": side, "probe": dict(probe)})
 
     def probes(self) -> Iterable[tuple[str, str, dict[str, Any]]]:
-        """Recorded probes: (case key, arm, probe)."""
-        return [(r["key"], r["arm"], r["probe"]) for r in self.extra if r["kind"] == "probe"]
+        """Recorded probes: (case key, side, probe)."""
+        return [(r["key"], r["side"], r["probe"]) for r in self.extra if r["kind"] == "probe"]
 
-    def add_pair(self, key: str, pair: Pair, samples: Mapping[ArmName, list[list[float]]]) -> None:
-        """A launch pair of one case is finished; `samples` are seconds, per arm and placement."""
+    def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
+        """A launch pair of one case is finished; `samples` are seconds, per side and placement."""
         self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
         self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
 
-    def add_failure(self, key: str, arm: str, reason: Reason) -> None:
-        """A case failed in one arm."""
-        self._file.append({"kind": "failed", "key": key, "arm": arm, "reason": plain(reason)})
+    def add_failure(self, key: str, side: str, reason: Reason) -> None:
+        """A case failed in one side."""
+        self._file.append({"kind": "failed", "key": key, "side": side, "reason": plain(reason)})
 
     def close(self) -> None:
         """Close the files."""

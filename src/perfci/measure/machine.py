@@ -53,13 +53,13 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 def measure_ceilings(place: Place) -> None:
     """What each device does at most, into the fingerprint: the floors of all times follow from it.
 
-    In a launch that knows nothing of the arms, on the cores that cases run on. Raises MachineError.
+    In a launch that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
     """
-    arm = place.arms["head"]
+    side = place.sides["head"]
     folder = place.parent.scratch / "none"
     ceilings = {}
     for device, bench in place.benches.items():
-        arena = Arena(folder, folder, [], arm.env, arm.python, bench.threads, bench.cores)
+        arena = Arena(folder, folder, [], side.env, side.python, bench.threads, bench.cores)
         log = bench.logs / "facts.log"
         try:
             launch = place.parent.launch(arena, log)

@@ -53,7 +53,7 @@ class Options:
     prepare: Path | None = None
     """Measure nothing: snapshots and builds into this folder, which is new or empty, to be measured later."""
     prepared: Path | None = None
-    """Take the arms from this folder, where `prepare` put them: neither git nor a network is needed then."""
+    """Take the sides from this folder, where `prepare` put them: neither git nor a network is needed then."""
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The two arms: policy, snapshot and build of each."""
+"""The two sides: policy, snapshot and build of each."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ from typing import Any
 
 from perfci.measure.options import Options, Progress
 from perfci.measure.untouched import Seal
-from perfci.model.base import ArmName, MachineError, UsageError
+from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
-from perfci.model.results import Arm, Reason
-from perfci.sources.environment import arm_environment
+from perfci.model.results import Reason, SideCode
+from perfci.sources.environment import side_environment
 from perfci.sources.git import Commit, Repository, means_itself, one_line
 from perfci.sources.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.files import end_of
@@ -28,17 +28,17 @@ STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"
 history of the process whether an output is paged in anew each time: launches of the same code then differed by a
 factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
-_OF_EACH_ARM = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
-"""Keys of the policy that each arm takes from its own; all others are base's for both."""
+_OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
+"""Keys of the policy that each side takes from its own; all others are base's for both."""
 _OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour"}
 
 
 @dataclass
-class ArmWork:
-    """One arm while it is being measured."""
+class SideWork:
+    """One side while it is being measured."""
 
-    name: ArmName
-    info: Arm
+    name: Side
+    info: SideCode
     policy: Policy
     folder: Path
     """Holds `tree/`, `site/` and `cache/`."""
@@ -47,7 +47,7 @@ class ArmWork:
     suite: list[str] = field(default_factory=list)
     """Globs or files to import; without those whose import ends the process."""
     failure: Reason | None = None
-    """Set when the arm did not build."""
+    """Set when the side did not build."""
     seal: Seal | None = None
     """What it held then."""
 
@@ -74,7 +74,7 @@ class ArmWork:
         self.seal = Seal(self.name, self.tree, self.site, built)
 
     def own(self) -> AbstractContextManager[None]:
-        """While only this arm's code runs: see `Seal.own`."""
+        """While only this side's code runs: see `Seal.own`."""
         return self.seal.own() if self.seal is not None else nullcontext()
 
     def path(self) -> list[str]:
@@ -83,26 +83,26 @@ class ArmWork:
         return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
 
     def arena(self, threads: int, cores: list[int]) -> Arena:
-        """What this arm's launches get."""
+        """What this side's launches get."""
         return Arena(self.tree, self.site, self.path(), self.env, self.python, threads, cores)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the arms come from, and whose limits apply."""
+    """Where the sides come from, and whose limits apply."""
 
     repo: Repository | None
     root: Path
     base: Commit | None
     head: Commit | None
-    policies: Mapping[ArmName, Policy]
-    policy_from: ArmName
+    policies: Mapping[Side, Policy]
+    policy_from: Side
     notes: list[str]
-    texts: Mapping[ArmName, str]
+    texts: Mapping[Side, str]
     """The policies as they are written."""
 
-    def policy_name(self, name: ArmName) -> str:
-        """An arm's policy, as it is named in errors."""
+    def policy_name(self, name: Side) -> str:
+        """A side's policy, as it is named in errors."""
         return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
 
 
@@ -123,11 +123,11 @@ def find_sources(options: Options) -> Sources:
         text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
     if text is None:
         raise UsageError(f"{root / FILE}: there is no policy: write one with `perfci init`")
-    texts: dict[ArmName, str] = {"head": _decode(text, FILE)}
-    policies: dict[ArmName, Policy] = {"head": parse_policy(texts["head"])}
+    texts: dict[Side, str] = {"head": _decode(text, FILE)}
+    policies: dict[Side, Policy] = {"head": parse_policy(texts["head"])}
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
-    policy_from: ArmName = "head"
+    policy_from: Side = "head"
     if base and repo:
         old = repo.read(base.sha, FILE)
         if old is None:
@@ -173,7 +173,7 @@ def judged_otherwise(base: Policy, head: Policy) -> list[str]:
 
 
 def _judging(policy: Policy) -> dict[str, Any]:
-    found = policy.model_dump(exclude=_OF_EACH_ARM | _OF_NO_JUDGEMENT)
+    found = policy.model_dump(exclude=_OF_EACH_SIDE | _OF_NO_JUDGEMENT)
     return found | {"limits": [in_units(limit, policy) for limit in policy.limits]}
 
 
@@ -218,28 +218,26 @@ def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.
     return own
 
 
-def materialise(
-    options: Options, sources: Sources, home: Path, progress: Progress, seed: int
-) -> dict[ArmName, ArmWork]:
-    """Snapshots of both arms under `home/base` and `home/head`. Raises UsageError, MachineError."""
-    arms: dict[ArmName, ArmWork] = {}
+def materialise(options: Options, sources: Sources, home: Path, progress: Progress, seed: int) -> dict[Side, SideWork]:
+    """Snapshots of both sides under `home/base` and `home/head`. Raises UsageError, MachineError."""
+    sides: dict[Side, SideWork] = {}
     limits = sources.policies[sources.policy_from]
-    names: list[ArmName] = ["base", "head"] if sources.base else ["head"]
+    names: list[Side] = ["base", "head"] if sources.base else ["head"]
     for name in names:
         policy = sources.policies[name]
         python = choose_python(options.python, policy, sources.root, options.own_python)
-        arm = ArmWork(name, Arm(), policy, home / name, python)
-        for folder in (arm.tree, arm.site, arm.cache):
+        side = SideWork(name, SideCode(), policy, home / name, python)
+        for folder in (side.tree, side.site, side.cache):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")
-        arm.info = take_snapshot(name, options, sources, arm.tree)
-        arm.env = environment(arm, limits.threads, seed, build=False)
-        arms[name] = arm
-    return arms
+        side.info = take_snapshot(name, options, sources, side.tree)
+        side.env = environment(side, limits.threads, seed, build=False)
+        sides[name] = side
+    return sides
 
 
-def take_snapshot(name: ArmName, options: Options, sources: Sources, target: Path) -> Arm:
-    """The files of one arm into `target`. Raises UsageError, MachineError."""
+def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
+    """The files of one side into `target`. Raises UsageError, MachineError."""
     repo, exclude = sources.repo, _own_folders(options)
     if name == "base" and sources.base and repo:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
@@ -249,54 +247,54 @@ def take_snapshot(name: ArmName, options: Options, sources: Sources, target: Pat
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)
         return info
-    return Arm(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude).digest)
+    return SideCode(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude).digest)
 
 
-def _info(commit: Commit | None, snapshot: Snapshot) -> Arm:
+def _info(commit: Commit | None, snapshot: Snapshot) -> SideCode:
     if commit is None:
-        return Arm(ref="working tree", tree=snapshot.digest)
-    return Arm(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=snapshot.digest)
+        return SideCode(ref="working tree", tree=snapshot.digest)
+    return SideCode(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=snapshot.digest)
 
 
-def environment(arm: ArmWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
-    """The allow-listed environment of an arm, with its interpreter and what it built first on PATH."""
-    env = arm_environment(
-        arm.folder,
+def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
+    """The allow-listed environment of a side, with its interpreter and what it built first on PATH."""
+    env = side_environment(
+        side.folder,
         caller=os.environ,
-        policy_env=arm.policy.env,
-        pass_env=arm.policy.pass_env,
+        policy_env=side.policy.env,
+        pass_env=side.policy.pass_env,
         threads=threads,
         build=build,
     )
-    env["PATH"] = os.pathsep.join([str(Path(arm.python).parent), str(arm.site / "bin"), env.get("PATH", os.defpath)])
+    env["PATH"] = os.pathsep.join([str(Path(side.python).parent), str(side.site / "bin"), env.get("PATH", os.defpath)])
     if not build:
         for name, value in {**STEADY_MALLOC, "PYTHONHASHSEED": str(seed % 2**32)}.items():
             env.setdefault(name, value)
     return env
 
 
-def build(arm: ArmWork, parent: Parent, out: Path) -> None:
-    """Run the arm's own build steps in its tree. A step that fails sets `arm.failure`."""
+def build(side: SideWork, parent: Parent, out: Path) -> None:
+    """Run the side's own build steps in its tree. A step that fails sets `side.failure`."""
     start = time.monotonic()
-    log = out / "logs" / f"build-{arm.name}.log"
+    log = out / "logs" / f"build-{side.name}.log"
     log.unlink(missing_ok=True)
-    for step in arm.policy.build:
+    for step in side.policy.build:
         try:
             ended = parent.execute(
                 ["/bin/sh", "-euc", step],
-                env=environment(arm, arm.policy.threads, 0, build=True),
-                cwd=arm.tree,
+                env=environment(side, side.policy.threads, 0, build=True),
+                cwd=side.tree,
                 log=log,
-                timeout=arm.policy.build_timeout,
+                timeout=side.policy.build_timeout,
             )
             problem = None if ended.code == 0 else ended.words()
         except Died as died:
             problem = died.reason.text
         if problem:
-            text = f"{arm.name} does not build: `{step}` {problem}; {_last_line(log)}"
-            arm.failure = Reason(kind="build", text=text[:1000], log=f"logs/{log.name}")
+            text = f"{side.name} does not build: `{step}` {problem}; {_last_line(log)}"
+            side.failure = Reason(kind="build", text=text[:1000], log=f"logs/{log.name}")
             break
-    arm.info.build_seconds = time.monotonic() - start
+    side.info.build_seconds = time.monotonic() - start
 
 
 LOG_END = 20_000
@@ -309,12 +307,12 @@ def _last_line(log: Path) -> str:
     return f"its last line: {lines[-1].strip()[:200]}" if lines else "it printed nothing"
 
 
-def require_inside(arm: ArmWork, foreign: list[list[str]]) -> None:
-    """The module-origin check. Raises MachineError where the arm imported the repository's code from elsewhere."""
+def require_inside(side: SideWork, foreign: list[list[str]]) -> None:
+    """The module-origin check. Raises MachineError where the side imported the repository's code from elsewhere."""
     if foreign:
         module, file = foreign[0]
         raise MachineError(
-            f"{arm.name} imports {module!r} from {file}, outside its own tree, so that both arms would measure the "
-            f"same code: build it into each arm with `build: pip install --no-deps --no-build-isolation --target "
+            f"{side.name} imports {module!r} from {file}, outside its own tree, so that both sides would measure the "
+            f"same code: build it into each side with `build: pip install --no-deps --no-build-isolation --target "
             f'"$PERFCI_SITE" .` in {FILE}'
         )

@@ -1,4 +1,4 @@
-"""Arms that were built before, by a call with `Options.prepare`, and what must be the same for them to be measured."""
+"""Sides that were built before, by a call with `Options.prepare`, and what must be the same for them to be measured."""
 
 import os
 import stat
@@ -10,25 +10,25 @@ from pydantic import ValidationError
 
 import perfci
 from perfci.measure.options import Options
-from perfci.measure.prepare import ArmWork, Sources, choose_python, find_sources, take_snapshot
-from perfci.model.base import ArmName, Document, UsageError
+from perfci.measure.prepare import SideWork, Sources, choose_python, find_sources, take_snapshot
+from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy_text import FILE, parse_policy
-from perfci.model.results import Arm, Reason
+from perfci.model.results import Reason, SideCode
 from perfci.sources.git import Commit, Repository
 from perfci.sources.snapshot import file_digests
 from perfci.system.files import one_line, write_atomic
 
 
-class PreparedArm(Document):
-    """One arm in a folder `base/` or `head/` beside the document."""
+class PreparedSide(Document):
+    """One side in a folder `base/` or `head/` beside the document."""
 
-    info: Arm
+    info: SideCode
     policy: str
     """Text of its policy."""
     python: str
     """Interpreter that it was built with."""
     files: dict[str, str]
-    """Path below the arm's folder → digest, for its tree and what it built."""
+    """Path below the side's folder → digest, for its tree and what it built."""
     failure: Reason | None = None
     """Why it does not build."""
 
@@ -47,16 +47,16 @@ class Prepared(Document):
     """Base as it was asked for."""
     committed: bool
     pull_request: bool
-    policy_from: ArmName
+    policy_from: Side
     notes: list[str]
-    arms: dict[ArmName, PreparedArm]
+    sides: dict[Side, PreparedSide]
 
 
 MANIFEST = "prepared.json"
 _AGAIN = "prepare it again"
 
 
-def write(options: Options, sources: Sources, arms: Mapping[ArmName, ArmWork], folder: Path) -> None:
+def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], folder: Path) -> None:
     """Say in `folder` what was built there. Raises MachineError."""
     made = Prepared(
         perfci=perfci.__version__,
@@ -68,25 +68,25 @@ def write(options: Options, sources: Sources, arms: Mapping[ArmName, ArmWork], f
         pull_request=options.pull_request,
         policy_from=sources.policy_from,
         notes=sources.notes,
-        arms={
-            name: PreparedArm(
-                info=arm.info, policy=sources.texts[name], python=arm.python, files=_files(arm), failure=arm.failure
+        sides={
+            name: PreparedSide(
+                info=side.info, policy=sources.texts[name], python=side.python, files=_files(side), failure=side.failure
             )
-            for name, arm in arms.items()
+            for name, side in sides.items()
         },
     )
     write_atomic(folder / MANIFEST, made.model_dump_json(indent=1) + "\n")
 
 
-def _files(arm: ArmWork) -> dict[str, str]:
+def _files(side: SideWork) -> dict[str, str]:
     found: dict[str, str] = {}
-    for folder in (arm.tree, arm.site):
+    for folder in (side.tree, side.site):
         found |= {f"{folder.name}/{path}": digest for path, digest in file_digests(folder).items()}
     return found
 
 
-def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[ArmName, ArmWork]]:
-    """The arms of `folder`, if they are what `options` ask for and the repository, where it is here, still holds.
+def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork]]:
+    """The sides of `folder`, if they are what `options` ask for and the repository, where it is here, still holds.
 
     Raises UsageError.
     """
@@ -96,25 +96,25 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[A
     sources = Sources(
         repo=None,
         root=Path(made.root),
-        base=_commit(made.arms["base"].info) if "base" in made.arms else None,
-        head=_commit(made.arms["head"].info),
-        policies={name: parse_policy(arm.policy) for name, arm in made.arms.items()},
+        base=_commit(made.sides["base"].info) if "base" in made.sides else None,
+        head=_commit(made.sides["head"].info),
+        policies={name: parse_policy(side.policy) for name, side in made.sides.items()},
         policy_from=made.policy_from,
         notes=list(made.notes),
-        texts={name: arm.policy for name, arm in made.arms.items()},
+        texts={name: side.policy for name, side in made.sides.items()},
     )
-    arms: dict[ArmName, ArmWork] = {}
-    for name, one in made.arms.items():
-        arm = ArmWork(name, one.info, sources.policies[name], folder / name, one.python, failure=one.failure)
-        python = choose_python(options.python, arm.policy, sources.root, options.own_python)
+    sides: dict[Side, SideWork] = {}
+    for name, one in made.sides.items():
+        side = SideWork(name, one.info, sources.policies[name], folder / name, one.python, failure=one.failure)
+        python = choose_python(options.python, side.policy, sources.root, options.own_python)
         _require(folder, f"the interpreter of {name}", one.python, python)
-        found = _files(arm)  # what is new came as the arm was measured before
+        found = _files(side)  # what is new came as the side was measured before
         for path, digest in one.files.items():
             _require(folder, f"{name}/{one_line(path)}", digest, found.get(path))
-        arm.close(one.files.keys())
-        arms[name] = arm
+        side.close(one.files.keys())
+        sides[name] = side
     _require_sources(options, made, folder, scratch)
-    return sources, arms
+    return sources, sides
 
 
 def _read(path: Path) -> Prepared:
@@ -142,26 +142,26 @@ def _claims(options: Options, made: Prepared, folder: Path) -> list[tuple[str, o
         ("--base", made.ref, options.base),
         ("--committed", made.committed, options.committed),
         ("the pull request", made.pull_request, options.pull_request),
-        ("the set of arms", sorted(made.arms), ["base", "head"] if made.mode == "compare" else ["head"]),
+        ("the set of sides", sorted(made.sides), ["base", "head"] if made.mode == "compare" else ["head"]),
     ]
 
 
 def _require_sources(options: Options, made: Prepared, folder: Path, scratch: Path) -> None:
     """Raise UsageError where the repository is here and holds other commits, policies or files than were prepared."""
     repo = Repository.find(options.where)
-    if repo is None and (made.arms["head"].info.commit or not (options.where / FILE).is_file()):
+    if repo is None and (made.sides["head"].info.commit or not (options.where / FILE).is_file()):
         return  # it is not here: what was prepared is all there is
     sources = find_sources(options)
-    for name, arm in made.arms.items():
+    for name, side in made.sides.items():
         commit = sources.base if name == "base" else sources.head
-        _require(folder, f"the commit of {name}", arm.info.commit, commit.sha if commit else None)
-        _require(folder, f"the policy of {name}", arm.policy, sources.texts.get(name))
+        _require(folder, f"the commit of {name}", side.info.commit, commit.sha if commit else None)
+        _require(folder, f"the policy of {name}", side.policy, sources.texts.get(name))
     if not options.committed:
         now = take_snapshot("head", options, sources, scratch / "now")
-        _require(folder, "the working tree", made.arms["head"].info.tree, now.tree)
+        _require(folder, "the working tree", made.sides["head"].info.tree, now.tree)
 
 
-def _commit(info: Arm) -> Commit | None:
+def _commit(info: SideCode) -> Commit | None:
     return Commit(info.ref, info.commit, info.subject) if info.commit else None
 
 

@@ -1,4 +1,4 @@
-"""One round: a launch of each arm, block by block in turns, over every case that still needs pairs."""
+"""One round: a launch of each side, block by block in turns, over every case that still needs pairs."""
 
 import math
 import random
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from perfci.measure.prepare import ArmWork
+from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Launch, Parent, Under
 
-Samples = dict[ArmName, list[list[float]]]
+Samples = dict[Side, list[list[float]]]
 VERIFIED = 0.25
 """Share of the pairs after the first whose results are checked once more after timing: a check costs as much as the
 samples of a short case, and a kernel that is right only before it is timed is wrong in every pair."""
@@ -25,10 +25,10 @@ samples of a short case, and a kernel that is right only before it is timed is w
 
 @dataclass
 class Bench:
-    """What rounds of one device need: the arms, their parent, cores and time-outs."""
+    """What rounds of one device need: the sides, their parent, cores and time-outs."""
 
     parent: Parent
-    arms: Mapping[ArmName, ArmWork]
+    sides: Mapping[Side, SideWork]
     seed: int
     threads: int
     cores: list[int]
@@ -36,15 +36,15 @@ class Bench:
     forbidden: list[str]
     logs: Path
     setups: dict[str, Setup] = field(default_factory=dict)
-    """Case key → how it is measured, the same in both arms."""
+    """Case key → how it is measured, the same in both sides."""
 
-    def launch(self, name: ArmName, under: Under | None = None, log: Path | None = None) -> Launch:
-        """A fresh launch of one arm with its suite imported, `under` a profiler. Raises Died."""
-        arm = self.arms[name]
-        arena = arm.arena(self.threads, self.cores)
+    def launch(self, name: Side, under: Under | None = None, log: Path | None = None) -> Launch:
+        """A fresh launch of one side with its suite imported, `under` a profiler. Raises Died."""
+        side = self.sides[name]
+        arena = side.arena(self.threads, self.cores)
         launch = self.parent.launch(arena, log or self.logs / f"{name}.log", under)
         try:
-            launch.ask("load", max(self.timeout, 60.0), suite=arm.suite, forbidden=self.forbidden)
+            launch.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
         except Died:
             launch.kill()
             raise
@@ -58,7 +58,7 @@ class Outcome:
     case: Case
     pair: Pair | None = None
     samples: Samples = field(default_factory=dict)
-    failures: dict[ArmName, Reason] = field(default_factory=dict)
+    failures: dict[Side, Reason] = field(default_factory=dict)
 
 
 def run_round(
@@ -76,8 +76,8 @@ def run_round(
     rng = random.Random(f"{bench.seed}/round/{index}")
     todo = list(cases)
     rng.shuffle(todo)
-    launches: dict[ArmName, Launch] = {}
-    order: list[ArmName] = []
+    launches: dict[Side, Launch] = {}
+    order: list[Side] = []
     with ExitStack() as stack:
         stack.callback(_close_all, launches)
         for case in todo:
@@ -89,7 +89,7 @@ def run_round(
                 continue
             if not launches or not all(launch.alive for launch in launches.values()):
                 _close_all(launches)
-                order = list(bench.arms)
+                order = list(bench.sides)
                 rng.shuffle(order)
                 try:
                     for name in order:
@@ -107,7 +107,7 @@ def _verified(case: Case, rng: random.Random) -> bool:
     return rng.random() < VERIFIED or not case.pairs
 
 
-def _close_all(launches: dict[ArmName, Launch]) -> None:
+def _close_all(launches: dict[Side, Launch]) -> None:
     for launch in launches.values():
         launch.dismiss()  # letting go of a GPU takes a launch some 150 ms: both at a time
     for launch in launches.values():
@@ -117,7 +117,7 @@ def _close_all(launches: dict[ArmName, Launch]) -> None:
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
     """One pair whose launches live one after the other."""
-    order = list(bench.arms)
+    order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case, rng))
     setup = bench.setups[case.key]
@@ -139,17 +139,17 @@ class Step(NamedTuple):
     """One request to one launch."""
 
     op: Literal["open", "block", "close"]
-    arm: ArmName
+    side: Side
     seed: int = 0
     placement: int = 0
     last: bool = False
     """Whether this is the close of the last placement."""
 
 
-def together(setup: Setup, names: Sequence[ArmName], rng: random.Random) -> Iterator[Step]:
-    """Placements of both arms side by side: opened in random order, blocks in turns.
+def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
+    """Placements of both sides side by side: opened in random order, blocks in turns.
 
-    A placement is drawn anew in every pair, and alike in both arms.
+    A placement is drawn anew in every pair, and alike in both sides.
     """
     for number in range(setup.placements):
         seed = rng.getrandbits(62)
@@ -160,8 +160,8 @@ def together(setup: Setup, names: Sequence[ArmName], rng: random.Random) -> Iter
         yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
 
 
-def alone(setup: Setup, name: ArmName, seeds: Sequence[int]) -> Iterator[Step]:
-    """All placements of one arm."""
+def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
+    """All placements of one side."""
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
         yield from (Step("block", name) for _ in range(setup.blocks))
@@ -171,41 +171,41 @@ def alone(setup: Setup, name: ArmName, seeds: Sequence[int]) -> Iterator[Step]:
 class _Taking:
     """One pair of one case being taken."""
 
-    def __init__(self, bench: Bench, case: Case, order: Sequence[ArmName], *, verify: bool) -> None:
+    def __init__(self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool) -> None:
         self.bench, self.case, self.setup = bench, case, bench.setups[case.key]
-        self.names = [name for name in order if case.arms[name].status == "ok"]
+        self.names = [name for name in order if case.sides[name].status == "ok"]
         self.first, self.verify = order[0], verify
-        self.blocks: dict[ArmName, list[list[Block]]] = {name: [] for name in self.names}
-        self.failures: dict[ArmName, Reason] = {}
+        self.blocks: dict[Side, list[list[Block]]] = {name: [] for name in self.names}
+        self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
 
-    def take(self, launches: Mapping[ArmName, Launch], steps: Iterator[Step]) -> None:
-        """Carry out `steps`. A launch that dies, or a wrong result, is a failure of its arm."""
+    def take(self, launches: Mapping[Side, Launch], steps: Iterator[Step]) -> None:
+        """Carry out `steps`. A launch that dies, or a wrong result, is a failure of its side."""
         timeout = self.bench.timeout
         for step in steps:
-            launch = launches[step.arm]
+            launch = launches[step.side]
             start = time.monotonic()
             try:
                 if step.op == "open":
                     fields: dict[str, Any] = {"contract": self.setup.contract, "sets": self.setup.sets}
-                    fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.arm))
+                    fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
                     launch.ask("open", timeout, **fields)
-                    self.blocks[step.arm].append([])
+                    self.blocks[step.side].append([])
                 elif step.op == "block":
                     setup = self.setup
                     asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
                     block = launch.ask("block", timeout, **asked)
-                    self.blocks[step.arm][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
+                    self.blocks[step.side][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
                 else:
-                    check = _tolerance_arm(self.case).check
+                    check = _tolerance_side(self.case).check
                     verify = step.last and self.verify
                     closed = launch.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
                     if not closed["ok"]:
                         text = f"after timing: {closed['text']}"
-                        self.failures[step.arm] = Reason(kind=closed["kind"], text=text[:1000])
+                        self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
             except Died as died:
                 log = f"logs/{launch.log.name}"
-                self.failures[step.arm] = died.reason.model_copy(update={"log": log})
+                self.failures[step.side] = died.reason.model_copy(update={"log": log})
                 return
             kind = "first" if step.op == "open" and step.placement == 0 else step.op
             self.seconds[kind] += time.monotonic() - start
@@ -243,11 +243,11 @@ class Block(NamedTuple):
     """Whether the GPU waited for the CPU."""
 
 
-def _pairwise(arms: Mapping[ArmName, Sequence[Sequence[Block]]]) -> Blocks:
+def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:
     """Block times in seconds and clocks, as `stats.components` takes them."""
     return {
         name: [[(launch_value([block.times]), block.hertz) for block in placement] for placement in placements]
-        for name, placements in arms.items()
+        for name, placements in sides.items()
     }
 
 
@@ -264,7 +264,7 @@ def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
     return values
 
 
-def _clocks(blocks: Mapping[ArmName, Sequence[Block]]) -> dict[ArmName, Clock]:
+def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
     """The clock of each launch and how its block times moved with it; empty where a block lacks either."""
     clocks = {}
     for name, found in blocks.items():
@@ -282,25 +282,25 @@ def _clocks(blocks: Mapping[ArmName, Sequence[Block]]) -> dict[ArmName, Clock]:
     return clocks
 
 
-def _turns(blocks: int, names: list[ArmName], rng: random.Random) -> list[ArmName]:
+def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
     """The order of blocks: in each couple a coin decides who goes first, and the next couple mirrors it (A B B A)."""
-    turns: list[ArmName] = []
+    turns: list[Side] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)
         turns += [*names, *reversed(names)]
     return turns
 
 
-def case_fields(case: Case, name: ArmName) -> dict[str, Any]:
+def case_fields(case: Case, name: Side) -> dict[str, Any]:
     """What names a case to a launch."""
-    arm = case.arms[name]
-    return {"kernel": case.kernel, "params": arm.params, "device": case.device}
+    side = case.sides[name]
+    return {"kernel": case.kernel, "params": side.params, "device": case.device}
 
 
-def _tolerance_arm(case: Case) -> Any:
-    """Base's tolerances hold for both arms where base has the case."""
-    base = case.arms.get("base")
-    return base if base is not None and base.status == "ok" else case.arms["head"]
+def _tolerance_side(case: Case) -> Any:
+    """Base's tolerances hold for both sides where base has the case."""
+    base = case.sides.get("base")
+    return base if base is not None and base.status == "ok" else case.sides["head"]
 
 
 def launch_value(placements: Sequence[Sequence[float]]) -> float:

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 from perfci.measure.calibrate import history
 from perfci.measure.cases import Found, merge, redeclared, require_some, subjects
-from perfci.measure.checks import Probes, check_arm, unredrawn
+from perfci.measure.checks import Probes, check_side, unredrawn
 from perfci.measure.commands.runner import Runner
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
-from perfci.measure.prepare import ArmWork, Sources
+from perfci.measure.prepare import SideWork, Sources
 from perfci.measure.profiling.collect import find_tools, observe
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.measure.sampling import adapt, next_batch
 from perfci.measure.timing import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
-from perfci.model.base import ArmName, DeviceKind, PerfciError, PolicyError
+from perfci.model.base import DeviceKind, PerfciError, PolicyError, Side
 from perfci.model.comparison import differences
 from perfci.model.criteria import Subject, gates, judgements, late, looser, told, waiting
 from perfci.model.fingerprint import Fingerprint
@@ -64,7 +64,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, QUICK_SHARE], acquit=[0.5, 0.25, 0.25])
     return Plan(
         seed=place.seed,
-        arms=list(place.arms),
+        sides=list(place.sides),
         looks=looks,
         devices=list(place.benches),
         schedules={name: SCHEDULES[name] for device in place.benches for name in CONTRACTS[device]},
@@ -126,14 +126,14 @@ class Measurement:
             found = discover(place)
             globs, known = self.options.cases, everything(place, found)
             notes = require_covered(place, found, known)
-            cases = merge(found, place.arms, list(place.benches), globs)
+            cases = merge(found, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
-            require_some(cases, found, place.arms, globs)
+            require_some(cases, found, place.sides, globs)
             seen = subjects(cases, found, place.facts.devices)
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
-            notes += [*filter(None, [place.lost]), *piped(place.arms["head"].policy.commands), *told(plan.waiting)]
+            notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.waiting)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.gates:
                 notes += find_tools(place, plan, options).unanswerable(plan)
@@ -141,19 +141,19 @@ class Measurement:
 
     def _measure(self, place: Place, stack: ExitStack) -> None:
         options, sources, limits, facts = self.options, place.sources, place.limits, place.facts
-        arms, benches, runner, devices = place.arms, place.benches, place.runner, list(place.benches)
+        sides, benches, runner, devices = place.sides, place.benches, place.runner, list(place.benches)
         self.progress.stage("discovering cases")
         found = discover(place)
-        cases = merge(found, arms, devices, options.cases)
+        cases = merge(found, sides, devices, options.cases)
         self._covered(place, found)  # before commands run, which may take long
         cases += runner.discover(devices, options.cases, self.progress.stage)
-        require_some(cases, found, arms, options.cases)
+        require_some(cases, found, sides, options.cases)
         idle = self._covered(place, found)
         seen = subjects(cases, found, facts.devices)
         known = everything(place, found)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
-        identity = self._identity(sources, arms, plan, facts, cases)
+        identity = self._identity(sources, sides, plan, facts, cases)
         journal = Journal(options.out, identity, uuid.uuid4().hex[:12], options.resume)
         stack.callback(journal.close)
         self.results = Results(
@@ -163,7 +163,7 @@ class Measurement:
             command=reproduction(options.command, sources.base.sha if sources.base else None),
             repository=sources.root.name,
             fingerprint=facts,
-            arms={name: arm.info for name, arm in arms.items()},
+            sides={name: side.info for name, side in sides.items()},
             policy_from=sources.policy_from,
             policy_digest=digest(limits.model_dump(mode="json")),
             gate=limits.mode,
@@ -173,7 +173,7 @@ class Measurement:
             plan=plan,
             cases=cases,
             files=[failure for one in found.values() for failure in one.files],
-            notes=[*sources.notes, *idle, *self._notes(arms, options)],
+            notes=[*sources.notes, *idle, *self._notes(sides, options)],
         )
         tools = find_tools(place, plan, options) if "cuda" in benches or options.profile else None
         for line in [*told(plan.waiting), *(tools.unanswerable(plan) if tools is not None else [])]:
@@ -184,10 +184,10 @@ class Measurement:
         probes = self._check(cases, place, found, journal, fuzz=not options.quick)
         for case in cases:
             case.pairs = sorted(journal.pairs.get(case.key, []), key=lambda pair: pair.index)
-            for name in arms:
+            for name in sides:
                 if (case.key, name) in journal.failed:
-                    case.arms[name].status = "failed"
-                    case.arms[name].reason = journal.failed[case.key, name]
+                    case.sides[name].status = "failed"
+                    case.sides[name].reason = journal.failed[case.key, name]
         self._settle(cases, place, found, probes)
         self.results.notes += history.remarks(cases, plan, facts, strict=options.strict)
         self._rounds(cases, plan, benches, runner, journal)
@@ -217,7 +217,7 @@ class Measurement:
             found = late(place.limits, seen, plan.judgements)
             plan.judgements += [one for one in found if self.options.mode == "compare" or one.kind != "regression"]
 
-    def _covered(self, place: Place, found: Mapping[ArmName, Found]) -> list[str]:
+    def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
         """Notes on limits that judge nothing. Raises UsageError where one must not.
 
         What is wrong with base alone is worth results without a number: who publishes them knows by them that head
@@ -234,15 +234,15 @@ class Measurement:
                 command=reproduction(self.options.command, place.sources.base.sha if place.sources.base else None),
                 repository=place.sources.root.name,
                 fingerprint=place.facts,
-                arms={name: arm.info for name, arm in place.arms.items()},
+                sides={name: side.info for name, side in place.sides.items()},
                 policy_from=place.sources.policy_from,
-                plan=Plan(seed=place.seed, arms=list(place.arms), declared=known),
+                plan=Plan(seed=place.seed, sides=list(place.sides), declared=known),
             )
             raise
 
-    def _notes(self, arms: Mapping[ArmName, ArmWork], options: Options) -> list[str]:
-        notes = piped(arms["head"].policy.commands)
-        if arms["head"].info.dirty:
+    def _notes(self, sides: Mapping[Side, SideWork], options: Options) -> list[str]:
+        notes = piped(sides["head"].policy.commands)
+        if sides["head"].info.dirty:
             notes.append("head is the working tree with changes that are not committed")
         if options.mode == "run" and not options.profile:
             notes.append(
@@ -257,7 +257,7 @@ class Measurement:
     def _identity(
         self,
         sources: Sources,
-        arms: Mapping[ArmName, ArmWork],
+        sides: Mapping[Side, SideWork],
         plan: Plan,
         facts: Fingerprint,
         cases: Sequence[Case],
@@ -265,7 +265,7 @@ class Measurement:
         """What must be the same for `--resume` to continue a journal."""
         return {
             "mode": self.options.mode,
-            **{f"the code of {name}": arm.info.tree for name, arm in arms.items()},
+            **{f"the code of {name}": side.info.tree for name, side in sides.items()},
             "the policy of head": digest(sources.policies["head"].model_dump(mode="json")),
             "the set of cases": digest([case.key for case in cases]),
             "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
@@ -278,7 +278,7 @@ class Measurement:
         self,
         cases: Sequence[Case],
         place: Place,
-        found: Mapping[ArmName, Found],
+        found: Mapping[Side, Found],
         journal: Journal,
         *,
         fuzz: bool,
@@ -287,13 +287,13 @@ class Measurement:
         asked = {case.key: contract_of(case, found, place.limits) for case in cases}
         for device, bench in place.benches.items():
             kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
-            for name in place.arms:
-                with place.arms[name].own():
-                    made = check_arm(
+            for name in place.sides:
+                with place.sides[name].own():
+                    made = check_side(
                         bench, name, kernels, found, journal, fuzz=fuzz, note=self.progress.stage, asked=asked
                     )
-                for key, by_arm in made.items():
-                    probes.setdefault(key, {}).update(by_arm)
+                for key, by_side in made.items():
+                    probes.setdefault(key, {}).update(by_side)
         return probes
 
     def _gpu(self, place: Place) -> Gpu:
@@ -302,10 +302,10 @@ class Measurement:
         exclusive = (extra.get("nvml") or {}).get("compute_mode") == "exclusive"
         return Gpu(extra.get("l2_bytes", 0), extra.get("memory_bytes", 0), exclusive)
 
-    def _settle(self, cases: Sequence[Case], place: Place, found: Mapping[ArmName, Found], probes: Probes) -> None:
-        """Fix how each case is measured, the same in both arms; a case that cannot be measured so has failed."""
+    def _settle(self, cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes) -> None:
+        """Fix how each case is measured, the same in both sides; a case that cannot be measured so has failed."""
         for case in cases:
-            working = {name: one for name, one in probes.get(case.key, {}).items() if case.arms[name].status == "ok"}
+            working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
             if case.origin != "kernel" or not working:
                 continue
             asked = contract_of(case, found, place.limits)
@@ -315,14 +315,14 @@ class Measurement:
             except Refused as refused:
                 for name, probe in working.items():
                     if probe.refused:
-                        case.arms[name].status = "failed"
-                        case.arms[name].reason = Reason(kind="exception", text=str(refused)[:1000])
+                        case.sides[name].status = "failed"
+                        case.sides[name].reason = Reason(kind="exception", text=str(refused)[:1000])
                 continue
             bench.setups[case.key] = setup
             for name, probe in working.items():
-                case.arms[name].contract = {**setup.says, **probe.settings}
+                case.sides[name].contract = {**setup.says, **probe.settings}
                 if self.lock is not None and case.device == "cuda":
-                    case.arms[name].contract["clocks"] = self.lock.words()
+                    case.sides[name].contract["clocks"] = self.lock.words()
 
     def _rounds(
         self,
@@ -392,8 +392,8 @@ class Measurement:
             case, since, mark = outcome.case, mark, time.monotonic()
             for name, failure in outcome.failures.items():
                 reason = failure.model_copy(update={"during": "round"})  # only what was right is measured
-                case.arms[name].status = "failed"
-                case.arms[name].reason = reason
+                case.sides[name].status = "failed"
+                case.sides[name].reason = reason
                 case.stopped = "failed"
                 journal.add_failure(case.key, name, reason)
             if outcome.pair:
@@ -425,12 +425,12 @@ class Measurement:
 
 def can_measure(case: Case) -> bool:
     """Whether pairs of this case are worth taking: head works."""
-    return case.arms["head"].status == "ok"
+    return case.sides["head"].status == "ok"
 
 
-def contract_of(case: Case, found: Mapping[ArmName, Found], limits: Policy) -> Asked:
+def contract_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> Asked:
     """The contract that a case asks for: base's declaration where base has the case, else head's, else the policy's."""
-    names: list[ArmName] = ["base", "head"]
+    names: list[Side] = ["base", "head"]
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
     asked: Asked = (declared[0]["contract"] if declared else None) or limits.contract
     return asked
@@ -448,7 +448,7 @@ def piped(commands: Sequence[Command]) -> list[str]:
 
 def settled(case: Case, plan: Plan) -> bool:
     """Whether the pairs so far answer every judgement of the case."""
-    base, head = case.arms.get("base"), case.arms["head"]
+    base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(
         answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
@@ -463,7 +463,7 @@ def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
     for case in cases:
         if case.pairs:
             blocks = sum(pair.blocks for pair in case.pairs)
-            if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.arms) > blocks / 2:
+            if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.sides) > blocks / 2:
                 found.append(case.id)
     if not found:
         return []

@@ -30,10 +30,10 @@ DEAREST = 2.0
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
-    """Set the placements and blocks of the next pair of `case`, alike in both arms.
+    """Set the placements and blocks of the next pair of `case`, alike in both sides.
 
-    What is looked at, scatter within launches and squares of the pairs' log ratios, is the same whichever arm is called
-    base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
+    What is looked at, scatter within launches and squares of the pairs' log ratios, is the same whichever side is
+    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
     """
     bench = benches.get(case.device)
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
@@ -55,7 +55,7 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
 
 
 def _costs(case: Case) -> Costs | None:
-    """Seconds of a further placement and of a block of each arm, from the pairs so far."""
+    """Seconds of a further placement and of a block of each side, from the pairs so far."""
     opens, blocks = [], []
     for pair in case.pairs:
         placements = pair.scatter.placements if pair.scatter else 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from perfci.model.base import ArmName, DeviceKind
+from perfci.model.base import DeviceKind, Side
 from perfci.model.plan import Schedule
 
 Asked = Literal["auto", "steady", "cold", "hot"]
@@ -23,7 +23,7 @@ LONG_REPLAY = 2e-3
 MOST_LAUNCHES = 1024
 """Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
-"""Seconds that a batch of executions on the CPU may take in the slower arm."""
+"""Seconds that a batch of executions on the CPU may take in the slower side."""
 MEMORY_SHARE = 0.9
 """Share of the GPU's memory that two live launches may need together."""
 CONTEXT = 600 * 2**20
@@ -42,7 +42,7 @@ SCHEDULES: dict[Contract, Schedule] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """What one arm's launch found out about a case before it is timed."""
+    """What one side's launch found out about a case before it is timed."""
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
@@ -60,7 +60,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a case is measured, in both arms."""
+    """How a case is measured, in both sides."""
 
     contract: Contract
     batch: int
@@ -69,7 +69,7 @@ class Setup:
     """Per block."""
     placements: int
     blocks: int
-    """Per arm and placement."""
+    """Per side and placement."""
     sets: int = 1
     """Input sets of one placement."""
     bracket: bool = True
@@ -94,10 +94,10 @@ class Refused(Exception):
     """A case cannot be measured under the contract that it asks for."""
 
 
-def settle(device: DeviceKind, asked: Asked, probes: Mapping[ArmName, Probe], gpu: Gpu, threads: int) -> Setup:
-    """How to measure a case of which these arms work. Raises Refused."""
-    any_arm = next(iter(probes.values()))
-    says: dict[str, Any] = {**any_arm.settings, "threads": threads}
+def settle(device: DeviceKind, asked: Asked, probes: Mapping[Side, Probe], gpu: Gpu, threads: int) -> Setup:
+    """How to measure a case of which these sides work. Raises Refused."""
+    any_side = next(iter(probes.values()))
+    says: dict[str, Any] = {**any_side.settings, "threads": threads}
     if device == "cpu":
         return _cpu(probes, says)
     refusals = [(name, probe.refused) for name, probe in probes.items() if probe.refused]
@@ -113,7 +113,7 @@ def settle(device: DeviceKind, asked: Asked, probes: Mapping[ArmName, Probe], gp
             says["because"] = because
     alternating = _must_alternate(probes, gpu, contract)
     if alternating:
-        says["arms"] = alternating
+        says["sides"] = alternating
     schedule = SCHEDULES[contract]
     if contract == "cold":
         says.update(name="cold", cache="L2 flushed")
@@ -141,8 +141,8 @@ def _setup(
     )
 
 
-def _cpu(probes: Mapping[ArmName, Probe], says: dict[str, Any]) -> Setup:
-    """Both arms repeat alike: the faster one for a whole sample time, a much slower one never for long."""
+def _cpu(probes: Mapping[Side, Probe], says: dict[str, Any]) -> Setup:
+    """Both sides repeat alike: the faster one for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))
@@ -166,7 +166,7 @@ def _cache(contract: Contract, sets: int, footprint: int, l2_bytes: int) -> str:
     return f"input sets rotated, {footprint * sets / max(l2_bytes, 1):.2g} × L2: inputs may stay in the L2"
 
 
-def _must_alternate(probes: Mapping[ArmName, Probe], gpu: Gpu, contract: Contract) -> str:
+def _must_alternate(probes: Mapping[Side, Probe], gpu: Gpu, contract: Contract) -> str:
     """Why two launches cannot live together on the GPU; empty where they can."""
     if len(probes) < 2:
         return ""

@@ -1,8 +1,8 @@
-"""That the files of an arm are still those that were built, once everything has been measured.
+"""That the files of a side are still those that were built, once everything has been measured.
 
 Base and head run as one user unless perfci is in a container: code of head could rewrite base's files, and be fast
 beside what it has slowed down. So both are digested once they are built, and again before there is a verdict. Files
-that were there must be as they were. What came later must be nothing that Python would import, but for what the arm's
+that were there must be as they were. What came later must be nothing that Python would import, but for what the side's
 own discovery and checks have made, and bytecode that is that of its source.
 
 This is no sandbox: what is put back in time is not seen, nor what is done to caches of compilers.
@@ -17,23 +17,23 @@ from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 
-from perfci.model.base import ArmName, MachineError
+from perfci.model.base import MachineError, Side
 from perfci.sources.snapshot import file_digests
 from perfci.system.files import one_line
 from perfci.system.process import BOOT, Died, Parent
 
 BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0
-"""Seconds for compiling what an arm imports."""
+"""Seconds for compiling what a side imports."""
 _IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
 
 
 class Seal:
-    """What tree and site of an arm held once it was built."""
+    """What tree and site of a side held once it was built."""
 
-    def __init__(self, name: ArmName, tree: Path, site: Path, built: Collection[str] | None = None) -> None:
+    def __init__(self, name: Side, tree: Path, site: Path, built: Collection[str] | None = None) -> None:
         """Digests both folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
-        where the arm has run since. Raises MachineError."""
+        where the side has run since. Raises MachineError."""
         self.name = name
         self._folders = {"tree": tree, "site": site}
         self._then: dict[str, dict[str, str]] = {}
@@ -45,9 +45,9 @@ class Seal:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """What the arm makes within it is its own, such as an extension that is compiled when it is first imported.
+        """What the side makes within it is its own, such as an extension that is compiled when it is first imported.
 
-        To be entered while no code of another arm runs. Raises MachineError.
+        To be entered while no code of another side runs. Raises MachineError.
         """
         before = {which: self._added(which) for which in self._folders}
         yield

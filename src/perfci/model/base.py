@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, FailFast
 
 T = TypeVar("T")
 
-ArmName = Literal["base", "head"]
-ARMS: tuple[ArmName, ArmName] = ("base", "head")
+Side = Literal["base", "head"]
+SIDES: tuple[Side, Side] = ("base", "head")
 DeviceKind = Literal["cuda", "cpu"]
 Items = Annotated[list[T], FailFast()]
 """Of documents: refused at its first wrong item, since of a stranger's million each would be an error to tell."""

@@ -41,13 +41,13 @@ class CaseCalibration(Document):
     robust: Amount
     """The same from the median absolute deviation: without stray pairs."""
     effect: Number
-    """Arm effect: ln(head/base), Hodges–Lehmann."""
+    """Bias: ln(head/base), Hodges–Lehmann."""
     low: Number
     high: Number
     level: Share
     """Exact coverage of [low, high], corrected for the number of cases."""
     differs: bool
-    """Whether the arms differ though the code is the same."""
+    """Whether the sides differ though the code is the same."""
     reach: dict[int, Amount] = Field(default_factory=dict)
     """Pairs at most → the smallest r, a log ratio, that is found in 99 % and excluded in 99 %; empty where none is."""
     asked: Amount | None = None
@@ -84,7 +84,7 @@ class RedRate(Document):
     """Clopper–Pearson, 95 %."""
     high: Share
     noise_alone: int = Field(ge=0)
-    """Red runs when each pair is turned by a coin, which leaves noise and takes arm effects out."""
+    """Red runs when each pair is turned by a coin, which leaves noise and takes biases out."""
 
 
 class Calibration(Document):
@@ -116,7 +116,7 @@ class Calibration(Document):
     limits: list[str] = Field(default_factory=list)
     """The limits that it proposes: lines of YAML."""
     exit_code: Literal[0, 1]
-    """1 where an arm effect is proven or more than 1 % of runs go red."""
+    """1 where a bias is proven or more than 1 % of runs go red."""
 
 
 class Machine(Document):

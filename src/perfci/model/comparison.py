@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from perfci.model.results import CaseArm
+from perfci.model.results import CaseSide
 
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding over the sums, far below any change that
@@ -45,20 +45,20 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
     return [_both("the reference's result", f"{base[at]:.7g}", f"{head[at]:.7g}")]
 
 
-def differences(base: CaseArm, head: CaseArm) -> list[str]:
-    """What makes the arms two different questions, one phrase each with both values; empty where they are
+def differences(base: CaseSide, head: CaseSide) -> list[str]:
+    """What makes the sides two different questions, one phrase each with both values; empty where they are
     the same."""
     found = _dicts("parameter", base.params, head.params)
     if base.inputs != head.inputs:
-        mine, theirs = (arm.inputs[:12] or "unknown" for arm in (base, head))
+        mine, theirs = (side.inputs[:12] or "unknown" for side in (base, head))
         found.append(_both("the inputs' digest", mine, theirs))
     return found + _dicts("contract", base.contract, head.contract)
 
 
-def redeclared(base: CaseArm, head: CaseArm) -> list[str]:
+def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
     """What head declares otherwise than base of the same executions, one phrase each: work, tolerances, reference.
 
-    None of it changes what is executed and timed: both arms are judged by base's declarations.
+    None of it changes what is executed and timed: both sides are judged by base's declarations.
     """
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):

@@ -12,7 +12,7 @@ from perfci.model.base import Document
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
 OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
-"""Tiers of which a run makes one observation an arm, in a pass of its own."""
+"""Tiers of which a run makes one observation a side, in a pass of its own."""
 
 
 class Metric(Document):

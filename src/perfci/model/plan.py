@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from perfci.model.base import ArmName, DeviceKind, Document, Items
+from perfci.model.base import DeviceKind, Document, Items, Side
 from perfci.model.metrics import Tier
 from perfci.model.policy import Regex, Severity
 
@@ -50,7 +50,7 @@ class Schedule(Document):
     placements: int = Field(3, ge=1, le=64)
     """Fresh allocations of each case's inputs in one launch."""
     blocks: int = Field(4, ge=2, le=64)
-    """Blocks of samples per arm and placement; even."""
+    """Blocks of samples per side and placement; even."""
     samples: int = Field(5, ge=1, le=1000)
     """Samples per block at most."""
     sample_time: Positive = 1e-3
@@ -132,7 +132,7 @@ class Declared(Document):
     commands: list[str] = Field(default_factory=list)
     """Ids of the cases of commands, as far as they are known."""
     unknown: list[str] = Field(default_factory=list)
-    """Commands that did not run in every arm, and may report further cases."""
+    """Commands that did not run in every side, and may report further cases."""
     whole: bool = True
     """Whether no suite file and no build failed, so that every kernel is known."""
 
@@ -141,7 +141,7 @@ class Plan(Document):
     """What is measured, in which order, and how it will be decided."""
 
     seed: int
-    arms: list[ArmName]
+    sides: list[Side]
     """`[head]` for a run without base."""
     looks: Looks = Field(default_factory=Looks)
     devices: list[DeviceKind] = Field(default_factory=list)

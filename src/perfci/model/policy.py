@@ -153,7 +153,7 @@ class Command(Document):
     name: Name
     """The case id, or the first part of the ids that it reports itself."""
     run: str = Field(min_length=1)
-    """The command line, run by `sh -c` in the arm's tree."""
+    """The command line, run by `sh -c` in the side's tree."""
     reads: Literal["wall", "perfci", "nvbench", "google-benchmark", "pytest-benchmark", "hyperfine"] = "wall"
     """What is measured: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or what a
     benchmarking tool reports. perfci adds the tool's own option to the end of the line, such as
@@ -185,7 +185,7 @@ class Policy(Document):
     commands: Annotated[list[Command], AfterValidator(_unique)] = Field(default_factory=list)
     """Cases that are processes of their own."""
     build: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """Shell lines run in each arm's tree; what they install into `$PERFCI_SITE` comes first on the path."""
+    """Shell lines run in each side's tree; what they install into `$PERFCI_SITE` comes first on the path."""
     path: Annotated[list[InsidePath], BeforeValidator(_as_list)] = Field(default_factory=lambda: [".", "src"])
     """Folders of the tree that Python imports from, after `$PERFCI_SITE`."""
     python: str | None = None
@@ -204,13 +204,13 @@ class Policy(Document):
     counters: Literal["default", "deep"] = "default"
     """Hardware counters of the evidence: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
     threads: int = Field(1, ge=1, le=1024)
-    """CPU threads that a case may use; the same cores for both arms."""
+    """CPU threads that a case may use; the same cores for both sides."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
     """Time for measuring; what is undecided then is inconclusive."""
     timeout: Duration = Field(default="60s")  # type: ignore[assignment]
     """For one step of one case; a case that takes longer has failed."""
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
-    """For the build of one arm."""
+    """For the build of one side."""
     memory: Size | None = None
     """Host memory that one launch may use; by default what is free, shared out over the launches that live together."""
     seed: int = Field(0, ge=0, lt=2**63)

@@ -1,4 +1,5 @@
-"""Evidence: what profilers saw of one case in one arm. Taken in passes of their own; no time in it is a measurement."""
+"""Evidence: what profilers saw of one case in one side. Taken in passes of their own; no time in it is a
+measurement."""
 
 import math
 from collections.abc import Callable
@@ -205,14 +206,14 @@ class KernelCode(Document):
 
 
 class Evidence(Document):
-    """Everything that profilers saw of one case in one arm."""
+    """Everything that profilers saw of one case in one side."""
 
     reports: int | None = Field(None, ge=1)
     """Of a command, which profilers see as a whole: how many cases it reports. None for a kernel."""
     trace: Trace | None = None
     counters: Counters | None = None
     code: Items[KernelCode] = Field(default_factory=list)
-    """Of the trace's kernels that the arm itself built or compiled, where there are no counters; others are absent."""
+    """Of the trace's kernels that the side itself built or compiled, where there are no counters; others are absent."""
     metrics: dict[str, Finite] = Field(default_factory=dict)
     """Values of the catalogue's trace, counters and static tiers, of one execution."""
     faults: Items[Fault] = Field(default_factory=list)

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfci.model.base import ArmName, DeviceKind, Document
+from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.results import Arm, Check, Reason, Work
+from perfci.model.results import Check, Reason, SideCode, Work
 from perfci.model.units import Price
 
 Class = Literal[
@@ -36,7 +36,7 @@ class Interval(Document):
 
 
 class Stats(Document):
-    """Launch values of one arm, in the metric's unit."""
+    """Launch values of one side, in the metric's unit."""
 
     n: int
     """Launches."""
@@ -101,7 +101,7 @@ class Measured(Document):
     device: DeviceKind
     metric: str
     unit: str
-    arms: dict[ArmName, Stats]
+    sides: dict[Side, Stats]
 
 
 class Noise(Document):
@@ -118,7 +118,7 @@ class Noise(Document):
     placements: int
     """In a launch."""
     blocks: int
-    """In a placement and arm."""
+    """In a placement and side."""
     text: str
     """Which part dominates, and what would help."""
 
@@ -148,7 +148,7 @@ class Trail(Document):
 
 
 class RoofPoint(Document):
-    """Where one arm stands under the roofline, by its declared work and the median of its times."""
+    """Where one side stands under the roofline, by its declared work and the median of its times."""
 
     rate: float | None = None
     """Floating-point operations per second; None where none are declared."""
@@ -165,7 +165,7 @@ class RoofPoint(Document):
 
 
 class Roof(Document):
-    """The measured ceilings for the work of a case, and where its arms stand; Williams, Waterman, Patterson 2009."""
+    """The measured ceilings for the work of a case, and where its sides stand; Williams, Waterman, Patterson 2009."""
 
     memory: float | None = None
     """Bytes per second, of the declared mix of reads and writes."""
@@ -173,7 +173,7 @@ class Roof(Document):
     """Floating-point operations per second."""
     dtype: str = ""
     """Type whose compute ceiling it is."""
-    arms: dict[ArmName, RoofPoint]
+    sides: dict[Side, RoofPoint]
     assumptions: list[str] = Field(default_factory=list)
 
 
@@ -183,9 +183,9 @@ class CaseFacts(Document):
     case: str
     device: DeviceKind
     work: Work
-    checks: dict[ArmName, Check]
+    checks: dict[Side, Check]
     contract: dict[str, str]
-    reasons: dict[ArmName, Reason] = Field(default_factory=dict)
+    reasons: dict[Side, Reason] = Field(default_factory=dict)
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
     roof: Roof | None = None
@@ -193,7 +193,7 @@ class CaseFacts(Document):
 
 
 class Observed(Document):
-    """One metric that a profiler saw once in each arm."""
+    """One metric that a profiler saw once in each side."""
 
     metric: str
     unit: str
@@ -202,7 +202,7 @@ class Observed(Document):
 
 
 class KernelRow(Document):
-    """A kernel of a case in both arms: launches and device seconds of one execution; None where an arm lacks it."""
+    """A kernel of a case in both sides: launches and device seconds of one execution; None where a side lacks it."""
 
     name: str
     short: str = ""
@@ -227,7 +227,7 @@ class CaseEvidence(Document):
     sources: list[str] = Field(default_factory=list)
     """Such as `nsys 2023.4.4`."""
     kernels: list[KernelRow] = Field(default_factory=list)
-    """Longest first, of whichever arm takes longer."""
+    """Longest first, of whichever side takes longer."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""
@@ -278,5 +278,5 @@ class Report(Document):
     command: list[str]
     repository: str = ""
     fingerprint: Fingerprint
-    arms: dict[ArmName, Arm]
-    policy_from: ArmName = "head"
+    sides: dict[Side, SideCode]
+    policy_from: Side = "head"

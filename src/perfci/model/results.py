@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from perfci.model.base import ArmName, DeviceKind, Document, Items
+from perfci.model.base import DeviceKind, Document, Items, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
@@ -13,10 +13,10 @@ from perfci.model.profile import Evidence
 from perfci.model.units import Price
 
 ReasonKind = Literal[
-    "absent",  # the arm does not declare the case
+    "absent",  # the side does not declare the case
     "skipped",  # device or tool is not here
     "import",  # the suite file does not import
-    "build",  # the arm did not build
+    "build",  # the side did not build
     "exception",  # the case raised
     "crash",  # killed by a signal
     "exit",  # ended its process
@@ -58,7 +58,7 @@ class Work(Document):
 
 
 class Check(Document):
-    """Outcome of the correctness checks of one arm."""
+    """Outcome of the correctness checks of one side."""
 
     shapes: int = 0
     """Sets of parameters that were checked, the case's own and the fuzzed ones."""
@@ -69,13 +69,13 @@ class Check(Document):
     rtol: float | None = None
     atol: float | None = None
     sketch: list[float] = Field(default_factory=list)
-    """Projections of the reference's values: equal in both arms if the references agree."""
+    """Projections of the reference's values: equal in both sides if the references agree."""
     unredrawn: str = ""
     """Why the kernel was not checked with its inputs redrawn in place; empty where it was, or has no reference."""
 
 
-class CaseArm(Document):
-    """What one arm says of a case."""
+class CaseSide(Document):
+    """What one side says of a case."""
 
     status: Literal["ok", "failed", "skipped", "absent"] = "ok"
     reason: Reason | None = None
@@ -132,7 +132,7 @@ class Scatter(Document):
 
     placements: int = Field(ge=1)
     blocks: int = Field(ge=1)
-    """In a placement and arm."""
+    """In a placement and side."""
     placement: Moments
     """Of the means of placements about the mean of the pair."""
     block: Moments
@@ -140,28 +140,28 @@ class Scatter(Document):
 
 
 class Pair(Document):
-    """One launch of each arm: the unit of the statistics. Values are in the metric's unit."""
+    """One launch of each side: the unit of the statistics. Values are in the metric's unit."""
 
     index: int = Field(ge=0)
-    first: ArmName | None = None
-    """Which arm was launched first."""
-    values: dict[ArmName, dict[str, float]]
-    samples: dict[ArmName, int] = Field(default_factory=dict)
+    first: Side | None = None
+    """Which side was launched first."""
+    values: dict[Side, dict[str, float]]
+    samples: dict[Side, int] = Field(default_factory=dict)
     """Number of timed samples behind `time`."""
-    spread: dict[ArmName, float] = Field(default_factory=dict)
+    spread: dict[Side, float] = Field(default_factory=dict)
     """Relative standard deviation of these samples."""
-    clock: dict[ArmName, Clock] = Field(default_factory=dict)
-    """Empty where the clock was not measured beside every block of both arms."""
+    clock: dict[Side, Clock] = Field(default_factory=dict)
+    """Empty where the clock was not measured beside every block of both sides."""
     scatter: Scatter | None = None
     """None where the block values do not tell it."""
     blocks: int = 0
-    """Blocks of each arm."""
+    """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of both arms together: `first` for the first placement with its warm-up, `open` and `close` for the
+    """Wall time of both sides together: `first` for the first placement with its warm-up, `open` and `close` for the
     others', `block` for the blocks."""
     at: float | None = None
     """When it was finished, in seconds since 1970; None for pairs of older runs."""
-    gaps: dict[ArmName, int] = Field(default_factory=dict)
+    gaps: dict[Side, int] = Field(default_factory=dict)
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 
 
@@ -172,8 +172,8 @@ class Case(Document):
     kernel: str
     device: DeviceKind
     origin: Literal["kernel", "command", "imported"] = "kernel"
-    """`imported`: from another tool's file; a launch of an arm is a file."""
-    arms: dict[ArmName, CaseArm]
+    """`imported`: from another tool's file; a launch of a side is a file."""
+    sides: dict[Side, CaseSide]
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
     """Why measuring ended."""
@@ -191,8 +191,8 @@ class Case(Document):
         return f"{self.id}@{self.device}"
 
 
-class Arm(Document):
-    """Where the code of one arm came from."""
+class SideCode(Document):
+    """Where the code of one side came from."""
 
     ref: str = ""
     """As the user named it."""
@@ -210,9 +210,9 @@ class Arm(Document):
 
 
 class FileFailure(Document):
-    """A suite file that could not be imported in one arm."""
+    """A suite file that could not be imported in one side."""
 
-    arm: ArmName
+    side: Side
     file: str
     reason: Reason
 
@@ -255,8 +255,8 @@ class Results(Document):
     repository: str = ""
     """Name of the repository."""
     fingerprint: Fingerprint
-    arms: dict[ArmName, Arm]
-    policy_from: ArmName = "head"
+    sides: dict[Side, SideCode]
+    policy_from: Side = "head"
     """Whose limits apply."""
     policy_digest: str = ""
     """Digest of the limits, budget and mode that the plan was made from."""
@@ -303,8 +303,8 @@ def _reports(case: Case, *, later: bool) -> Reports:
     return Reports(base or head or None, head)
 
 
-def _of(case: Case, name: ArmName, *, later: bool) -> frozenset[str]:
-    told = case.arms.get(name, CaseArm()).reports
+def _of(case: Case, name: Side, *, later: bool) -> frozenset[str]:
+    told = case.sides.get(name, CaseSide()).reports
     if told is not None and not later:
         return frozenset(told)
     return frozenset(told or ()).union(*(pair.values.get(name, {}) for pair in case.pairs))

@@ -216,7 +216,7 @@ def read_kineto(paths: dict[str, Path], name: str, device: DeviceKind, folder: P
 
 @dataclass(frozen=True)
 class Code:
-    """What the files of an arm hold."""
+    """What the files of a side hold."""
 
     codes: list[list[KernelCode | None]]
     """Of each list of kernels, in their order: see `sass.match`."""

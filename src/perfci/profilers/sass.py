@@ -1,6 +1,6 @@
 """What kernels' machine code tells where counters are forbidden: tensor cores, local memory, registers.
 
-The code is what an arm keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
+The code is what a side keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
 through `cuobjdump -sass -res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a
 library whose code is not among the files are absent from the answer: nothing is said of their tensor cores.
 """
@@ -109,7 +109,7 @@ def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
                 with contextlib.suppress(OSError):
                     status = path.lstat()
                     if not stat.S_ISREG(status.st_mode) or not _may_hold(name, status.st_mode):
-                        continue  # what a link leads to is listed where it is, or is not the arm's own
+                        continue  # what a link leads to is listed where it is, or is not the side's own
                     if why := _unfit(path, status):
                         left.append(f"{name}: not read, {why}")
                     elif name.endswith(CUBIN) or _holds(path):

@@ -14,7 +14,7 @@ from perfci.model.calibration import Calibration, CaseCalibration
 from perfci.model.units import show
 from perfci.render.escape import cell, code, prose, visible
 
-_HEAD = ("case", "noise", "arm effect", "smallest change", "limit", "pairs", "decided in")
+_HEAD = ("case", "noise", "bias", "smallest change", "limit", "pairs", "decided in")
 _MOST_COMPONENTS = 10
 
 

@@ -135,7 +135,7 @@ def commands(verdict: Verdict) -> list[str]:
     A commit is fetched by its hash: that works for forks and merges, and after the branch has moved on.
     """
     view = (verdict.failing or verdict.shards)[0][1]
-    base, head = (_commit(view, arm) for arm in ("base", "head"))
+    base, head = (_commit(view, side) for side in ("base", "head"))
     names = dict.fromkeys(
         glob.escape(row.case) for row in view.leading if row.case != row.file and row.case.isprintable()
     )
@@ -147,8 +147,8 @@ def commands(verdict: Verdict) -> list[str]:
     ]
 
 
-def _commit(view: View, arm: str) -> str:
-    found = next((one.commit for name, one in view.report.arms.items() if name == arm), None) or ""
+def _commit(view: View, side: str) -> str:
+    found = next((one.commit for name, one in view.report.sides.items() if name == side), None) or ""
     return found if _COMMIT.fullmatch(found) else ""
 
 

@@ -1,20 +1,21 @@
-"""What was measured, and what profilers saw, as CSV (RFC 4180 with plain line ends), for spreadsheets and data frames."""
+"""What was measured, and what profilers saw, as CSV (RFC 4180 with plain line ends), for spreadsheets and data
+frames."""
 
 import csv
 import io
 
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.report import Report
 from perfci.render.escape import csv_field
 
 COLUMNS = (
-    "case", "device", "metric", "unit", "arm", "n", "mean", "standard_deviation", "median",
+    "case", "device", "metric", "unit", "side", "n", "mean", "standard_deviation", "median",
     "interval_low", "interval_high", "interval_level",
 )  # fmt: skip
 
 
 def render(report: Report) -> str:
-    """One line per case, device, metric and arm, numbers in the metric's unit and in full precision.
+    """One line per case, device, metric and side, numbers in the metric's unit and in full precision.
 
     The interval is that of the median over launches; `interval_level` is its exact coverage, 0 for none.
     """
@@ -22,10 +23,10 @@ def render(report: Report) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for entry in report.measured:
-        for arm in ARMS:
-            if arm in entry.arms:
-                stats = entry.arms[arm]
-                names = (entry.case, entry.device, entry.metric, entry.unit, arm)
+        for side in SIDES:
+            if side in entry.sides:
+                stats = entry.sides[side]
+                names = (entry.case, entry.device, entry.metric, entry.unit, side)
                 values = (stats.mean, stats.sd, stats.median, stats.low, stats.high, stats.level)
                 writer.writerow([*map(csv_field, names), stats.n, *map(repr, values)])
     return text.getvalue()
@@ -35,7 +36,7 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """One line per kernel (its launches, its seconds) and per metric, of one execution; empty where an arm has none."""
+    """One line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)

@@ -5,7 +5,7 @@ Format: the schema of the Jenkins xUnit plug-in (junit-10.xsd), which the other 
 
 from xml.etree import ElementTree as ET
 
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.report import Report, Row
 from perfci.model.text import shell
 from perfci.render import words
@@ -52,7 +52,11 @@ def _suite(root: ET.Element, name: str, cases: list[ET.Element], report: Report)
         suite.set(count, str(sum(case.find(tag) is not None for case in cases)))
     properties = ET.SubElement(suite, "properties")
     facts = [("run", report.run), ("device", report.fingerprint.devices.get(name, ""))]
-    facts += [(f"{arm}.commit", report.arms[arm].commit or report.arms[arm].ref) for arm in ARMS if arm in report.arms]
+    facts += [
+        (f"{side}.commit", report.sides[side].commit or report.sides[side].ref)
+        for side in SIDES
+        if side in report.sides
+    ]
     for key, value in facts:
         if value:
             ET.SubElement(properties, "property", name=key, value=xml(value))

@@ -135,10 +135,11 @@ class _Printer:
             self.put(_prose("", report.advice))
         if report.advised:
             self.console.print(Text(f"  {shell(report.advised)}", "bold"), soft_wrap=True, highlight=False)
-        arms = [
-            f"{arm} {view.commit(arm)}{' with uncommitted changes' if view.dirty(arm) else ''}" for arm in report.arms
+        sides = [
+            f"{side} {view.commit(side)}{' with uncommitted changes' if view.dirty(side) else ''}"
+            for side in report.sides
         ]
-        for parts in ([*view.devices, " → ".join(arms)], view.effort):
+        for parts in ([*view.devices, " → ".join(sides)], view.effort):
             self.put(Text(visible(" · ".join(parts)), "dim"))
         if view.counts:
             text = Text()

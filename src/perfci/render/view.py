@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfci.model.base import ARMS, ArmName, DeviceKind
+from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.units import parse_price, show, show_change, significant
 from perfci.render.escape import visible
@@ -145,7 +145,7 @@ class View:
         """CPU against GPU: head's times of cases that were measured on both."""
         times: dict[str, dict[DeviceKind, Stats]] = {}
         for case in self.measured:
-            stats = case.metrics["time"].arms.get("head") if "time" in case.metrics else None
+            stats = case.metrics["time"].sides.get("head") if "time" in case.metrics else None
             if stats is not None:
                 times.setdefault(case.case, {})[case.device] = stats
         return [DevicePair(case, by["cpu"], by["cuda"]) for case, by in times.items() if len(by) == 2]
@@ -206,31 +206,31 @@ class View:
             part for part in (show_change(row.change), f"({width})" if width else "", direction(row)) if part
         )
 
-    def median(self, entry: Measured | None, arm: ArmName) -> str:
-        """The median over the launches of one arm."""
-        if entry is None or arm not in entry.arms:
+    def median(self, entry: Measured | None, side: Side) -> str:
+        """The median over the launches of one side."""
+        if entry is None or side not in entry.sides:
             return "–"
-        return self.show(entry.arms[arm].median, entry.metric, entry.unit, entry.case, entry.device)
+        return self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
 
     @staticmethod
-    def spread(entry: Measured | None, arm: ArmName) -> str:
+    def spread(entry: Measured | None, side: Side) -> str:
         """`0.1 %`: half of the interval of the median, relative to it; `–` for too few launches."""
-        stats = entry.arms.get(arm) if entry is not None else None
+        stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
         return relative(stats.low, stats.high, stats.median) or "–"
 
     @staticmethod
-    def launches(entry: Measured | None, arm: ArmName) -> str:
+    def launches(entry: Measured | None, side: Side) -> str:
         """Number of launches behind a value."""
-        return str(entry.arms[arm].n) if entry is not None and arm in entry.arms else "–"
+        return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
         """Path of the log that explains a failed row; empty where there is none."""
         facts = self._facts.get((row.case, row.device))
         if facts is None or row.kind != "presence":
             return ""
-        reasons = [facts.reasons[arm] for arm in reversed(ARMS) if arm in facts.reasons]
+        reasons = [facts.reasons[side] for side in reversed(SIDES) if side in facts.reasons]
         return next((reason.log for reason in reasons if reason.log), "")
 
     @cached_property
@@ -246,16 +246,16 @@ class View:
         """Whether a row of this class fails the run."""
         return any(row.class_ == name for row in self.failing)
 
-    def commit(self, arm: ArmName) -> str:
+    def commit(self, side: Side) -> str:
         """`4d5993f`, the name of the ref where there is no commit, or `working tree`."""
-        facts = self.report.arms.get(arm)
+        facts = self.report.sides.get(side)
         if facts is None:
             return "–"
         return facts.commit[:7] if facts.commit else facts.ref or "working tree"
 
-    def dirty(self, arm: ArmName) -> bool:
-        """Whether uncommitted changes were measured in this arm."""
-        return arm in self.report.arms and self.report.arms[arm].dirty
+    def dirty(self, side: Side) -> bool:
+        """Whether uncommitted changes were measured in this side."""
+        return side in self.report.sides and self.report.sides[side].dirty
 
     @cached_property
     def devices(self) -> list[str]:
@@ -328,9 +328,9 @@ class View:
         return [facts for facts in self.report.facts if self.check(facts)]
 
     @staticmethod
-    def check(facts: CaseFacts) -> ArmName | None:
-        """The arm whose check is shown: head, or base where head was not checked."""
-        return next((arm for arm in reversed(ARMS) if arm in facts.checks and facts.checks[arm].shapes), None)
+    def check(facts: CaseFacts) -> Side | None:
+        """The side whose check is shown: head, or base where head was not checked."""
+        return next((side for side in reversed(SIDES) if side in facts.checks and facts.checks[side].shapes), None)
 
     @cached_property
     def unreferenced(self) -> list[CaseFacts]:
@@ -376,13 +376,13 @@ class View:
             ("perfci", facts.perfci),
         ]
         pairs += device_facts(facts.extra)
-        for arm in ARMS:
-            if arm in report.arms:
-                code = report.arms[arm]
+        for side in SIDES:
+            if side in report.sides:
+                code = report.sides[side]
                 built = f"built in {duration(code.build_seconds)}" if code.build_seconds else ""
                 state = "with uncommitted changes" if code.dirty else ""
                 named = code.ref if code.ref != code.commit else ""
-                pairs.append((arm, ", ".join(filter(None, (_name(code.commit), named, code.subject, state, built)))))
+                pairs.append((side, ", ".join(filter(None, (_name(code.commit), named, code.subject, state, built)))))
         pairs += [("limits", f"of {report.policy_from}"), ("started", report.started), ("run", _name(report.run))]
         return [(name, value) for name, value in pairs if value]
 

@@ -1,1 +1,1 @@
-"""Floor 1: where base and head come from: git, snapshots, and the environment of an arm."""
+"""Floor 1: where base and head come from: git, snapshots, and the environment of a side."""

@@ -1,6 +1,6 @@
-"""The environment of an arm: what is named here passes, everything else stays behind.
+"""The environment of a side: what is named here passes, everything else stays behind.
 
-Both arms get the same variables but for paths below their own folders, whose names must be of equal length:
+Both sides get the same variables but for paths below their own folders, whose names must be of equal length:
 the size of the environment shifts the stack, and that is measurable (Mytkowicz et al., ASPLOS 2009).
 """
 
@@ -26,7 +26,7 @@ _BUILD = re.compile(
     """,
     re.VERBOSE,
 )
-# Folders that both arms would share, and with them compiled kernels.
+# Folders that both sides would share, and with them compiled kernels.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
 # Without these a private package index cannot be reached; they go to builds only.
@@ -52,8 +52,8 @@ _CACHES = {
 }
 
 
-def arm_environment(
-    arm_dir: Path,
+def side_environment(
+    side_dir: Path,
     *,
     caller: Mapping[str, str],
     policy_env: Mapping[str, str],
@@ -61,19 +61,19 @@ def arm_environment(
     threads: int,
     build: bool,
 ) -> dict[str, str]:
-    """The whole environment for builds (`build`) or launches of the arm that lives in `arm_dir`.
+    """The whole environment for builds (`build`) or launches of the side that lives in `side_dir`.
 
     Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
     libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
-    `PERFCI_SITE` and the arm's own caches.
+    `PERFCI_SITE` and the side's own caches.
     """
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
     env |= {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
     env |= {name: caller[name] for name in pass_env if name in caller}
     env |= policy_env
-    env["PERFCI_SITE"] = str(arm_dir / "site")
-    env |= {name: str(arm_dir / "cache" / folder) for name, folder in _CACHES.items()}
+    env["PERFCI_SITE"] = str(side_dir / "site")
+    env |= {name: str(side_dir / "cache" / folder) for name, folder in _CACHES.items()}
     return env
 
 

@@ -1,7 +1,7 @@
-"""Snapshots: the files of an arm in a folder of its own, complete with submodules and LFS.
+"""Snapshots: the files of a side in a folder of its own, complete with submodules and LFS.
 
-Both arms get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
-the order of writing tells them apart: a clock tick between two files makes `make` rebuild in one arm only.
+Both sides get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
+the order of writing tells them apart: a clock tick between two files makes `make` rebuild in one side only.
 """
 
 import hashlib

@@ -5,14 +5,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from perfci.model.base import ARMS, ArmName
+from perfci.model.base import SIDES, Side
 from perfci.model.criteria import floor_of
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
-from perfci.model.results import Case, CaseArm
+from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
-from perfci.stats.series import DERIVED, arm_values
+from perfci.stats.series import DERIVED, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
 
@@ -38,7 +38,7 @@ def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: boo
     asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
     status is `invalid` where values are missing, not finite, or not positive though they must be.
     """
-    arms: tuple[ArmName, ...] = ARMS if judgement.kind == "regression" else ("head",)
+    sides: tuple[Side, ...] = SIDES if judgement.kind == "regression" else ("head",)
     find = _relative if judgement.kind == "regression" else _absolute
     found = find(case, judgement, looks, m, ended=ended)
     if judgement.late:
@@ -47,7 +47,7 @@ def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: boo
     if (
         found.decision.status not in _PROVEN
         and (silent := silences(case, judgement.metric))
-        and silent.keys() & {*arms}
+        and silent.keys() & {*sides}
     ):
         return found._replace(decision=invalid("partly", found.decision.n))
     return found
@@ -56,42 +56,42 @@ def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: boo
 _PROVEN: frozenset[Status] = frozenset({"regression", "violation", "continue"})
 
 
-def silences(case: Case, metric: str) -> dict[ArmName, int]:
-    """Arms of a command that report `metric` in some executions and not in all: in how many pairs they do."""
-    if case.origin != "command" or not arm_values(case, "head", metric).size:
+def silences(case: Case, metric: str) -> dict[Side, int]:
+    """Sides of a command that report `metric` in some executions and not in all: in how many pairs they do."""
+    if case.origin != "command" or not side_values(case, "head", metric).size:
         return {}  # head without a value is unmeasured
-    counts = {name: len(arm_values(case, name, metric)) for name in case.arms}
+    counts = {name: len(side_values(case, name, metric)) for name in case.sides}
     return {name: n for name, n in counts.items() if n < len(case.pairs) and (n or _told(case, name, metric))}
 
 
-def _told(case: Case, name: ArmName, metric: str) -> bool:
-    """Whether the first execution of an arm reported `metric`, or the time from which it derives, and no pair does."""
-    told = case.arms[name].reports or ()
+def _told(case: Case, name: Side, metric: str) -> bool:
+    """Whether the first execution of a side reported `metric`, or the time from which it derives, and no pair does."""
+    told = case.sides[name].reports or ()
     source = "time" if metric in DERIVED and metric not in told else metric
-    return source in told and not arm_values(case, name, source).size
+    return source in told and not side_values(case, name, source).size
 
 
 def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
-    base, head = (arm_values(case, arm, judgement.metric) for arm in ("base", "head"))
+    base, head = (side_values(case, side, judgement.metric) for side in ("base", "head"))
     if not head.size:
         decision = invalid("unmeasured" if case.pairs else "empty")
     elif judgement.metric in CATALOGUE and not (head > 0).all() and np.isfinite(head).all():
         decision = invalid("nonpositive", len(head))
     else:
-        side: Literal["min", "max"] = "min" if judgement.kind == "min" else "max"
+        kind: Literal["min", "max"] = "min" if judgement.kind == "min" else "max"
         if case.origin == "imported":
-            decision = _observed(head, judgement.bound, side)
+            decision = _observed(head, judgement.bound, kind)
         else:
-            decision = decide_bound(head, judgement.bound, side, looks, m, ended=ended)
+            decision = decide_bound(head, judgement.bound, kind, looks, m, ended=ended)
     return Answer(decision, judgement.bound, base, head[: decision.n])
 
 
-def _observed(head: Array, bound: float, side: Literal["min", "max"]) -> Decision:
+def _observed(head: Array, bound: float, kind: Literal["min", "max"]) -> Decision:
     """Whether the centre of all launches keeps to the bound, without statistics: often a file is all there is."""
     if not np.isfinite(head).all():
         return invalid("nonfinite", len(head))
     centre = hodges_lehmann(head)
-    holds = centre <= bound if side == "max" else centre >= bound
+    holds = centre <= bound if kind == "max" else centre >= bound
     return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, acquitted=holds)
 
 
@@ -107,7 +107,7 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    floor = floor_of(judgement, case.arms.get("head", CaseArm()).contract) if judgement.unit == "s" else 0.0
+    floor = floor_of(judgement, case.sides.get("head", CaseSide()).contract) if judgement.unit == "s" else 0.0
     if floor > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
         limit = max(limit, floor / float(np.median(base[: looks.pairs[0]])))
@@ -139,6 +139,6 @@ def tightest_margin(case: Case, judgements: Iterable[Judgement]) -> float | None
 def _why_none(case: Case, metric: str) -> ReasonCode:
     if not case.pairs:
         return "empty"
-    if arm_values(case, "head", metric).size:
-        return "empty" if arm_values(case, "base", metric).size else "base_unmeasured"
+    if side_values(case, "head", metric).size:
+        return "empty" if side_values(case, "base", metric).size else "base_unmeasured"
     return "unmeasured"

@@ -1,4 +1,4 @@
-"""What pairs of identical code say about a machine: noise, arm effect, the smallest change that can be promised,
+"""What pairs of identical code say about a machine: noise, bias, the smallest change that can be promised,
 and how often a run would go red.
 
 The rates come from replaying the decision on resampled pairs. The signed-rank statistic of a resample depends only
@@ -26,7 +26,7 @@ RUNS = 2000
 PROMISE = 0.99
 """Share of true changes that must be found, and of unchanged cases that must be acquitted, at the smallest r."""
 EFFECT_LEVEL = 0.99
-"""Coverage, over all cases together, of the intervals of the arm effects."""
+"""Coverage, over all cases together, of the intervals of the biases."""
 STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
 """Changes that people write into a policy."""
 _NORMAL_RUNS = 5000
@@ -43,19 +43,19 @@ class Noise(NamedTuple):
     robust: float
     """Standard deviation from the median absolute deviation: what is left of `sd` without stray pairs."""
     effect: float
-    """Hodges–Lehmann estimate of the arm effect."""
+    """Hodges–Lehmann estimate of the bias."""
     low: float
     high: float
     level: float
     """Exact coverage of [low, high], corrected for the number of cases; smaller than that where pairs are few."""
     differs: bool
-    """Whether the arms differ though their code is the same: the corrected interval excludes 0."""
+    """Whether the sides differ though their code is the same: the corrected interval excludes 0."""
     bound: float
-    """The arm effect is smaller than this at 99 %, for this case alone."""
+    """The bias is smaller than this at 99 %, for this case alone."""
 
 
 def noise(x: Sequence[float] | Array, cases: int) -> Noise:
-    """Noise and arm effect of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
+    """Noise and bias of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
 
     Raises ValueError where there are fewer than two pairs, one is not finite, or cases < 1.
     """
@@ -82,7 +82,7 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
 def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
     """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is acquitted in 99 % of cases.
 
-    `factor × sd`, with the factor for the cap, plus twice an arm effect that is proven, since a conviction must
+    `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a conviction must
     exceed r/2; never under twice the effect that the pairs leave possible. No r mends an effect that hides a
     slow-down: that must be larger by it. Caps at which nothing can be convicted are left out.
     """
@@ -194,7 +194,7 @@ class Draws:
 
 def draw(pairs: int, looks: Looks, runs: int = RUNS, *, flip: bool, seed: int = 0) -> Draws:
     """Draw pairs with replacement; with `flip` each is turned by a coin, which leaves noise alone and takes any fixed
-    arm effect out. Used for all cases of a run, so that what a launch pair has in common stays together.
+    bias out. Used for all cases of a run, so that what a launch pair has in common stays together.
 
     Raises ValueError for pairs < 1.
     """

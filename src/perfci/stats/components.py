@@ -9,7 +9,7 @@ a placements of n blocks, block ratios x_kij = ln(head/base) of the blocks that 
     variance of a pair's x               = L² + P²/a + B²/(a n)
 
 L, P and B are what differs from launch pair to launch pair, from placement to placement within one, and from block
-to block within a placement. What both arms share (drift, the same offsets of buffers) cancels in the ratio and
+to block within a placement. What both sides share (drift, the same offsets of buffers) cancels in the ratio and
 is in none of them.
 """
 
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfci.model.base import ARMS, ArmName
+from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, Moments, Scatter
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import both
 
-Blocks = Mapping[ArmName, Sequence[Sequence[tuple[float, float | None]]]]
-"""Arm → placement → block → (seconds, clock in hertz or None), in the order measured."""
+Blocks = Mapping[Side, Sequence[Sequence[tuple[float, float | None]]]]
+"""Side → placement → block → (seconds, clock in hertz or None), in the order measured."""
 MOST = 16
 """Placements of a launch, and blocks of a placement, at most."""
 
@@ -41,7 +41,7 @@ class Components(NamedTuple):
     placements: int
     """In a launch, as measured last."""
     blocks: int
-    """In a placement and arm."""
+    """In a placement and side."""
 
     def shares(self) -> dict[str, float]:
         """The part of each in the variance of a pair, as measured."""
@@ -58,26 +58,26 @@ class Components(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds, both arms together."""
+    """Seconds, both sides together."""
 
     placement: float
     """Opening and closing one placement."""
     block: float
-    """One block of each arm."""
+    """One block of each side."""
 
 
 def scatter_of(blocks: Blocks) -> Scatter | None:
     """The sums of squares of one pair from its block values.
 
-    None where an arm is absent, arms or placements do not hold equally many blocks, at least one, or a value is not
+    None where a side is absent, sides or placements do not hold equally many blocks, at least one, or a value is not
     finite and positive. The clock's sums are 0 where a block has no clock.
     """
-    arms = [blocks.get(name, []) for name in ARMS]
-    counts = {len(placement) for arm in arms for placement in arm}
-    if len({len(arm) for arm in arms}) != 1 or len(counts) != 1 or 0 in counts:
+    sides = [blocks.get(name, []) for name in SIDES]
+    counts = {len(placement) for side in sides for placement in side}
+    if len({len(side) for side in sides}) != 1 or len(counts) != 1 or 0 in counts:
         return None
-    # Shape (arms, placements, blocks, 2).
-    table = np.array([[[(t, math.nan if f is None else f) for t, f in p] for p in arm] for arm in arms])
+    # Shape (sides, placements, blocks, 2).
+    table = np.array([[[(t, math.nan if f is None else f) for t, f in p] for p in side] for side in sides])
     if np.isnan(table[..., 1]).any():
         table[..., 1] = 1.0
     if not (np.isfinite(table).all() and (table > 0).all()):

@@ -274,7 +274,7 @@ def decide_beside(
 def decide_bound(
     values: Sequence[float] | Array,
     bound: float,
-    side: Literal["min", "max"],
+    kind: Literal["min", "max"],
     looks: Looks,
     m: int,
     *,
@@ -300,12 +300,12 @@ def decide_bound(
         if n > len(array):
             break
         reached = look
-        found = _bound_look(array[:n], bound, side, looks.alpha / m * looks.convict[look], look)
+        found = _bound_look(array[:n], bound, kind, looks.alpha / m * looks.convict[look], look)
         if found is not None:
             return found
     if ended and reached is not None:
         alpha = looks.alpha / m * _left(looks.convict, looks, len(array))
-        found = _bound_look(array, bound, side, alpha, None)
+        found = _bound_look(array, bound, kind, alpha, None)
         if found is not None:
             return found
     estimate = hodges_lehmann(array) if len(array) else None
@@ -313,14 +313,14 @@ def decide_bound(
 
 
 def _bound_look(
-    used: Array, bound: float, side: Literal["min", "max"], alpha: float, look: int | None
+    used: Array, bound: float, kind: Literal["min", "max"], alpha: float, look: int | None
 ) -> Decision | None:
     """What one look says of a bound; `look`: its index, None for the last one."""
     averages = Averages(used)
     centre = averages.hodges_lehmann()
-    p = (averages.p_greater if side == "max" else averages.p_less)(bound)
+    p = (averages.p_greater if kind == "max" else averages.p_less)(bound)
     if p <= alpha:
         return Decision("violation", look, len(used), p, centre, last=look is None)
-    if (centre <= bound) if side == "max" else (centre >= bound):
+    if (centre <= bound) if kind == "max" else (centre >= bound):
         return Decision("unchanged", look, len(used), None, centre, acquitted=True, last=look is None)
     return None

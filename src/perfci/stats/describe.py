@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 class Description(NamedTuple):
-    """Launch values of one arm in their own unit; the fields of `perfci.model.report.Stats`."""
+    """Launch values of one side in their own unit; the fields of `perfci.model.report.Stats`."""
 
     n: int
     mean: float

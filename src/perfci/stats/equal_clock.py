@@ -2,7 +2,7 @@
 
 At the power limit a GPU's clock wanders, and the time of what it computes with it; the time of what waits for
 memory does not follow. How far a case follows is read from its own blocks: the slope b of ln time on ln clock
-within launches, pooled over the launches of both arms. The log ratio of a pair is then adjusted as in an
+within launches, pooled over the launches of both sides. The log ratio of a pair is then adjusted as in an
 analysis of covariance (Cochran, Biometrics 13, 1957; Snedecor & Cochran, Statistical Methods, 8th ed., ch. 18):
 
     x = ln(time_head / time_base) + b ln(clock_head / clock_base),   b = -Σ covariance / Σ variance, within [0, 1]
@@ -11,8 +11,8 @@ b is 1 where a case takes the same cycles at any clock, and 0 where the clock do
 measured clock draws b towards 0 (Fuller, Measurement Error Models, 1987, 1.1), that is, towards time as it is, in
 the measure in which correcting by a noisy clock would add more noise than it takes away.
 
-Two things make it a fair basis for an exact test. b comes from deviations within launches of both arms, so that
-exchanging the arms of any pair leaves it as it is and turns the sign of x: a signed-rank test of identical code
+Two things make it a fair basis for an exact test. b comes from deviations within launches of both sides, so that
+exchanging the sides of any pair leaves it as it is and turns the sign of x: a signed-rank test of identical code
 keeps its level, and a change that moves the mean clock does not enter b. And b comes from the first look's pairs
 alone, so that the x of a pair never changes once a decision may rest on it.
 """
@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.results import Case, Pair
 from perfci.stats.series import DERIVED, paired, values_of
 from perfci.stats.walsh import Array
 
 
 class LogRatios(NamedTuple):
-    """Launch values of one metric in the pairs that have both arms, in the order measured, and their log ratios."""
+    """Launch values of one metric in the pairs that have both sides, in the order measured, and their log ratios."""
 
     base: Array
     """In the metric's unit, shape (pairs,)."""
@@ -55,7 +55,7 @@ def slope(pairs: Sequence[Pair]) -> float | None:
     None where there are no pairs or one lacks a clock: then nothing is adjusted. NaN where a sum is no finite
     number, which makes every log ratio NaN and the judgement invalid.
     """
-    clocks = [pair.clock.get(arm) for pair in pairs for arm in ARMS]
+    clocks = [pair.clock.get(side) for pair in pairs for side in SIDES]
     known = [clock for clock in clocks if clock is not None]
     if not known or len(known) < len(clocks):
         return None
@@ -81,9 +81,10 @@ def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
     if b is None:
         return LogRatios(base, head, measured, measured, None, None)
     hertz_base, hertz_head = (
-        np.array([pair.clock[arm].hertz if len(pair.clock) == len(ARMS) else np.nan for pair in pairs]) for arm in ARMS
+        np.array([pair.clock[side].hertz if len(pair.clock) == len(SIDES) else np.nan for pair in pairs])
+        for side in SIDES
     )
-    lacking = np.array([len(pair.clock) < len(ARMS) for pair in pairs])
+    lacking = np.array([len(pair.clock) < len(SIDES) for pair in pairs])
     with np.errstate(all="ignore"):
         clock = np.where(lacking, 0.0, np.log(hertz_head) - np.log(hertz_base))
     adjustment = b * clock

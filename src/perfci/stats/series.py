@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfci.model.base import ArmName
-from perfci.model.results import Case, CaseArm, Pair, Work
+from perfci.model.base import Side
+from perfci.model.results import Case, CaseSide, Pair, Work
 from perfci.stats.walsh import Array
 
 DERIVED: dict[str, tuple[Callable[[Work], float], str]] = {
@@ -16,7 +16,7 @@ DERIVED: dict[str, tuple[Callable[[Work], float], str]] = {
 }
 """Metric → amount of work per execution in the metric's unit × seconds, and the name of that work."""
 
-_ABSENT = CaseArm()
+_ABSENT = CaseSide()
 
 
 def in_order(case: Case) -> list[Pair]:
@@ -24,38 +24,38 @@ def in_order(case: Case) -> list[Pair]:
     return sorted(case.pairs, key=lambda pair: pair.index)
 
 
-def value(case: Case, pair: Pair, arm: ArmName, metric: str) -> float | None:
+def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
     """The launch value of `metric`, None where it was not measured; NaN where it derives from a time that
     is none."""
-    values = pair.values.get(arm, {})
+    values = pair.values.get(side, {})
     if metric in values:
         return values[metric]
     if metric == "cv":  # a launch of a single sample has none
-        return 100 * pair.spread[arm] if pair.spread.get(arm, 0.0) > 0 else None
+        return 100 * pair.spread[side] if pair.spread.get(side, 0.0) > 0 else None
     if metric not in DERIVED or "time" not in values:
         return None
-    work = _declared(case, arm, DERIVED[metric][0])
+    work = _declared(case, side, DERIVED[metric][0])
     if not work > 0:
         return None
     time = values["time"]
     return work / time if math.isfinite(time) and time > 0 else math.nan
 
 
-def _declared(case: Case, arm: ArmName, amount: Callable[[Work], float]) -> float:
-    """The work of both arms as base declares it, where it does: what head declares otherwise changes no value."""
-    base = case.arms.get("base", _ABSENT)
+def _declared(case: Case, side: Side, amount: Callable[[Work], float]) -> float:
+    """The work of both sides as base declares it, where it does: what head declares otherwise changes no value."""
+    base = case.sides.get("base", _ABSENT)
     theirs = amount(base.work) if base.status == "ok" else 0.0
-    return theirs if theirs > 0 else amount(case.arms.get(arm, _ABSENT).work)
+    return theirs if theirs > 0 else amount(case.sides.get(side, _ABSENT).work)
 
 
-def arm_values(case: Case, arm: ArmName, metric: str) -> Array:
-    """The launch values of one arm in the order measured, shape (launches,), in the metric's unit."""
-    found = (value(case, pair, arm, metric) for pair in in_order(case))
+def side_values(case: Case, side: Side, metric: str) -> Array:
+    """The launch values of one side in the order measured, shape (launches,), in the metric's unit."""
+    found = (value(case, pair, side, metric) for pair in in_order(case))
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """The pairs that have a value of `metric` in both arms, in the order measured, with base's and head's."""
+    """The pairs that have a value of `metric` in both sides, in the order measured, with base's and head's."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)
@@ -65,7 +65,7 @@ def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
 
 
 def both(case: Case, metric: str) -> list[Pair]:
-    """The pairs that have a value of `metric` in both arms, in the order measured."""
+    """The pairs that have a value of `metric` in both sides, in the order measured."""
     return [pair for pair, _, _ in paired(case, metric)]
 
 
@@ -85,5 +85,5 @@ def metrics(case: Case) -> list[str]:
     reported ones."""
     reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
     known = ["time", "cycles", *DERIVED]
-    have = [name for name in known if any(arm_values(case, arm, name).size for arm in case.arms)]
+    have = [name for name in known if any(side_values(case, side, name).size for side in case.sides)]
     return have + sorted(reported - set(known))

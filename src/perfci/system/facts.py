@@ -28,7 +28,7 @@ _ARM_CORES = {
 def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
     """Fingerprint of the host: operating system, processor, usable cores, usable memory.
 
-    `perfci` is perfci's own version. What an arm's interpreter and the GPU add is left empty. `root` is where
+    `perfci` is perfci's own version. What a side's interpreter and the GPU add is left empty. `root` is where
     `/proc` and `/sys` lie.
     """
     cpu = cpu_model(root)

@@ -66,7 +66,7 @@ class Exit:
 
 @dataclass
 class Arena:
-    """What every launch of one arm gets: its trees, path, environment, cores."""
+    """What every launch of one side gets: its trees, path, environment, cores."""
 
     tree: Path
     site: Path
@@ -258,9 +258,9 @@ class Parent:
         return self._next
 
     def launch(self, arena: Arena, log: Path, under: "Under | None" = None) -> "Launch":
-        """Start a launch: forked from the parent, or spawned where the arms' interpreters differ. Raises Died.
+        """Start a launch: forked from the parent, or spawned where the sides' interpreters differ. Raises Died.
 
-        Never one arm so and the other so: that would be a difference between the arms. A launch under a profiler is
+        Never one side so and the other so: that would be a difference between the sides. A launch under a profiler is
         spawned, for the profiler to start it.
         """
         ident = self._ident()

@@ -61,7 +61,7 @@ class Drawn:
 class Bench:
     """Inputs of one case in one placement.
 
-    Values depend on `seed`, `placement` and on which draw it is, and so are the same in both arms; where the
+    Values depend on `seed`, `placement` and on which draw it is, and so are the same in both sides; where the
     tensors lie in memory is drawn anew with every placement. `device` is "cuda", "cuda:1" or "cpu". With
     `poison`, what `empty` returns is filled with NaN, so that an element that is never written shows.
 
@@ -318,7 +318,7 @@ class Bench:
             return torch.empty(shape, dtype=dtype, device=device)
         room = torch.empty(nbytes + 2 * PAGE, dtype=torch.uint8, pin_memory=pinned)
         out = torch.empty(0, dtype=dtype)
-        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, in both arms at
+        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, in both sides at
         # the same offset in its page, whatever the heap of the process looks like.
         begin = -room.data_ptr() % PAGE + lines * LINE
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

@@ -53,7 +53,7 @@ class CpuSampler:
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """`samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
 
-        One untimed batch goes before them, whatever `bracket` says: the other arm has just used the caches.
+        One untimed batch goes before them, whatever `bracket` says: the other side has just used the caches.
         """
         fn, clock = self.fn, time.perf_counter_ns
         times = []

@@ -100,7 +100,7 @@ def _failure(file: str, text: str, kind: str = "import") -> dict[str, Any]:
 
 
 def _module_name(file: str) -> str:
-    """A name of its own for every file, also of the same stem; the same in both arms."""
+    """A name of its own for every file, also of the same stem; the same in both sides."""
     stem = re.sub(r"\W", "_", Path(file).stem)
     return f"{SUITE_PREFIX}{hashlib.sha256(file.encode()).hexdigest()[:8]}_{stem}"
 
@@ -140,11 +140,11 @@ def _inside(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
-    """Imported modules that should be this arm's and are not, as (name, file), sorted.
+    """Imported modules that should be this side's and are not, as (name, file), sorted.
 
     These are modules whose top-level name the tree at `root` (or `root/src`, or an entry of sys.path inside
     it) or `site` provides, but which came from elsewhere; and modules that lie below one of `forbidden_roots`
-    (the user's own checkout, the other arm). The interpreter's own library and packages, which may well lie
+    (the user's own checkout, the other side). The interpreter's own library and packages, which may well lie
     in a virtual environment inside the checkout, are not forbidden; nor is perfci itself.
     """
     own = [_real(root), _real(site)]

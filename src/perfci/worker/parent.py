@@ -1,4 +1,4 @@
-"""The common parent: imports torch once, leaves CUDA untouched, forks the launches of both arms and runs commands.
+"""The common parent: imports torch once, leaves CUDA untouched, forks the launches of both sides and runs commands.
 
 It owns every process that perfci starts. When the conductor goes away, however it goes, the parent kills them all and
 ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.

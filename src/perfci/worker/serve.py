@@ -1,4 +1,4 @@
-"""A launch: one fresh process of one arm. It imports the suite, checks and times cases, and answers in JSON."""
+"""A launch: one fresh process of one side. It imports the suite, checks and times cases, and answers in JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def facade() -> types.ModuleType:
 
 
 def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
-    """Turn this process, just forked or spawned, into a launch of one arm. Never returns.
+    """Turn this process, just forked or spawned, into a launch of one side. Never returns.
 
     `log`: an open file for all output; None where it has it already.
     """
@@ -97,7 +97,7 @@ class Launch:
 
     def run(self) -> None:
         """Serve until the conductor hangs up or says goodbye."""
-        self.enter_arm()
+        self.enter_side()
         while True:
             message = self.channel.receive()
             if message is None or message["op"] == "bye":
@@ -109,8 +109,8 @@ class Launch:
                 reply = {"error": {"kind": "exception", "text": one_line(error)}, "poisoned": self.poisoned()}
             self.channel.send(reply)
 
-    def enter_arm(self) -> None:
-        """Make this process one of the arm's: its folder, its path, its threads."""
+    def enter_side(self) -> None:
+        """Make this process one of the side's: its folder, its path, its threads."""
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])
         sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]
@@ -358,7 +358,7 @@ def _transient(device: str, fn: Any) -> int:
 
 
 def _give_back() -> None:
-    """Return cached device memory where much is kept: the launch of the other arm needs it too."""
+    """Return cached device memory where much is kept: the launch of the other side needs it too."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

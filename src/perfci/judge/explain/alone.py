@@ -1,4 +1,5 @@
-"""What stands out in one arm's evidence, with nothing to compare it to: findings with the time they could give back."""
+"""What stands out in one side's evidence, with nothing to compare it to: findings with the time they could give
+back."""
 
 import math
 import re

@@ -5,9 +5,9 @@ from typing import Any
 
 from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
-from perfci.judge.explain.roofline import links, of_arm
+from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
-from perfci.model.base import ARMS
+from perfci.model.base import SIDES
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import Evidence, KernelUse
 from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
@@ -19,8 +19,8 @@ MOST_KERNELS = 20
 
 
 def seen(case: Case) -> bool:
-    """Whether a profiler looked at the case in some arm."""
-    return any(_looked(arm.evidence) for arm in case.arms.values())
+    """Whether a profiler looked at the case in some side."""
+    return any(_looked(side.evidence) for side in case.sides.values())
 
 
 def _looked(evidence: Evidence | None) -> bool:
@@ -29,7 +29,7 @@ def _looked(evidence: Evidence | None) -> bool:
 
 def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseEvidence:
     """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
-    found = {name: case.arms[name].evidence for name in ARMS if name in case.arms}
+    found = {name: case.sides[name].evidence for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
     told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
@@ -76,13 +76,13 @@ def _on_the_cpu(head: Evidence | None) -> Explanation:
 def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:
     if head and head.trace and not head.trace.kernels:
         return "; ".join(link.sentence for link in links(head.trace, ceilings))
-    found = of_arm(case, "head", ceilings)
+    found = of_side(case, "head", ceilings)
     return found.sentence if found else ""
 
 
-def _sources(*arms: Evidence | None) -> list[str]:
+def _sources(*sides: Evidence | None) -> list[str]:
     found = []
-    for evidence in arms:
+    for evidence in sides:
         if evidence and evidence.trace:
             found.append(f"{evidence.trace.source} {evidence.trace.version}".strip())
         if evidence and evidence.counters:
@@ -94,11 +94,11 @@ def _sources(*arms: Evidence | None) -> list[str]:
 
 def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
     rows: dict[str, KernelRow] = {}
-    for arm, evidence in (("base", base), ("head", head)):
+    for side, evidence in (("base", base), ("head", head)):
         for kernel in _used(evidence):
             row = rows.setdefault(kernel.name, KernelRow(name=kernel.name))
-            setattr(row, f"{arm}_count", (getattr(row, f"{arm}_count") or 0.0) + kernel.count)
-            setattr(row, f"{arm}_seconds", (getattr(row, f"{arm}_seconds") or 0.0) + kernel.seconds)
+            setattr(row, f"{side}_count", (getattr(row, f"{side}_count") or 0.0) + kernel.count)
+            setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + kernel.seconds)
     longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
     short = short_names(row.name for row in longest)
     return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]

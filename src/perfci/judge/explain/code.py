@@ -21,7 +21,7 @@ TENSOR_STEP = "see why there is no tensor instruction: operand types, tile shape
 
 
 def changes(base: Seen, head: Seen) -> list[Finding]:
-    """Tensor cores that are no longer used or now are, and local memory, of the kernels of both arms."""
+    """Tensor cores that are no longer used or now are, and local memory, of the kernels of both sides."""
     if base.groups is None or head.groups is None:
         return []
     before, after = _coded(base), _coded(head)
@@ -34,7 +34,7 @@ def changes(base: Seen, head: Seen) -> list[Finding]:
 
 
 def told(seen: Seen) -> list[str]:
-    """Whether the longest kernels of one arm use tensor cores, as far as their code is at hand."""
+    """Whether the longest kernels of one side use tensor cores, as far as their code is at hand."""
     codes, groups = _coded(seen), seen.groups or {}
     long = [key for key in codes if groups[key].seconds >= DOMINANT * seen.device > 0]
     return [
@@ -44,9 +44,9 @@ def told(seen: Seen) -> list[str]:
     ]
 
 
-def unread(arms: Iterable[Evidence]) -> list[str]:
+def unread(sides: Iterable[Evidence]) -> list[str]:
     """Why machine code was not read, or not all: each reason once."""
-    faults = [fault for one in arms for fault in one.faults if fault.tool == "cuobjdump"]
+    faults = [fault for one in sides for fault in one.faults if fault.tool == "cuobjdump"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 
@@ -85,7 +85,7 @@ def _words(tensor: dict[str, int]) -> str:
 
 
 def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[KernelCode]) -> list[Finding]:
-    """Of one kernel in both arms; code is of timelines, so that both have one."""
+    """Of one kernel in both sides; code is of timelines, so that both have one."""
     label, found = f"`{after.kernel.label}`", []
     changed = after.seconds - before.seconds if moved(before.seconds, after.seconds, TIME) else None
     was, now = _tensor(old), _tensor(new)

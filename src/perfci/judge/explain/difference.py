@@ -1,4 +1,4 @@
-"""Why a case changed: sentences that a kernel author accepts, from the evidence of both arms.
+"""Why a case changed: sentences that a kernel author accepts, from the evidence of both sides.
 
 A pure function of two records. Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
@@ -17,7 +17,7 @@ from perfci.judge.explain.numbers import pair, percent_of
 from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
 from perfci.judge.words import one_line, printable
-from perfci.model.base import ArmName, Document
+from perfci.model.base import Document, Side
 from perfci.model.profile import Evidence, Fault, doubt
 from perfci.model.units import significant
 
@@ -70,7 +70,7 @@ def explain(base: Evidence, head: Evidence, change: float | None = None) -> Expl
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
     if not said and not missing:
         looked = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["the arms were not looked at alike" if looked else "no profiler looked at either arm"]
+        said = ["the sides were not looked at alike" if looked else "no profiler looked at either side"]
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 
@@ -123,15 +123,15 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
         if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
-            return [f"nothing moved: neither arm ran a kernel or a copy{', but the time did' if suspect else ''}"]
+            return [f"nothing moved: neither side ran a kernel or a copy{', but the time did' if suspect else ''}"]
         if any(doubt(one.evidence, "kernels") for one in (base, head)):
-            return [f"nothing moved in what was seen of both arms, and not all was{end}"]
+            return [f"nothing moved in what was seen of both sides, and not all was{end}"]
         counted = base.counted and head.counted and base.trace and head.trace
         return [
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
     if any(pair(base.evidence.metrics[name], head.evidence.metrics.get(name)) for name in base.evidence.metrics):
-        return [f"nothing moved in what was seen of both arms{end}"]
+        return [f"nothing moved in what was seen of both sides{end}"]
     return []
 
 
@@ -144,47 +144,47 @@ _PARTS: tuple[tuple[Part, frozenset[str], str], ...] = (
 )
 
 
-def _missing(arms: dict[ArmName, Evidence]) -> list[str]:
-    """One sentence for each part of the evidence that is missing in an arm or that a fault taints.
+def _missing(sides: dict[Side, Evidence]) -> list[str]:
+    """One sentence for each part of the evidence that is missing in a side or that a fault taints.
 
-    A part that no arm has and of which no fault speaks was not asked for.
+    A part that no side has and of which no fault speaks was not asked for.
     """
     said: list[str] = []
-    whole = {"base", "head"} == set(arms)
+    whole = {"base", "head"} == set(sides)
     for part, tools, about in _PARTS:
-        lacking = [name for name, one in arms.items() if (usable(one) if part == "trace" else one.counters) is None]
+        lacking = [name for name, one in sides.items() if (usable(one) if part == "trace" else one.counters) is None]
         if part == "counters":
-            lacking = [name for name in lacking if not kernelless(arms[name])]
-        found = {name: [fault for fault in faults(one) if fault.tool in tools] for name, one in arms.items()}
-        for name in arms:
+            lacking = [name for name in lacking if not kernelless(sides[name])]
+        found = {name: [fault for fault in faults(one) if fault.tool in tools] for name, one in sides.items()}
+        for name in sides:
             if name not in lacking:
                 said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
         reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
-        if lacking and (reasons or len(lacking) < len(arms)):
-            of = " of either arm" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
+        if lacking and (reasons or len(lacking) < len(sides)):
+            of = " of either side" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
             verb = "were not compared" if whole else "were not seen"
             why = f" ({'; '.join(reasons)})" if reasons else ""
             said.append(f"no {part}{of}: {about} {verb}{why}")
-    uncounted = [name for name, one in arms.items() if len(faults(one)) < len(one.faults)]
+    uncounted = [name for name, one in sides.items() if len(faults(one)) < len(one.faults)]
     if uncounted:
-        who = "neither arm" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        who = "neither side" if len(uncounted) > 1 else uncounted[0] if whole else "it"
         said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for ncu to count")
-    sources = {one.trace.source for one in arms.values() if one.trace}
+    sources = {one.trace.source for one in sides.values() if one.trace}
     if len(sources) > 1:
         said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
     return list(dict.fromkeys(said))
 
 
-def _whose(arm: str, whole: bool) -> str:
-    return f"{arm}: " if whole else ""
+def _whose(side: str, whole: bool) -> str:
+    return f"{side}: " if whole else ""
 
 
 def _why(fault: Fault) -> str:
     return f"{fault.kind}: {fault.text}"
 
 
-def _remedies(*arms: Evidence) -> list[str]:
-    return [fault.remedy for one in arms for fault in faults(one) if fault.remedy]
+def _remedies(*sides: Evidence) -> list[str]:
+    return [fault.remedy for one in sides for fault in faults(one) if fault.remedy]
 
 
 # ---------------------------------------------------------------- what ncu's own rules say

@@ -1,4 +1,4 @@
-"""What differs of kernels that are in both arms: launch configuration, types, counters, tensor cores."""
+"""What differs of kernels that are in both sides: launch configuration, types, counters, tensor cores."""
 
 import math
 from collections import Counter
@@ -40,7 +40,7 @@ RESOURCES_STEP = "look at launch bounds, unrolling and live values; cuobjdump --
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Of kernels in both arms: launch configuration and what it did, types, counters, time."""
+    """Of kernels in both sides: launch configuration and what it did, types, counters, time."""
     if base.groups is None or head.groups is None:
         return []
     shared = [(base.groups[key], head.groups[key]) for key in base.groups if key in head.groups]
@@ -111,7 +111,7 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
 
 
 def _configuration(before: Group, after: Group) -> list[str]:
-    """How the launch configuration differs: of the longest launches that have none alike in the other arm."""
+    """How the launch configuration differs: of the longest launches that have none alike in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)

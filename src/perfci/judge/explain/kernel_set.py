@@ -40,7 +40,7 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """`, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both arms and moved, else nothing."""
+    """`, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both sides and moved, else nothing."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfci.judge.words import percent
-from perfci.model.base import ARMS, ArmName, Document
+from perfci.model.base import SIDES, Document, Side
 from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
 from perfci.model.units import show, significant
-from perfci.stats.series import arm_values
+from perfci.stats.series import side_values
 
 NAMES = {
     "bf16": ("bfloat16",), "fp16": ("float16", "half"), "fp32": ("float32", "float"), "tf32": ("tfloat32",),
@@ -159,11 +159,11 @@ def links(trace: Trace, ceilings: Mapping[str, Any]) -> list[Link]:
 
 
 def roof(case: Case, ceilings: Mapping[str, Any]) -> Roof | None:
-    """Both arms of `case` under one roofline, which is head's, or base's where head has none.
+    """Both sides of `case` under one roofline, which is head's, or base's where head has none.
 
-    `ceilings`: as `roofline` takes them. None where it can be drawn for no arm.
+    `ceilings`: as `roofline` takes them. None where it can be drawn for no side.
     """
-    found = {name: one for name in ARMS if (one := of_arm(case, name, ceilings)) is not None}
+    found = {name: one for name in SIDES if (one := of_side(case, name, ceilings)) is not None}
     if not found:
         return None
     told = found.get("head") or found["base"]
@@ -171,21 +171,21 @@ def roof(case: Case, ceilings: Mapping[str, Any]) -> Roof | None:
         memory=told.memory,
         compute=told.compute,
         dtype=told.dtype,
-        arms={name: _point(case.arms[name].work, one) for name, one in found.items()},
+        sides={name: _point(case.sides[name].work, one) for name, one in found.items()},
         assumptions=told.assumptions,
     )
 
 
-def of_arm(case: Case, name: ArmName, ceilings: Mapping[str, Any]) -> Roofline | None:
-    """The roofline of one arm of `case`, with the median of its times."""
-    times = arm_values(case, name, "time")
+def of_side(case: Case, name: Side, ceilings: Mapping[str, Any]) -> Roofline | None:
+    """The roofline of one side of `case`, with the median of its times."""
+    times = side_values(case, name, "time")
     if not times.size:
         return None
-    arm = case.arms[name]
-    evidence = arm.evidence
+    side = case.sides[name]
+    evidence = side.evidence
     # A command's counters are of more than its declared work.
     counters = evidence.counters if evidence and not evidence.reports else None
-    return roofline(arm.work, float(sorted(times)[len(times) // 2]), ceilings, counters, arm.dtype)
+    return roofline(side.work, float(sorted(times)[len(times) // 2]), ceilings, counters, side.dtype)
 
 
 def _point(work: Work, found: Roofline) -> RoofPoint:

@@ -1,4 +1,4 @@
-"""One arm's evidence as explanations read it: kernels by identity, counters over several of them, copies and calls."""
+"""One side's evidence as explanations read it: kernels by identity, counters over several of them, copies and calls."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Group:
-    """All launches of one kernel in one arm."""
+    """All launches of one kernel in one side."""
 
     kernel: Kernel
     count: float = 0.0
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One arm's evidence with its kernels by identity."""
+    """One side's evidence with its kernels by identity."""
 
     evidence: Evidence
     trace: Trace | None

@@ -15,11 +15,11 @@ from perfci.model.calibration import Calibration, CaseCalibration, Machine
 from perfci.model.criteria import floor_of
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
-from perfci.model.results import Case, CaseArm, Results
+from perfci.model.results import Case, CaseSide, Results
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
-from perfci.stats.series import DERIVED, arm_values
+from perfci.stats.series import DERIVED, side_values
 from perfci.stats.walsh import Array
 from perfci.system.files import disk_error, write_atomic
 
@@ -28,7 +28,7 @@ VARIABLE = "PERFCI_CALIBRATION"
 LEAST_PAIRS = 8
 """Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
 _MOST_REMARKS = 5
-_VOLATILE = ("launches_a_graph", "because", "arms")
+_VOLATILE = ("launches_a_graph", "because", "sides")
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
@@ -86,18 +86,18 @@ def key_of(facts: Mapping[str, str]) -> str:
     return _digest(dict(facts))
 
 
-def question(arm: CaseArm, plan: Plan) -> str:
+def question(side: CaseSide, plan: Plan) -> str:
     """Digest of what a case asks: noise is comparable where parameters, declared work, contract and schedule are alike.
 
     What a contract says that depends on measured times is left out, or no two runs would ask the same.
     """
-    contract = {name: value for name, value in arm.contract.items() if name not in _VOLATILE}
-    schedule = plan.schedules.get(arm.contract.get("name", ""))
+    contract = {name: value for name, value in side.contract.items() if name not in _VOLATILE}
+    schedule = plan.schedules.get(side.contract.get("name", ""))
     return _digest(
         {
-            "params": arm.params,
-            "work": arm.work.model_dump(mode="json"),
-            "contract": {**contract, "alternating": "arms" in arm.contract},
+            "params": side.params,
+            "work": side.work.model_dump(mode="json"),
+            "contract": {**contract, "alternating": "sides" in side.contract},
             "schedule": schedule and schedule.model_dump(mode="json"),
         }
     )
@@ -173,14 +173,14 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
     unknown = 0
     for judgement in asked:
         case = by_key.get(f"{judgement.case}@{judgement.device}")
-        if case is None or any(arm.status != "ok" for arm in case.arms.values()):
+        if case is None or any(side.status != "ok" for side in case.sides.values()):
             continue
         metric = noise_metric(judgement.metric)
-        entry = _entry(case.id, case.device, metric, question(case.arms["head"], plan))
+        entry = _entry(case.id, case.device, metric, question(case.sides["head"], plan))
         found = known[case.device].cases.get(entry) if case.device in known else None
         if found is None:
             unknown += 1
-        elif text := _under(judgement, found, plan.max_pairs, case.arms["head"].contract):
+        elif text := _under(judgement, found, plan.max_pairs, case.sides["head"].contract):
             under.append((judgement.gating, text))
     refused = [text for gating, text in under if gating]
     if strict and refused:
@@ -274,7 +274,7 @@ def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) 
     found = [
         _case(case, asked.get(case.key, []), plan, known.get(case.device), before)
         for case in cases
-        if case.arms["head"].status == "ok"
+        if case.sides["head"].status == "ok"
     ]
     planned, total = _in_budget(found, plan)
     return Forecast(planned, total, plan.budget, any(case.estimated for case in planned), notes)
@@ -324,9 +324,9 @@ def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: R
     x = ratios(old, metric, plan.looks)
     if x.size < LEAST_PAIRS or not np.isfinite(x).all():
         return None
-    # The arms may truly differ here: only the scatter tells of the machine.
+    # The sides may truly differ here: only the scatter tells of the machine.
     found = noise(x - np.median(x), 1)
-    value = float(np.median(arm_values(old, "base", metric)))
+    value = float(np.median(side_values(old, "base", metric)))
     smallest = reach(found, plan.looks, plan.m).get(plan.max_pairs)
     pairs = sum(len(c.pairs) for c in before.cases)
     return _Known(found.sd, smallest, value, before.measuring_seconds / pairs, "last results")

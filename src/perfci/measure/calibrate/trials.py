@@ -41,7 +41,7 @@ from perfci.stats.calibration import (
 )
 from perfci.stats.components import components
 from perfci.stats.decide import margin
-from perfci.stats.series import DERIVED, arm_values, metrics
+from perfci.stats.series import DERIVED, metrics, side_values
 from perfci.stats.walsh import Array
 
 PAIRS = 32
@@ -49,13 +49,13 @@ PAIRS = 32
 MOST_RED = 0.01
 """Share of runs on unchanged code that may go red."""
 _NEGLIGIBLE = 0.1
-"""An arm effect under this share of the limit, or of the smallest step, is told and fails nothing."""
+"""A bias under this share of the limit, or of the smallest step, is told and fails nothing."""
 _MOST_NAMED = 5
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
-    """What to measure: HEAD as committed in both arms, so many pairs of each case; HEAD's policy; notes.
+    """What to measure: HEAD as committed in both sides, so many pairs of each case; HEAD's policy; notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
@@ -143,7 +143,7 @@ def conclude(
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,
         repository=results.repository,
-        commit=results.arms["head"].commit,
+        commit=results.sides["head"].commit,
         fingerprint=results.fingerprint,
         machines={device: key_of(machine(results.fingerprint, device)) for device in devices},
         judgements=plan.m,
@@ -163,7 +163,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
     for case in results.cases:
         if case.stopped == "skipped":
             continue
-        failed = next((arm for arm in case.arms.values() if arm.status != "ok"), None)
+        failed = next((side for side in case.sides.values() if side.status != "ok"), None)
         if failed is not None:
             why = f": {failed.reason.text}" if failed.reason else ""
             lacking.append(f"{case.id}: not calibrated, as it {failed.status}{why}")
@@ -180,7 +180,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
                 why = "the budget ended" if case.stopped == "budget" else f"{metric} was not measured more often"
                 lacking.append(f"{case.id}: not calibrated, {x.size} of {LEAST_PAIRS} pairs at least: {why}")
             else:
-                found.append(_Measured(case, metric, x, float(np.median(arm_values(case, "base", metric)))))
+                found.append(_Measured(case, metric, x, float(np.median(side_values(case, "base", metric)))))
     return found, lacking
 
 
@@ -195,7 +195,7 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
             continue
         # What derives from time is its inverse: x is that of time, and a fall of it a rise of time.
         lower = judgement.better == "lower" or judgement.metric in DERIVED
-        limit = limit_in_effect(judgement, one.value, one.case.arms["head"].contract)
+        limit = limit_in_effect(judgement, one.value, one.case.sides["head"].contract)
         r_log = margin(limit, judgement.better)
         if not r_log > 0:
             continue  # judged `invalid`: never red
@@ -217,7 +217,7 @@ def _case(
         case=case.id,
         device=case.device,
         metric=one.metric,
-        question=question(case.arms["head"], plan),
+        question=question(case.sides["head"], plan),
         measured=results.started,
         pairs=found.pairs,
         value=one.value,
@@ -277,13 +277,13 @@ def _seconds(results: Results, spent: Mapping[str, Sequence[float]]) -> dict[str
 
 
 def _worry(case: CaseCalibration) -> tuple[object, ...]:
-    """Sorts proven arm effects first, then limits that cannot be held, then the loudest."""
+    """Sorts proven biases first, then limits that cannot be held, then the loudest."""
     held = case.asked is None or case.smallest is None or np.log1p(case.asked) >= case.smallest
     return (not _matters(case), not case.differs, held, -case.noise, case.case, case.device, case.metric)
 
 
 def _matters(case: CaseCalibration) -> bool:
-    """Whether a proven arm effect is large enough to be worth failing for."""
+    """Whether a proven bias is large enough to be worth failing for."""
     limit = min(case.asked or STEPS[0], STEPS[0])
     return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
 
@@ -293,10 +293,10 @@ def _named(case: CaseCalibration) -> str:
 
 
 def _broken(results: Results) -> list[str]:
-    """Arms of the same code that do not even ask or answer the same."""
+    """Sides of the same code that do not even ask or answer the same."""
     found = []
     for case in results.cases:
-        base, head = case.arms["base"], case.arms["head"]
+        base, head = case.sides["base"], case.sides["head"]
         if {base.status, head.status} == {"ok", "failed"}:
             name, reason = ("base", base.reason) if base.status == "failed" else ("head", head.reason)
             found.append(
@@ -309,12 +309,12 @@ def _broken(results: Results) -> list[str]:
 
 def _effect_warning(case: CaseCalibration) -> str:
     low, high = sorted(abs(float(np.expm1(v))) for v in (case.low, case.high))
-    effect, side = abs(float(np.expm1(case.effect))), "slower" if case.effect > 0 else "faster"
+    effect, way = abs(float(np.expm1(case.effect))), "slower" if case.effect > 0 else "faster"
     if case.metric != "time":
-        side = "higher" if case.effect > 0 else "lower"
+        way = "higher" if case.effect > 0 else "lower"
     return (
-        f"{_named(case)}: head is {percent(effect)} {side} than base ({percent(low)} to {percent(high)}) although the "
-        "code is the same: something that is fixed per arm passes for a change; look for what the two builds differ in"
+        f"{_named(case)}: head is {percent(effect)} {way} than base ({percent(low)} to {percent(high)}) although the "
+        "code is the same: something that is fixed per side passes for a change; look for what the two builds differ in"
     )
 
 
@@ -324,7 +324,7 @@ def _red_warning(red: RedRate | None) -> list[str]:
     remedy = (
         "the noise itself is too much for the limits: raise them"
         if clopper_pearson(red.noise_alone, red.runs)[0] > MOST_RED
-        else "noise alone does not do that: mend what differs between the arms"
+        else "noise alone does not do that: mend what differs between the sides"
     )
     return [f"{red.red} of {red.runs} replayed runs go red though nothing changed, 1 in 100 may: {remedy}"]
 

@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Literal
 
 from perfci.measure.commands.readers import FORMATS, Reported, apart
-from perfci.measure.prepare import STEADY_MALLOC, ArmWork
+from perfci.measure.prepare import STEADY_MALLOC, SideWork
 from perfci.measure.rounds import Outcome
-from perfci.model.base import ArmName, DeviceKind, matches
+from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
-from perfci.model.results import Case, CaseArm, Pair, Reason, Work, ever
+from perfci.model.results import Case, CaseSide, Pair, Reason, Work, ever
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent
 
 PAIR_SECONDS = 0.5
-"""A pair repeats short commands until each arm has run for about this long."""
+"""A pair repeats short commands until each side has run for about this long."""
 MOST_REPEATS = 8
 _LATE = Reason(kind="invalid", text="not reported in its first execution, and in later ones: report it in each")
 
 
 @dataclass
 class Runner:
-    """Runs the commands of both arms."""
+    """Runs the commands of both sides."""
 
     parent: Parent
-    arms: Mapping[ArmName, ArmWork]
+    sides: Mapping[Side, SideWork]
     timeout: float
     cores: list[int]
     logs: Path
@@ -37,17 +37,17 @@ class Runner:
     metrics: Mapping[str, CustomMetric]
     """The metrics that commands may report besides the catalogue's."""
     cases: dict[str, int] = field(default_factory=dict)
-    """Command → how many cases its first execution reported in either arm, asked for or not; filled by `discover`."""
-    seen: dict[tuple[ArmName, str], dict[str, Reported]] = field(default_factory=dict)
-    """Arm and command → what its first execution reported; filled by `discover`."""
-    later: dict[tuple[ArmName, str], set[str]] = field(default_factory=dict)
-    """Arm and command → ids of cases that only later executions reported; filled by `run_pair`."""
+    """Command → how many cases its first execution reported in either side, asked for or not; filled by `discover`."""
+    seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
+    """Side and command → what its first execution reported; filled by `discover`."""
+    later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
+    """Side and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
-    def command(self, name: ArmName, command: str) -> Command | None:
-        """The arm's own form of a command."""
-        return next((c for c in self.arms[name].policy.commands if c.name == command), None)
+    def command(self, name: Side, command: str) -> Command | None:
+        """The side's own form of a command."""
+        return next((c for c in self.sides[name].policy.commands if c.name == command), None)
 
-    def execute(self, name: ArmName, command: Command) -> dict[str, Reported]:
+    def execute(self, name: Side, command: Command) -> dict[str, Reported]:
         """Run a command once. Returns case id → what it reported. Raises Died."""
         out = self.scratch / "command"
         shutil.rmtree(out, ignore_errors=True)
@@ -58,7 +58,7 @@ class Runner:
         ended = self.parent.execute(
             argv,
             env=env,
-            cwd=self.arms[name].tree,
+            cwd=self.sides[name].tree,
             log=log,
             timeout=self.time(command),
             cores=self.pinned(command),
@@ -77,17 +77,17 @@ class Runner:
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
 
     def line(
-        self, name: ArmName, command: Command, out: Path, *, profiled: bool = False
+        self, name: Side, command: Command, out: Path, *, profiled: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Command line and environment of one execution that reports into the folder `out`.
 
         `profiled`: an NVBench program runs each state once, without its blocking kernel, which waits for the host while
         a profiler makes the host wait for it (NVBench's `--profile`).
         """
-        arm = self.arms[name]
-        env = {name: value for name, value in arm.env.items() if STEADY_MALLOC.get(name) != value}
+        side = self.sides[name]
+        env = {name: value for name, value in side.env.items() if STEADY_MALLOC.get(name) != value}
         env.update({form.variable: str(out / form.file) for form in FORMATS.values()})
-        env["PYTHONPATH"] = ":".join([*arm.path(), *filter(None, [env.get("PYTHONPATH")])])
+        env["PYTHONPATH"] = ":".join([*side.path(), *filter(None, [env.get("PYTHONPATH")])])
         line = command.run
         if adds_options(command):
             line += f" {FORMATS[command.reads].options}" + " --profile" * (profiled and command.reads == "nvbench")
@@ -102,20 +102,20 @@ class Runner:
         return self.cores if command.device == "cpu" else ()
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
-        """Run every command once in each arm: which cases there are, and whether they work.
+        """Run every command once in each side: which cases there are, and whether they work.
 
-        A command whose arms name different devices is a case on each of those that are measured, as a kernel is.
+        A command whose sides name different devices is a case on each of those that are measured, as a kernel is.
         """
         cases: dict[str, Case] = {}
         for name in self.names():
             if globs and not any(matches(glob, name) or glob.startswith(f"{name}/") for glob in globs):
                 continue
             note(f"running {name}")
-            forms = {arm: self.command(arm, name) for arm in self.arms}
+            forms = {side: self.command(side, name) for side in self.sides}
             kinds = list(dict.fromkeys(form.device for form in forms.values() if form is not None))
             self.cases[name] = 0
             for device in [kind for kind in kinds if kind in devices] or kinds[:1]:
-                found = {arm: self._first(arm, name, form, device, devices) for arm, form in forms.items()}
+                found = {side: self._first(side, name, form, device, devices) for side, form in forms.items()}
                 made = self._cases(name, device, found)
                 self.cases[name] = max(self.cases[name], len(made))
                 for case in made:
@@ -124,52 +124,52 @@ class Runner:
         return list(cases.values())
 
     def names(self) -> list[str]:
-        """The commands of both arms."""
-        return list(dict.fromkeys(command.name for arm in self.arms.values() for command in arm.policy.commands))
+        """The commands of both sides."""
+        return list(dict.fromkeys(command.name for side in self.sides.values() for command in side.policy.commands))
 
     def _first(
-        self, arm: ArmName, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
+        self, side: Side, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
     ) -> dict[str, Reported] | Reason:
-        """What the first execution of an arm's command reports, or why it is none of this device."""
-        failure = self.arms[arm].failure
+        """What the first execution of a side's command reports, or why it is none of this device."""
+        failure = self.sides[side].failure
         if form is None:
-            return Reason(kind="absent", text=f"{arm} does not declare it")
+            return Reason(kind="absent", text=f"{side} does not declare it")
         if form.device != device:
-            return Reason(kind="absent", text=f"{arm} declares it with device: {form.device}")
+            return Reason(kind="absent", text=f"{side} declares it with device: {form.device}")
         if failure:
             return failure
         if device not in devices:
             return Reason(kind="skipped", text=f"needs {device}")
         try:
-            with self.arms[arm].own():
-                reported = self.execute(arm, form)
+            with self.sides[side].own():
+                reported = self.execute(side, form)
         except Died as died:
             return died.reason
-        self.seen[arm, name] = reported
+        self.seen[side, name] = reported
         return reported
 
     def unknown(self) -> set[str]:
-        """Commands that may report cases which nobody has seen: they did not run, or failed, in an arm."""
+        """Commands that may report cases which nobody has seen: they did not run, or failed, in a side."""
         return {
             command.name
-            for name, arm in self.arms.items()
-            for command in arm.policy.commands
+            for name, side in self.sides.items()
+            for command in side.policy.commands
             if command.reads != "wall" and (name, command.name) not in self.seen
         }
 
-    def idents(self, *names: ArmName) -> set[str]:
-        """Ids of all cases of commands, as far as they are known, in these arms or in all."""
+    def idents(self, *names: Side) -> set[str]:
+        """Ids of all cases of commands, as far as they are known, in these sides or in all."""
         found: set[str] = set()
-        for name in names or self.arms:
-            for command in self.arms[name].policy.commands:
+        for name in names or self.sides:
+            for command in self.sides[name].policy.commands:
                 found |= set(self.seen.get((name, command.name), {command.name}))
         return found
 
     def reports(self) -> dict[str, frozenset[str]]:
-        """Id of a case → the metrics that it reports in either arm; without the cases of which that is not known."""
+        """Id of a case → the metrics that it reports in either side; without the cases of which that is not known."""
         unknown, found = self.unknown(), dict[str, frozenset[str]]()
-        for name, arm in self.arms.items():
-            for command in arm.policy.commands:
+        for name, side in self.sides.items():
+            for command in side.policy.commands:
                 if command.name in unknown:
                     continue
                 if command.reads == "wall":
@@ -179,24 +179,24 @@ class Runner:
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
     def hold_units(self, case: Case) -> None:
-        """Let the contracts of a command's case differ where its arms declare a metric that it reports in other units.
+        """Let the contracts of a command's case differ where its sides declare a metric that it reports in other units.
 
-        Values without a unit of their own are in the unit that the arm's policy declares: another one is another
+        Values without a unit of their own are in the unit that the side's policy declares: another one is another
         question, as another command line is. Asked again after the rounds, of what only later executions reported.
         """
-        if case.origin != "command" or any(case.arms[name].status != "ok" for name in self.arms):
+        if case.origin != "command" or any(case.sides[name].status != "ok" for name in self.sides):
             return
         told = ever(case)
         reported = (told.relative or frozenset()) | told.bounded
-        declared = {name: arm.policy.metrics for name, arm in self.arms.items()}
+        declared = {name: side.policy.metrics for name, side in self.sides.items()}
         for metric in sorted(reported.intersection(*declared.values())):
             units = {name: metrics[metric].unit for name, metrics in declared.items()}
             if len(set(units.values())) > 1:
                 for name, unit in units.items():
-                    case.arms[name].contract[f"unit of {metric}"] = unit
+                    case.sides[name].contract[f"unit of {metric}"] = unit
 
     def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
-        """Cases that neither arm reported in its first execution: nobody planned to measure them, so they are in none.
+        """Cases that neither side reported in its first execution: nobody planned to measure them, so they are in none.
 
         Where base alone was late with one of `cases`, it is marked there: what head did is not new.
         """
@@ -206,11 +206,11 @@ class Runner:
             form = self.command(name, command)
             for ident in sorted(idents):
                 case = known.get((command, ident))
-                if case is not None and name == "base" and case.arms[name].status == "absent":
-                    case.arms[name] = CaseArm(status="failed", reason=_LATE)
+                if case is not None and name == "base" and case.sides[name].status == "absent":
+                    case.sides[name] = CaseSide(status="failed", reason=_LATE)
                 elif case is None and form is not None and (not globs or any(matches(glob, ident) for glob in globs)):
-                    arms = {arm: CaseArm(status="absent", reason=_LATE) for arm in self.arms}
-                    late = Case(id=ident, kernel=command, device=form.device, origin="command", arms=arms)
+                    sides = {side: CaseSide(status="absent", reason=_LATE) for side in self.sides}
+                    late = Case(id=ident, kernel=command, device=form.device, origin="command", sides=sides)
                     found[command, ident] = late.model_copy(update={"stopped": "decided"})
         return list(found.values())
 
@@ -220,49 +220,49 @@ class Runner:
         for name in self.names():
             command = self.command("head", name)
             if command is not None and (not globs or any(matches(glob, name) for glob in globs)):
-                found: dict[ArmName, dict[str, Reported] | Reason] = {"head": {name: Reported(name, {}, None, None)}}
+                found: dict[Side, dict[str, Reported] | Reason] = {"head": {name: Reported(name, {}, None, None)}}
                 if command.device not in devices:
                     found["head"] = Reason(kind="skipped", text=f"needs {command.device}")
                 cases += self._cases(name, command.device, found)
         return cases
 
     def _cases(
-        self, command: str, device: DeviceKind, found: Mapping[ArmName, dict[str, Reported] | Reason]
+        self, command: str, device: DeviceKind, found: Mapping[Side, dict[str, Reported] | Reason]
     ) -> list[Case]:
-        """What a first execution in each arm found, as cases."""
+        """What a first execution in each side found, as cases."""
         idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
         cases = []
         for ident in idents:
-            arms = {name: self._arm(name, command, one, ident) for name, one in found.items()}
-            skipped = all(arm.status in ("skipped", "absent") for arm in arms.values())
-            case = Case(id=ident, kernel=command, device=device, origin="command", arms=arms)
+            sides = {name: self._side(name, command, one, ident) for name, one in found.items()}
+            skipped = all(side.status in ("skipped", "absent") for side in sides.values())
+            case = Case(id=ident, kernel=command, device=device, origin="command", sides=sides)
             case.stopped = "skipped" if skipped else "decided"
             self.hold_units(case)
             cases.append(case)
         return cases
 
-    def _arm(self, name: ArmName, command: str, found: dict[str, Reported] | Reason, ident: str) -> CaseArm:
-        """What one arm says of one case of a command."""
+    def _side(self, name: Side, command: str, found: dict[str, Reported] | Reason, ident: str) -> CaseSide:
+        """What one side says of one case of a command."""
         if isinstance(found, Reason):
-            return CaseArm(status=status_of(found), reason=found)
+            return CaseSide(status=status_of(found), reason=found)
         if ident not in found:
-            return CaseArm(status="absent", reason=Reason(kind="absent", text=f"{name} does not report it"))
+            return CaseSide(status="absent", reason=Reason(kind="absent", text=f"{name} does not report it"))
         reported, own = found[ident], self.command(name, command)
         if reported.reason is not None:
-            return CaseArm(status=status_of(reported.reason), reason=reported.reason)
+            return CaseSide(status=status_of(reported.reason), reason=reported.reason)
         assert own is not None  # it has just run
         # The command line is the question that is asked: another one is another case, not a faster one.
         contract = {"name": "command", "reads": own.reads}
         reports = sorted(reported.values) or None
-        return CaseArm(params={"run": own.run}, work=reported.work or Work(), contract=contract, reports=reports)
+        return CaseSide(params={"run": own.run}, work=reported.work or Work(), contract=contract, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
-        """One pair of every case of one command: the arms in turns, short commands several times."""
+        """One pair of every case of one command: the sides in turns, short commands several times."""
         rng = random.Random(f"{seed}/command/{command}/{index}")
         outcomes = {case.id: Outcome(case) for case in cases}
-        order = [name for name in self.arms if any(case.arms[name].status == "ok" for case in cases)]
+        order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
         rng.shuffle(order)
-        gathered: dict[ArmName, dict[str, list[Reported]]] = {name: {} for name in order}
+        gathered: dict[Side, dict[str, list[Reported]]] = {name: {} for name in order}
         repeats = 1
         turns = list(order)
         while turns:
@@ -288,8 +288,8 @@ class Runner:
             _close(outcomes[case.id], gathered, order[0])
         return list(outcomes.values())
 
-    def _repeats(self, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], command: str) -> int:
-        """How often each arm runs in a pair; wall-time commands only, others sample by themselves."""
+    def _repeats(self, gathered: Mapping[Side, Mapping[str, list[Reported]]], command: str) -> int:
+        """How often each side runs in a pair; wall-time commands only, others sample by themselves."""
         first = next(iter(gathered.values())).get(command)
         if not first or set(first[0].values) != {"time"} or len(first[0].values["time"]) != 1:
             return 1
@@ -297,7 +297,7 @@ class Runner:
 
 
 def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
-    """What a reason makes of a case's arm."""
+    """What a reason makes of a case's side."""
     return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
 
 
@@ -314,13 +314,13 @@ def repeats(command: Command) -> bool:
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
 
 
-def _close(outcome: Outcome, gathered: Mapping[ArmName, Mapping[str, list[Reported]]], first: ArmName) -> None:
-    """Turn what both arms reported into a pair."""
+def _close(outcome: Outcome, gathered: Mapping[Side, Mapping[str, list[Reported]]], first: Side) -> None:
+    """Turn what both sides reported into a pair."""
     case = outcome.case
-    values: dict[ArmName, dict[str, float]] = {}
-    counts: dict[ArmName, int] = {}
+    values: dict[Side, dict[str, float]] = {}
+    counts: dict[Side, int] = {}
     for name, by_case in gathered.items():
-        if case.arms[name].status != "ok":
+        if case.sides[name].status != "ok":
             continue
         runs = by_case.get(case.id, [])
         reason = next((run.reason for run in runs if run.reason), None)

@@ -1,11 +1,11 @@
-"""Machine code of the kernels that an arm built or compiled itself, read where their counters are missing."""
+"""Machine code of the kernels that a side built or compiled itself, read where their counters are missing."""
 
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfci.measure.prepare import ArmWork
-from perfci.model.base import ArmName
+from perfci.measure.prepare import SideWork
+from perfci.model.base import Side
 from perfci.model.profile import Evidence, Fault
 from perfci.model.results import Case
 from perfci.profilers import readers, sass
@@ -22,64 +22,64 @@ MOST_LEFT = 3
 
 
 def read_code(
-    arms: Sequence[ArmWork],
+    sides: Sequence[SideWork],
     cases: Sequence[Case],
     capability: tuple[int, int] | None,
     note: Callable[[str], None],
     worker: Worker = SAME,
 ) -> None:
-    """Look up the kernels of those `cases` that have a timeline, and no counters in some arm: into `Evidence.code`.
+    """Look up the kernels of those `cases` that have a timeline, and no counters in some side: into `Evidence.code`.
 
-    Both arms are then read, for one to be compared with the other. `capability`: of the GPU; None reads nothing. The
-    arms' folders are taken back from `worker`: nothing of them runs after this.
+    Both sides are then read, for one to be compared with the other. `capability`: of the GPU; None reads nothing. The
+    sides' folders are taken back from `worker`: nothing of them runs after this.
     """
-    lacking = [case for case in cases if any(_uncounted(arm.evidence) for arm in case.arms.values())]
-    for arm in arms if capability else ():
-        seen = [found for case in lacking if (found := _launching(case, arm.name)) is not None]
+    lacking = [case for case in cases if any(_uncounted(side.evidence) for side in case.sides.values())]
+    for side in sides if capability else ():
+        seen = [found for case in lacking if (found := _launching(case, side.name)) is not None]
         if seen and capability:
-            _read(arm, seen, capability, note, worker)
+            _read(side, seen, capability, note, worker)
 
 
 def _uncounted(evidence: Evidence | None) -> bool:
     return evidence is not None and evidence.counters is None
 
 
-def _launching(case: Case, name: ArmName) -> Evidence | None:
-    """The evidence of an arm whose timeline holds kernels."""
-    found = case.arms[name].evidence if name in case.arms else None
+def _launching(case: Case, name: Side) -> Evidence | None:
+    """The evidence of a side whose timeline holds kernels."""
+    found = case.sides[name].evidence if name in case.sides else None
     return found if found is not None and found.trace is not None and found.trace.kernels else None
 
 
 def _read(
-    arm: ArmWork,
+    side: SideWork,
     seen: Sequence[Evidence],
     capability: tuple[int, int],
     note: Callable[[str], None],
     worker: Worker,
 ) -> None:
-    for folder in (arm.tree, arm.site):
+    for folder in (side.tree, side.site):
         worker.seal(folder)
-    worker.reclaim(arm.cache)
-    caches = [one for one in sorted(arm.cache.iterdir()) if one.name not in DOWNLOADS]
+    worker.reclaim(side.cache)
+    caches = [one for one in sorted(side.cache.iterdir()) if one.name not in DOWNLOADS]
     try:
-        files, left = readers.code_files([arm.tree, arm.site, *caches], worker)
+        files, left = readers.code_files([side.tree, side.site, *caches], worker)
     except Unread as why:
-        _fail(seen, f"files of {arm.name}: {why}")
+        _fail(seen, f"files of {side.name}: {why}")
         return
     if not files and not left:
-        return  # the arm has built nothing: its kernels are of libraries
-    tool = sass.find(_wheels(arm, worker))
+        return  # the side has built nothing: its kernels are of libraries
+    tool = sass.find(_wheels(side, worker))
     if tool is None:
-        absent = Fault(tool="cuobjdump", kind="absent", text=sass.ABSENT, remedy=f"{arm.python} {sass.REMEDY}")
+        absent = Fault(tool="cuobjdump", kind="absent", text=sass.ABSENT, remedy=f"{side.python} {sass.REMEDY}")
         for evidence in seen:
             evidence.faults.append(absent)
         return
-    note(f"machine code: {arm.name} · {len(files)} files")
+    note(f"machine code: {side.name} · {len(files)} files")
     kernels = [evidence.trace.kernels if evidence.trace else [] for evidence in seen]
     try:
         found = readers.code(files, tool, capability, kernels, worker)
     except Unread as why:
-        _fail(seen, f"files of {arm.name}: {why}")
+        _fail(seen, f"files of {side.name}: {why}")
         return
     left += found.left
     for evidence, codes in zip(seen, found.codes, strict=True):
@@ -95,11 +95,11 @@ def _fail(seen: Sequence[Evidence], text: str) -> None:
         evidence.faults.append(fault("cuobjdump", "unreadable", text))
 
 
-def _wheels(arm: ArmWork, worker: Worker) -> list[Path]:
-    """Where the arm's interpreter looks for modules."""
+def _wheels(side: SideWork, worker: Worker) -> list[Path]:
+    """Where the side's interpreter looks for modules."""
     try:
         asked = subprocess.run(
-            [*worker.prefix(), arm.python, "-c", sass.SEARCH], env=arm.env, cwd=arm.folder, stdin=subprocess.DEVNULL,
+            [*worker.prefix(), side.python, "-c", sass.SEARCH], env=side.env, cwd=side.folder, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=SEARCH_TIME, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

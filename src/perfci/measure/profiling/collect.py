@@ -15,7 +15,7 @@ from perfci.measure.profiling.commands import look_whole
 from perfci.measure.profiling.kernels import Look, look, wanted
 from perfci.measure.profiling.tools import COMMAND_LAUNCHES, SLOWER, TRACED, Keep, Kineto, Ncu, Nsys
 from perfci.measure.rounds import Bench
-from perfci.model.base import ArmName, DeviceKind
+from perfci.model.base import DeviceKind, Side
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Counters, Evidence, Fault, Tool, Trace
@@ -94,7 +94,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     faults: dict[Tool, Fault] = {}
     lacking: dict[str, str] = {}
     timeout, worker = place.limits.timeout, place.parent.worker
-    written = frozenset(item for arm in place.arms.values() for item in arm.policy.env.items())
+    written = frozenset(item for side in place.sides.values() for item in side.policy.env.items())
     trace = counters = None
     nsys = find_nsys()
     if isinstance(nsys, Fault):
@@ -152,11 +152,11 @@ def observe(
     note: Callable[[str], None],
     everything: bool = False,
 ) -> list[str]:
-    """Take evidence of the cases that need it, or of all, into `case.arms[…].evidence`. Returns notes."""
+    """Take evidence of the cases that need it, or of all, into `case.sides[…].evidence`. Returns notes."""
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.evidence)
     if everything:
-        traced = [case for case in cases if case.arms["head"].status == "ok"]
+        traced = [case for case in cases if case.sides["head"].status == "ok"]
         counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
@@ -168,14 +168,14 @@ def observe(
     for device, bench in place.benches.items():
         timelines = [case for case in traced if case.device == device and case.origin == "kernel"]
         counts = [case for case in counted if case.device == device and case.origin == "kernel"]
-        _trace(tools.on(device), bench, list(place.arms), timelines, scratch, note)
-        _count(tools, bench, list(place.arms), counts, scratch, note)
+        _trace(tools.on(device), bench, list(place.sides), timelines, scratch, note)
+        _count(tools, bench, list(place.sides), counts, scratch, note)
     for command in dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command"):
         timelines, counts = (
             [case for case in some if case.origin == "command" and case.kernel == command] for some in (traced, counted)
         )
         _look_at(place, tools, command, timelines, counts, scratch, note)
-    read_code(list(place.arms.values()), counted, tools.capability, note, place.parent.worker)
+    read_code(list(place.sides.values()), counted, tools.capability, note, place.parent.worker)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
     notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
@@ -190,17 +190,17 @@ def _withheld(place: Place, tools: Tools) -> list[str]:
     return sorted(
         {
             name
-            for arm in place.arms.values()
-            for name in {*arm.policy.pass_env} & arm.env.keys()
-            if any(name not in environment(arm.env, tool.written_env) for tool in used)
+            for side in place.sides.values()
+            for name in {*side.policy.pass_env} & side.env.keys()
+            if any(name not in environment(side.env, tool.written_env) for tool in used)
         }
     )
 
 
 def _trace(
-    tools: Tools, bench: Bench, names: list[ArmName], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
+    tools: Tools, bench: Bench, names: list[Side], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
 ) -> None:
-    """Timelines by nsys; by torch's own profiler of a case that nsys does not see in every arm: arms are compared by
+    """Timelines by nsys; by torch's own profiler of a case that nsys does not see in every side: sides are compared by
     what one tool says of both."""
     for name in names:
         if tools.trace is None:
@@ -213,7 +213,7 @@ def _trace(
 
 
 def _count(
-    tools: Tools, bench: Bench, names: list[ArmName], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
+    tools: Tools, bench: Bench, names: list[Side], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
 ) -> None:
     """Counters by ncu."""
     if tools.counters is None:
@@ -235,9 +235,9 @@ def _look_at(
     scratch: Path,
     note: Callable[[str], None],
 ) -> None:
-    """Evidence of one command for its cases: the arms in turns, nsys before ncu."""
+    """Evidence of one command for its cases: the sides in turns, nsys before ncu."""
     runner = place.runner
-    forms = {name: form for name in place.arms if (form := runner.command(name, command)) is not None}
+    forms = {name: form for name in place.sides if (form := runner.command(name, command)) is not None}
     kernels = next(iter(forms.values())).kernels  # base's, where it has the command: head does not choose them
     reports = runner.cases[command]
     for name, form in forms.items() if traced else ():
@@ -253,15 +253,15 @@ def _look_at(
             _keep(tools, counted, name, look_whole(own, name, form, counted, tool, scratch), reports)
 
 
-def _seen(case: Case, name: ArmName) -> bool:
-    arm = case.arms[name]
-    return arm.status != "ok" or (arm.evidence is not None and arm.evidence.trace is not None)
+def _seen(case: Case, name: Side) -> bool:
+    side = case.sides[name]
+    return side.status != "ok" or (side.evidence is not None and side.evidence.trace is not None)
 
 
 def _keep(
     tools: Tools,
     cases: Sequence[Case],
-    name: ArmName,
+    name: Side,
     looks: Mapping[str, Look[Trace]] | Mapping[str, Look[Counters]],
     reports: int | None = None,
 ) -> None:
@@ -269,9 +269,9 @@ def _keep(
     for case in cases:
         found = looks.get(case.key)
         if found is None:
-            continue  # the case does not work in this arm
-        arm = case.arms[name]
-        evidence = arm.evidence = arm.evidence or Evidence(reports=reports)
+            continue  # the case does not work in this side
+        side = case.sides[name]
+        evidence = side.evidence = side.evidence or Evidence(reports=reports)
         if found.seen is None:
             evidence.faults += found.faults
         else:

@@ -1,4 +1,4 @@
-"""The evidence pass over commands: a tool around one execution of the whole process, once an arm."""
+"""The evidence pass over commands: a tool around one execution of the whole process, once a side."""
 
 import shutil
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from perfci.measure.commands.runner import Runner, repeats
 from perfci.measure.profiling.kernels import FINISH, Look, Read, died_of, told
 from perfci.measure.profiling.tools import SMALLER
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.policy import Command
 from perfci.model.profile import Counters, Fault, Tool, Trace
 from perfci.model.results import Case, Reason
@@ -43,17 +43,17 @@ class WholeProfiler(Protocol[Seen]):
 
 def look_whole(
     runner: Runner,
-    name: ArmName,
+    name: Side,
     command: Command,
     cases: Sequence[Case],
     profiler: WholeProfiler[Seen] | Fault,
     scratch: Path,
 ) -> dict[str, Look[Seen]]:
-    """What a tool sees of one execution of an arm's `command`: the same for all `cases` of it that work, by case key.
+    """What a tool sees of one execution of a side's `command`: the same for all `cases` of it that work, by case key.
 
     `profiler`: the tool, or why there is none. What goes wrong is a fault, never an exception.
     """
-    working = [case.key for case in cases if case.arms[name].status == "ok"]
+    working = [case.key for case in cases if case.sides[name].status == "ok"]
     if not working:
         return {}
     if isinstance(profiler, Fault):
@@ -67,7 +67,7 @@ def look_whole(
         shutil.rmtree(folder, ignore_errors=True)  # a tool that was killed leaves gigabytes; the rest goes with scratch
 
 
-def _look(runner: Runner, name: ArmName, command: Command, profiler: WholeProfiler[Seen], folder: Path) -> Look[Seen]:
+def _look(runner: Runner, name: Side, command: Command, profiler: WholeProfiler[Seen], folder: Path) -> Look[Seen]:
     report = folder / f"{folder.name}.report"  # the tools put their own suffix in the place of the last one
     # A log of its own: what is looked for in it must not be another process's.
     log = runner.logs / f"{folder.name}.log"
@@ -79,7 +79,7 @@ def _look(runner: Runner, name: ArmName, command: Command, profiler: WholeProfil
         ended = runner.parent.execute(
             under.command(argv),
             env=under.environment(env),
-            cwd=runner.arms[name].tree,
+            cwd=runner.sides[name].tree,
             log=log,
             timeout=profiler.seconds + FINISH,
             cores=runner.pinned(command),

@@ -1,4 +1,4 @@
-"""The evidence pass: after timing, profilers look at the cases that need it, arm by arm, one tool at a time."""
+"""The evidence pass: after timing, profilers look at the cases that need it, side by side, one tool at a time."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from perfci.measure.rounds import Bench, case_fields
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.metrics import OBSERVED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
@@ -26,7 +26,7 @@ SLOWER, FASTER = 1.03, 0.90
 CHECKED = frozenset({"peak_memory"})
 """Observed metrics that the checks before timing tell: no profiler is needed."""
 SESSIONS = 3
-"""Times that a tool is started for one arm at most: a case that brings it down costs a session."""
+"""Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0
 """Seconds that a tool may take to write its report once the launch is done."""
 WRITTEN, WRITING = 60.0, 0.2
@@ -47,7 +47,7 @@ class Read(Generic[Seen]):
 
 
 class Look(NamedTuple, Generic[Seen]):
-    """What became of one case in one arm."""
+    """What became of one case in one side."""
 
     seen: Seen | None
     faults: list[Fault]
@@ -104,7 +104,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
     """
     traced, counted = [], []
     for case in cases:
-        if case.device != "cuda" or case.arms["head"].status != "ok":
+        if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
         look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
         own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
@@ -118,20 +118,20 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
 
 def look(
     bench: Bench,
-    name: ArmName,
+    name: Side,
     cases: Sequence[Case],
     profiler: Profiler[Seen],
     scratch: Path,
     note: Callable[[str], None],
 ) -> dict[str, Look[Seen]]:
-    """What `profiler` sees of the cases of one arm, by case key.
+    """What `profiler` sees of the cases of one side, by case key.
 
     All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
     looked at again without it, up to SESSIONS times.
     """
     found: dict[str, Look[Seen]] = {}
     tool = profiler.tool
-    todo = {range_name(number, case): case for number, case in enumerate(cases) if case.arms[name].status == "ok"}
+    todo = {range_name(number, case): case for number, case in enumerate(cases) if case.sides[name].status == "ok"}
     for session in range(SESSIONS):
         if not todo:
             break
@@ -178,7 +178,7 @@ def _see(log: Path) -> str:
 
 def _session(
     bench: Bench,
-    name: ArmName,
+    name: Side,
     todo: Mapping[str, Case],
     profiler: Profiler[Seen],
     report: Path,
@@ -234,7 +234,7 @@ def _session(
 
 
 def _asked(
-    bench: Bench, name: ArmName, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
+    bench: Bench, name: Side, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
 ) -> dict[str, Any]:
     """What a launch is told to execute a case for a profiler."""
     path = profiler.path(report, ident)

@@ -55,7 +55,7 @@ def _end_of(log: Path) -> str:
 
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
-    """Nsight Systems around a launch; one start for all cases of an arm. Or around a command, as a whole."""
+    """Nsight Systems around a launch; one start for all cases of a side. Or around a command, as a whole."""
 
     installed: InstalledNsys
     seconds: float
@@ -219,7 +219,7 @@ def _blind(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a launch; one start for all cases of an arm, one execution of each. Or around a command."""
+    """Nsight Compute around a launch; one start for all cases of a side, one execution of each. Or around a command."""
 
     installed: InstalledNcu
     chip: str

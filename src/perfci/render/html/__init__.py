@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfci.model.base import ARMS, DeviceKind
+from perfci.model.base import SIDES, DeviceKind
 from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Effect, Measured, Report, Row
 from perfci.model.text import shell
 from perfci.model.units import show, show_change, significant
@@ -106,8 +106,8 @@ def _cases(shown: View) -> list[Case]:
 
 
 def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
-    arms = shown.report.arms
-    base, head = ((arms[arm].commit or "" if arm in arms else "") for arm in ARMS)
+    sides = shown.report.sides
+    base, head = ((sides[side].commit or "" if side in sides else "") for side in SIDES)
     what = ["perfci", "compare", "--base", base or "HEAD"] if shown.comparing else ["perfci", "run"]
     checkout = [f"git switch --detach {head}"] if _COMMIT.fullmatch(head) and not shown.dirty("head") else []
     return [*checkout, shell([*what, "--device", device, glob.escape(case)])]

@@ -48,7 +48,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
     measured = {(one.case, one.device, one.metric): one for one in report.measured}
     short = {kernel.name: kernel.short for one in report.evidence for kernel in one.kernels if kernel.short}
     ranks = _ranks(recorded)
-    looked = sum(arm.evidence is not None for case in cases.values() for arm in case.arms.values())
+    looked = sum(side.evidence is not None for case in cases.values() for side in case.sides.values())
     most = min(MOST_SLICES, MOST_DRAWN // max(1, looked))
     moments = [one for one in results.moments if one.temperature is not None] if results else []
     times = [one.at for one in moments] + [pair.at for case in cases.values() for pair in case.pairs]
@@ -114,8 +114,8 @@ def _launches(
     case: Case, metric: str, measured: Measured | None, samples: Any, ranks: Sequence[float]
 ) -> dict[str, Any] | None:
     pairs = _in_order(case)
-    values = {name: [pair.values.get(name, {}).get(metric) for pair in pairs] for name in case.arms}
-    known = [value for arm in values.values() for value in arm if value is not None]
+    values = {name: [pair.values.get(name, {}).get(metric) for pair in pairs] for name in case.sides}
+    known = [value for side in values.values() for value in side if value is not None]
     if not known:
         return None
     unit, scale = (measured.unit if measured else "", 1.0) if metric != "time" else _unit(known)
@@ -124,14 +124,14 @@ def _launches(
         "unit": unit,
         "pairs": [pair.index + 1 for pair in pairs],
         "first": [pair.first for pair in pairs],
-        "values": {name: _numbers(arm, scale) for name, arm in values.items()},
-        "medians": {name: _number(one.median / scale) for name, one in measured.arms.items()} if measured else {},
+        "values": {name: _numbers(side, scale) for name, side in values.items()},
+        "medians": {name: _number(one.median / scale) for name, one in measured.sides.items()} if measured else {},
     }
     if samples and metric == "time":
         drawn["ranks"] = ranks
         drawn["samples"] = {
             name: [[_order(one, ranks, scale) for one in samples.get(pair.index, {}).get(name, ())] for pair in pairs]
-            for name in case.arms
+            for name in case.sides
         }
     return drawn
 
@@ -202,9 +202,9 @@ def _clock(case: Case, start: float) -> dict[str, Any] | None:
     pairs = _in_order(case)
     clocks = {
         name: _numbers((pair.clock[name].hertz if name in pair.clock else None for pair in pairs), 1e9)
-        for name in case.arms
+        for name in case.sides
     }
-    if not any(value is not None for arm in clocks.values() for value in arm):
+    if not any(value is not None for side in clocks.values() for value in side):
         return None
     times = [pair.at - start for pair in pairs if pair.at is not None and math.isfinite(pair.at)]
     return {
@@ -218,28 +218,28 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
     """In TFLOP/s and FLOP/B; None where no arithmetic is declared or a ceiling is missing: then there is no roof."""
     if roof is None or not (roof.memory and roof.compute):
         return None
-    arms = {
+    sides = {
         name: {
             "intensity": _number(point.intensity),
             "measured": _number(point.measured_intensity),
             "rate": _number(point.rate * 1e-12),
         }
-        for name, point in roof.arms.items()
+        for name, point in roof.sides.items()
         if point.rate and point.intensity
     }
-    if not arms:
+    if not sides:
         return None
     return {
         "memory": _number(roof.memory * 1e-12),
         "compute": _number(roof.compute * 1e-12),
         "dtype": roof.dtype,
-        "arms": arms,
+        "sides": sides,
     }
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Slices of both arms as [name, stream, start, duration], the first two by number, in a unit for people."""
-    traces = {name: arm.evidence.trace for name, arm in case.arms.items() if arm.evidence and arm.evidence.trace}
+    """Slices of both sides as [name, stream, start, duration], the first two by number, in a unit for people."""
+    traces = {name: side.evidence.trace for name, side in case.sides.items() if side.evidence and side.evidence.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:
         return None
@@ -247,8 +247,8 @@ def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | 
     names: dict[str, int] = {}
     streams: dict[int, int] = {}
     drawn = {}
-    for arm, (trace, slices) in kept.items():
-        drawn[arm] = [
+    for side, (trace, slices) in kept.items():
+        drawn[side] = [
             [
                 names.setdefault(_operation(trace, one, short), len(names)),
                 streams.setdefault(one.stream, len(streams)),
@@ -261,8 +261,8 @@ def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | 
         "unit": unit,
         "names": list(names),
         "streams": len(streams),
-        "arms": drawn,
-        "cut": [arm for arm, (trace, slices) in kept.items() if len(slices) == min(MOST_SLICES, most)],
+        "sides": drawn,
+        "cut": [side for side, (trace, slices) in kept.items() if len(slices) == min(MOST_SLICES, most)],
     }
 
 

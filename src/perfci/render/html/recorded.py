@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfci.model.base import ArmName
+from perfci.model.base import Side
 from perfci.model.results import Results
 
-Samples = Mapping[str, Mapping[int, Mapping[ArmName, list[list[float]]]]]
-"""Case key → pair → arm → placements → samples in seconds."""
+Samples = Mapping[str, Mapping[int, Mapping[Side, list[list[float]]]]]
+"""Case key → pair → side → placements → samples in seconds."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@
 
   // ---- plots: each is {legend, table, draw}; `draw` gives uPlot's options and data
 
-  const ARMS = ["base", "head"];
+  const SIDES = ["base", "head"];
   const SHAPES = { base: "circle", head: "diamond" };
   const HEIGHT = 300;
 
@@ -140,37 +140,37 @@
   const whole = { incrs: [1, 2, 5, 10, 20, 50] };
 
   function launches(plot) {
-    const arms = ARMS.filter((arm) => plot.values[arm]?.some((value) => value != null));
-    const offset = (arm) => (arms.length < 2 ? 0 : arm === "base" ? -0.2 : 0.2);
+    const sides = SIDES.filter((side) => plot.values[side]?.some((value) => value != null));
+    const offset = (side) => (sides.length < 2 ? 0 : side === "base" ? -0.2 : 0.2);
     const at = new Map();
     const place = (x, series, value) => at.set(x, { ...(at.get(x) ?? {}), [series]: value });
     const boxes = { base: new Map(), head: new Map() };
-    for (const arm of arms) {
-      plot.values[arm].forEach((value, index) => place(plot.pairs[index] + offset(arm), arm, value));
-      (plot.samples?.[arm] ?? []).forEach((placements, index) =>
+    for (const side of sides) {
+      plot.values[side].forEach((value, index) => place(plot.pairs[index] + offset(side), side, value));
+      (plot.samples?.[side] ?? []).forEach((placements, index) =>
         placements.forEach((ranks, number) => {
           const spread = placements.length > 1 ? (number / (placements.length - 1) - 0.5) * 0.3 : 0;
-          boxes[arm].set(plot.pairs[index] + offset(arm) + spread, ranks);
+          boxes[side].set(plot.pairs[index] + offset(side) + spread, ranks);
         }));
     }
     const xs = [...at.keys()].sort((a, b) => a - b);
-    // Arms too far apart to show how each scatters are drawn about their own medians.
-    const all = (arm) => present([...plot.values[arm], ...[...boxes[arm].values()].flat()]);
-    const reach = (arm) => Math.max(...all(arm)) - Math.min(...all(arm));
-    const centred = arms.length > 1 && arms.every((arm) => plot.medians[arm] > 0) && Math.abs(plot.medians.head - plot.medians.base) > 2 * Math.max(...arms.map(reach));
-    const shift = (arm, value) => (value == null ? null : centred ? (value / plot.medians[arm] - 1) * 100 : value);
-    const range = around(arms.flatMap((arm) => all(arm).map((value) => shift(arm, value))));
+    // Sides too far apart to show how each scatters are drawn about their own medians.
+    const all = (side) => present([...plot.values[side], ...[...boxes[side].values()].flat()]);
+    const reach = (side) => Math.max(...all(side)) - Math.min(...all(side));
+    const centred = sides.length > 1 && sides.every((side) => plot.medians[side] > 0) && Math.abs(plot.medians.head - plot.medians.base) > 2 * Math.max(...sides.map(reach));
+    const shift = (side, value) => (value == null ? null : centred ? (value / plot.medians[side] - 1) * 100 : value);
+    const range = around(sides.flatMap((side) => all(side).map((value) => shift(side, value))));
     const drawBoxes = (u) => {
       const ratio = devicePixelRatio;
       u.ctx.save();
       u.ctx.beginPath();
       u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
       u.ctx.clip();
-      for (const arm of arms) {
-        u.ctx.strokeStyle = u.ctx.fillStyle = colour(arm);
-        for (const [x, ranks] of boxes[arm]) {
+      for (const side of sides) {
+        u.ctx.strokeStyle = u.ctx.fillStyle = colour(side);
+        for (const [x, ranks] of boxes[side]) {
           const left = Math.round(u.valToPos(x, "x", true));
-          const y = ranks.map((value) => u.valToPos(shift(arm, value), "y", true));
+          const y = ranks.map((value) => u.valToPos(shift(side, value), "y", true));
           const last = y.length - 1;
           u.ctx.globalAlpha = 0.35;
           u.ctx.lineWidth = ratio;
@@ -186,23 +186,23 @@
     };
     const unit = plot.unit ? ` ${plot.unit}` : "";
     return {
-      legend: [...arms.map((arm) => [arm, SHAPES[arm], `${arm}, a launch`]), ...arms.filter((arm) => plot.medians[arm] != null).map((arm) => [arm, "dash", `median of ${arm}: ${number(plot.medians[arm])}${unit}`])],
+      legend: [...sides.map((side) => [side, SHAPES[side], `${side}, a launch`]), ...sides.filter((side) => plot.medians[side] != null).map((side) => [side, "dash", `median of ${side}: ${number(plot.medians[side])}${unit}`])],
       table: {
-        head: ["pair", "first", ...arms.flatMap((arm) => [`${arm}${plot.unit ? ` (${plot.unit})` : ""}`, ...(boxes[arm].size ? [`${arm}, placements: smallest – middle – largest`] : [])])],
-        rows: plot.pairs.map((pair, index) => [pair, plot.first[index] ?? "–", ...arms.flatMap((arm) => [number(plot.values[arm][index], 6), ...(boxes[arm].size ? [(plot.samples[arm][index] ?? []).map((ranks) => `${number(ranks[0])} – ${number(ranks[ranks.length >> 1])} – ${number(ranks.at(-1))}`).join(", ")] : [])])]),
+        head: ["pair", "first", ...sides.flatMap((side) => [`${side}${plot.unit ? ` (${plot.unit})` : ""}`, ...(boxes[side].size ? [`${side}, placements: smallest – middle – largest`] : [])])],
+        rows: plot.pairs.map((pair, index) => [pair, plot.first[index] ?? "–", ...sides.flatMap((side) => [number(plot.values[side][index], 6), ...(boxes[side].size ? [(plot.samples[side][index] ?? []).map((ranks) => `${number(ranks[0])} – ${number(ranks[ranks.length >> 1])} – ${number(ranks.at(-1))}`).join(", ")] : [])])]),
       },
       read: (u, index) => {
-        const arm = arms.find((one) => at.get(xs[index])[one] != null);
-        return arm ? `pair ${Math.round(xs[index] - offset(arm))} · ${arm} ${number(at.get(xs[index])[arm], 6)}${unit}` : "";
+        const side = sides.find((one) => at.get(xs[index])[one] != null);
+        return side ? `pair ${Math.round(xs[index] - offset(side))} · ${side} ${number(at.get(xs[index])[side], 6)}${unit}` : "";
       },
       draw: () => ({
         options: {
           scales: { x: { time: false, range: [Math.min(...plot.pairs) - 0.7, Math.max(...plot.pairs) + 0.7] }, y: { range } },
-          axes: axes({ label: "pair", axis: whole }, [{ label: centred ? `${plot.metric}, from the arm's own median (%)` : `${plot.metric}${plot.unit ? ` (${plot.unit})` : ""}` }]),
-          series: [{}, ...arms.map((arm) => marks(arm, SHAPES[arm], { size: 3 })), ...arms.map((arm) => line(arm, { dash: [6, 5], width: 1 }))],
+          axes: axes({ label: "pair", axis: whole }, [{ label: centred ? `${plot.metric}, from the side's own median (%)` : `${plot.metric}${plot.unit ? ` (${plot.unit})` : ""}` }]),
+          series: [{}, ...sides.map((side) => marks(side, SHAPES[side], { size: 3 })), ...sides.map((side) => line(side, { dash: [6, 5], width: 1 }))],
           hooks: { drawAxes: [drawBoxes] },
         },
-        data: [xs, ...arms.map((arm) => xs.map((x) => shift(arm, at.get(x)[arm]))), ...arms.map((arm) => xs.map(() => shift(arm, plot.medians[arm])))],
+        data: [xs, ...sides.map((side) => xs.map((x) => shift(side, at.get(x)[side]))), ...sides.map((side) => xs.map(() => shift(side, plot.medians[side])))],
       }),
     };
   }
@@ -274,26 +274,26 @@
     const moments = timed ? data.moments : [];
     const long = timed && Math.max(...plot.seconds, ...moments.map((one) => one[0])) > 180;
     const when = (seconds) => (long ? seconds / 60 : seconds);
-    const arms = ARMS.filter((arm) => plot.clocks[arm]?.some((value) => value != null));
-    const pairs = [(timed ? plot.seconds.map(when) : plot.pairs), ...arms.map((arm) => plot.clocks[arm])];
+    const sides = SIDES.filter((side) => plot.clocks[side]?.some((value) => value != null));
+    const pairs = [(timed ? plot.seconds.map(when) : plot.pairs), ...sides.map((side) => plot.clocks[side])];
     const hot = moments.length > 0;
     const joined = hot ? uPlot.join([pairs, [moments.map((one) => when(one[0])), moments.map((one) => one[1])]]) : pairs;
     const label = timed ? `${long ? "minutes" : "seconds"} along the run` : "pair";
     return {
-      legend: [...arms.map((arm) => [arm, SHAPES[arm], `${arm} (GHz)`]), ...(hot ? [["soft", "line", "temperature (°C)"]] : [])],
+      legend: [...sides.map((side) => [side, SHAPES[side], `${side} (GHz)`]), ...(hot ? [["soft", "line", "temperature (°C)"]] : [])],
       table: {
-        head: [label, "pair", ...arms.map((arm) => `${arm} (GHz)`), ...(hot ? ["temperature (°C)"] : [])],
+        head: [label, "pair", ...sides.map((side) => `${side} (GHz)`), ...(hot ? ["temperature (°C)"] : [])],
         rows: joined[0].map((x, index) => {
           const at = timed ? plot.seconds.findIndex((one) => when(one) === x) : index;
           return [number(x, 4), at < 0 ? "" : plot.pairs[at], ...joined.slice(1).map((one) => (one[index] == null ? "" : number(one[index], 6)))];
         }),
       },
-      read: (u, index) => [`${number(joined[0][index], 4)} ${timed ? (long ? "min" : "s") : ""}`, ...arms.map((arm, at) => (joined[at + 1][index] == null ? "" : `${arm} ${number(joined[at + 1][index], 5)} GHz`)), hot && joined.at(-1)[index] != null ? `${joined.at(-1)[index]} °C` : ""].filter(Boolean).join(" · "),
+      read: (u, index) => [`${number(joined[0][index], 4)} ${timed ? (long ? "min" : "s") : ""}`, ...sides.map((side, at) => (joined[at + 1][index] == null ? "" : `${side} ${number(joined[at + 1][index], 5)} GHz`)), hot && joined.at(-1)[index] != null ? `${joined.at(-1)[index]} °C` : ""].filter(Boolean).join(" · "),
       draw: () => ({
         options: {
-          scales: { x: { time: false, range: around(joined[0], 0.03) }, y: { range: around(arms.flatMap((arm) => plot.clocks[arm]), 0.15) }, ...(hot ? { t: { range: around(moments.map((one) => one[1]), 0.15) } } : {}) },
+          scales: { x: { time: false, range: around(joined[0], 0.03) }, y: { range: around(sides.flatMap((side) => plot.clocks[side]), 0.15) }, ...(hot ? { t: { range: around(moments.map((one) => one[1]), 0.15) } } : {}) },
           axes: axes({ label }, [{ label: "SM clock (GHz)" }, ...(hot ? [{ label: "temperature (°C)", scale: "t" }] : [])]),
-          series: [{}, ...arms.map((arm) => marks(arm, SHAPES[arm], { size: 3 })), ...(hot ? [line("soft", { scale: "t" })] : [])],
+          series: [{}, ...sides.map((side) => marks(side, SHAPES[side], { size: 3 })), ...(hot ? [line("soft", { scale: "t" })] : [])],
         },
         data: joined,
       }),
@@ -301,39 +301,39 @@
   }
 
   function roof(plot) {
-    const arms = ARMS.filter((arm) => plot.arms[arm]);
+    const sides = SIDES.filter((side) => plot.sides[side]);
     const ridge = plot.compute / plot.memory;
-    const points = arms.flatMap((arm) => [[arm, plot.arms[arm].intensity, false], ...(plot.arms[arm].measured ? [[arm, plot.arms[arm].measured, true]] : [])]);
+    const points = sides.flatMap((side) => [[side, plot.sides[side].intensity, false], ...(plot.sides[side].measured ? [[side, plot.sides[side].measured, true]] : [])]);
     const down = (value) => 10 ** Math.floor(Math.log10(value));
     const low = down(Math.min(ridge, ...points.map((one) => one[1])) / 2);
     const high = down(Math.max(ridge, ...points.map((one) => one[1])) * 2) * 10;
     const xs = [...new Set([low, ridge, high, ...points.map((one) => one[1])])].sort((a, b) => a - b);
     const ceiling = (x) => Math.min(plot.compute, x * plot.memory);
-    const bottom = down(Math.min(ceiling(low), ...arms.map((arm) => plot.arms[arm].rate)));
+    const bottom = down(Math.min(ceiling(low), ...sides.map((side) => plot.sides[side].rate)));
     const ticks = (_, splits) => splits.map((value) => (decade(value) ? number(value, 2) : ""));
-    const readings = points.map(([arm, intensity, counted]) => [`${arm}${counted ? ", bytes counted" : ""}`, intensity, plot.arms[arm].rate]);
+    const readings = points.map(([side, intensity, counted]) => [`${side}${counted ? ", bytes counted" : ""}`, intensity, plot.sides[side].rate]);
     return {
-      legend: [["ink", "line", `${number(plot.memory, 3)} TB/s, ${number(plot.compute, 3)} TFLOP/s of ${plot.dtype}`], ...points.map(([arm, , counted]) => [arm, counted ? "ring" : SHAPES[arm], counted ? `${arm}, bytes counted` : arm])],
-      table: { head: ["arm", "FLOP/B", "TFLOP/s", "ceiling there (TFLOP/s)"], rows: readings.map(([name, x, rate]) => [name, number(x, 4), number(rate, 4), number(ceiling(x), 4)]) },
+      legend: [["ink", "line", `${number(plot.memory, 3)} TB/s, ${number(plot.compute, 3)} TFLOP/s of ${plot.dtype}`], ...points.map(([side, , counted]) => [side, counted ? "ring" : SHAPES[side], counted ? `${side}, bytes counted` : side])],
+      table: { head: ["side", "FLOP/B", "TFLOP/s", "ceiling there (TFLOP/s)"], rows: readings.map(([name, x, rate]) => [name, number(x, 4), number(rate, 4), number(ceiling(x), 4)]) },
       read: (u, index) => readings.filter((one) => one[1] === xs[index]).map(([name, x, rate]) => `${name}: ${number(x, 3)} FLOP/B, ${number(rate, 3)} TFLOP/s`).join(" · "),
       draw: () => ({
         options: {
           scales: { x: { time: false, distr: 3, range: [low, high] }, y: { distr: 3, range: [bottom, down(plot.compute) * 10] } },
           axes: axes({ label: "FLOP/B", axis: { values: ticks } }, [{ label: "TFLOP/s", axis: { values: ticks } }]),
-          series: [{}, line("ink", { width: 2 }), ...points.map(([arm, , counted]) => marks(arm, SHAPES[arm], { size: counted ? 6 : 5, hollow: counted }))],
+          series: [{}, line("ink", { width: 2 }), ...points.map(([side, , counted]) => marks(side, SHAPES[side], { size: counted ? 6 : 5, hollow: counted }))],
         },
-        data: [xs, xs.map(ceiling), ...points.map(([arm, intensity]) => xs.map((x) => (x === intensity ? plot.arms[arm].rate : null)))],
+        data: [xs, xs.map(ceiling), ...points.map(([side, intensity]) => xs.map((x) => (x === intensity ? plot.sides[side].rate : null)))],
       }),
     };
   }
 
   function timeline(plot) {
-    const arms = ARMS.filter((arm) => plot.arms[arm]);
-    const lanes = arms.flatMap((arm) => Array.from({ length: plot.streams }, (_, track) => ({ arm, track }))).filter(({ arm, track }) => plot.arms[arm].some((slice) => slice[1] === track));
-    const end = Math.max(...arms.flatMap((arm) => plot.arms[arm].map((slice) => slice[2] + slice[3]))) || 1;
-    const place = ({ arm, track }) => lanes.length - 1 - lanes.findIndex((lane) => lane.arm === arm && lane.track === track);
+    const sides = SIDES.filter((side) => plot.sides[side]);
+    const lanes = sides.flatMap((side) => Array.from({ length: plot.streams }, (_, track) => ({ side, track }))).filter(({ side, track }) => plot.sides[side].some((slice) => slice[1] === track));
+    const end = Math.max(...sides.flatMap((side) => plot.sides[side].map((slice) => slice[2] + slice[3]))) || 1;
+    const place = ({ side, track }) => lanes.length - 1 - lanes.findIndex((lane) => lane.side === side && lane.track === track);
     const hue = (name) => `hsl(${(name * 137.5 + 210) % 360} 55% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
-    const slices = arms.flatMap((arm) => plot.arms[arm].map(([name, track, start, length]) => ({ arm, name, start, length, lane: place({ arm, track }) })));
+    const slices = sides.flatMap((side) => plot.sides[side].map(([name, track, start, length]) => ({ side, name, start, length, lane: place({ side, track }) })));
     const paint = (u) => {
       const ratio = devicePixelRatio;
       u.ctx.save();
@@ -351,19 +351,19 @@
       u.ctx.restore();
     };
     const names = [...new Set(slices.map((slice) => slice.name))];
-    const total = (arm, name) => plot.arms[arm].filter((slice) => slice[0] === name).length;
-    const cut = plot.cut.map((arm) => `later operations of ${arm} are not drawn`);
-    const label = (lane) => (lane ? (lanes.filter((one) => one.arm === lane.arm).length > 1 ? `${lane.arm} ${lane.track + 1}` : lane.arm) : "");
+    const total = (side, name) => plot.sides[side].filter((slice) => slice[0] === name).length;
+    const cut = plot.cut.map((side) => `later operations of ${side} are not drawn`);
+    const label = (lane) => (lane ? (lanes.filter((one) => one.side === lane.side).length > 1 ? `${lane.side} ${lane.track + 1}` : lane.side) : "");
     return {
       legend: [...names.slice(0, 12).map((name) => [hue(name), "box", plot.names[name]]), ...(names.length > 12 ? [["soft", "look", `and ${names.length - 12} more`]] : []), ...cut.map((text) => ["soft", "look", text])],
-      table: { head: ["arm", "operation", `begins (${plot.unit})`, `takes (${plot.unit})`], rows: slices.map((slice) => [slice.arm, plot.names[slice.name], number(slice.start), number(slice.length)]) },
+      table: { head: ["side", "operation", `begins (${plot.unit})`, `takes (${plot.unit})`], rows: slices.map((slice) => [slice.side, plot.names[slice.name], number(slice.start), number(slice.length)]) },
       move: (u) => {
         const [x, y] = [u.posToVal(u.cursor.left, "x"), u.posToVal(u.cursor.top, "y")];
         const near = 2 * end / u.over.clientWidth;
         const hit = slices.find((slice) => Math.abs(y - slice.lane) < 0.4 && x >= slice.start - near && x <= slice.start + slice.length + near);
-        return hit ? `${hit.arm}: ${plot.names[hit.name]}, ${number(hit.length, 4)} ${plot.unit} at ${number(hit.start, 4)} ${plot.unit}` : "";
+        return hit ? `${hit.side}: ${plot.names[hit.name]}, ${number(hit.length, 4)} ${plot.unit} at ${number(hit.start, 4)} ${plot.unit}` : "";
       },
-      summary: arms.map((arm) => `${arm}: ${plot.arms[arm].length} operations of ${names.filter((name) => total(arm, name)).length} kinds`).join("; "),
+      summary: sides.map((side) => `${side}: ${plot.sides[side].length} operations of ${names.filter((name) => total(side, name)).length} kinds`).join("; "),
       draw: () => ({
         height: 90 + 46 * lanes.length,
         options: {

@@ -1,4 +1,4 @@
-"""Builds, and that each arm measures its own code."""
+"""Builds, and that each side measures its own code."""
 
 import shutil
 import sys
@@ -45,8 +45,8 @@ def test_head_that_cannot_build_fails_its_cases(repo: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_each_arm_uses_its_own_build(repo: Repo) -> None:
-    """What `build` installs into $PERFCI_SITE differs between the arms, and so do the numbers."""
+def test_each_side_uses_its_own_build(repo: Repo) -> None:
+    """What `build` installs into $PERFCI_SITE differs between the sides, and so do the numbers."""
     repo.policy(
         """
         path: []
@@ -63,7 +63,7 @@ def test_each_arm_uses_its_own_build(repo: Repo) -> None:
     assert run.classes() == {"uses_library": "regression"}
 
 
-def test_both_arms_importing_one_module_is_refused(repo: Repo, tmp_path: Path, env: dict[str, str]) -> None:
+def test_both_sides_importing_one_module_is_refused(repo: Repo, tmp_path: Path, env: dict[str, str]) -> None:
     """A library on PYTHONPATH, as an editable install would have it, while the repository holds it under lib/."""
     repo.policy("path: [kernels]\n")
     repo.write("kernels/a.py", LIBRARY)
@@ -78,8 +78,8 @@ def test_both_arms_importing_one_module_is_refused(repo: Repo, tmp_path: Path, e
 
 
 @pytest.mark.slow
-def test_a_compiled_extension_is_built_in_both_arms(repo: Repo) -> None:
-    """examples/extension with its blocking taken out: the C++ of each arm is what is measured in it."""
+def test_a_compiled_extension_is_built_in_both_sides(repo: Repo) -> None:
+    """examples/extension with its blocking taken out: the C++ of each side is what is measured in it."""
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
     repo.commit("base")
     source = repo.root / "src/blocked/_transpose.cpp"
@@ -87,14 +87,14 @@ def test_a_compiled_extension_is_built_in_both_arms(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD", "transpose/rows=512/columns=512")
     assert run.code == 1, run.out + run.err
     assert run.classes()["transpose/rows=512/columns=512"] == "regression"
-    built = {name: arm["modules"]["blocked._transpose"] for name, arm in run.results["arms"].items()}
+    built = {name: side["modules"]["blocked._transpose"] for name, side in run.results["sides"].items()}
     assert set(built) == {"base", "head"}
     assert all(path.startswith("site/blocked/") for path in built.values())
 
 
 @pytest.mark.slow
-def test_arms_with_interpreters_of_their_own(repo: Repo) -> None:
-    """A pull request that moves to another Python: launches are spawned in both arms, each with its own."""
+def test_sides_with_interpreters_of_their_own(repo: Repo) -> None:
+    """A pull request that moves to another Python: launches are spawned in both sides, each with its own."""
     kernel = """
         import sys
         import perfci
@@ -111,7 +111,7 @@ def test_arms_with_interpreters_of_their_own(repo: Repo) -> None:
     repo.write("kernels/a.py", kernel.replace("PREFIX", repr(sys.prefix)))
     run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
     assert run.code == 0, run.out + run.err
-    assert [case["arms"][arm]["status"] for case in run.results["cases"] for arm in ("base", "head")] == ["ok", "ok"]
+    assert [case["sides"][side]["status"] for case in run.results["cases"] for side in ("base", "head")] == ["ok", "ok"]
 
 
 def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:
