@@ -77,15 +77,15 @@ def test_565_is_the_first_driver_that_takes_perfmon():
 @pytest.mark.parametrize(
     ("verb", "text", "need"),
     [
-        ("compare", "evidence: never", "none"),
+        ("compare", "profile: never", "none"),
         ("compare", "", "wanted"),
-        ("compare", "evidence: never\nlimits: [{metric: dram_throughput, min: 80%}]", "required"),
-        ("run", "evidence: never\nlimits: [{metric: registers, regression: 0%}]", "none"),  # nsys sees these
-        ("profile", "evidence: never", "required"),
+        ("compare", "profile: never\nlimits: [{metric: dram_throughput, min: 80%}]", "required"),
+        ("run", "profile: never\nlimits: [{metric: registers, regression: 0%}]", "none"),  # nsys sees these
+        ("profile", "profile: never", "required"),
     ],
 )
 def test_what_needs_counters(verb, text, need):
-    policies = [parse_policy(f"version: 1\nsuite: [a.py]\n{one}\n") for one in ("evidence: never", text)]
+    policies = [parse_policy(f"version: 1\nsuite: [a.py]\n{one}\n") for one in ("profile: never", text)]
     assert need_of(verb, policies) == need
 
 

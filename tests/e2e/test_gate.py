@@ -175,15 +175,15 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     run = repo.perfci("profile", "sines", "--base", "HEAD", "--python", sys.executable)
     assert run.code == 0, run.out + run.err
     assert "UNDECIDED: 1 case profiled, not judged" in run.out
-    seen = run.report["evidence"][0]
+    seen = run.report["profile"][0]
     assert seen["case"] == "sines" and seen["sources"], seen
     assert list((repo.root / "perfci-out" / "profile").glob("*.timeline.json.gz"))
     for side in ("base", "head"):
-        assert run.results["cases"][0]["sides"][side]["evidence"]["trace"]["executions"] == 10
+        assert run.results["cases"][0]["sides"][side]["profile"]["trace"]["executions"] == 10
     assert "profile/ · " in run.out.splitlines()[-1]
     plain = repo.perfci("run", "--quick", "--python", sys.executable)
     listed = plain.out.splitlines()[-1]
     assert listed.startswith("Files in perfci-out/: report.md · ") and "samples.jsonl" in listed
-    assert "profile/" not in listed and "evidence.csv" not in listed  # which an earlier run wrote
+    assert "profile/" not in listed and "profile.csv" not in listed  # which an earlier run wrote
     missed = repo.perfci("profile", "sinus", "--python", sys.executable)
     assert missed.code == 2 and "sinus" in missed.err

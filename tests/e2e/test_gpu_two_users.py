@@ -110,10 +110,10 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     assert rows["app", "instructions"]["class"] == "unchanged", told
     case = next(case for case in run.results["cases"] if case["id"] == "scale")
     for side in case["sides"].values():
-        evidence = side["evidence"]
-        assert (evidence["trace"]["source"], evidence["faults"]) == ("nsys", []), evidence["faults"]
-        assert evidence["metrics"]["dram_throughput"] > 20
-    (first, *_) = next(one["sentences"] for one in run.report["evidence"] if one["case"] == "scale")
+        profile = side["profile"]
+        assert (profile["trace"]["source"], profile["faults"]) == ("nsys", []), profile["faults"]
+        assert profile["metrics"]["dram_throughput"] > 20
+    (first, *_) = next(one["sentences"] for one in run.report["profile"] if one["case"] == "scale")
     assert re.search(r"registers \d+ → \d+", first), first
 
     logs = {path.name: path.read_text(errors="replace") for path in (repo.root / "perfci-out" / "logs").iterdir()}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from perfci.model.profile import Evidence
+from perfci.model.profile import Profile
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import report as ncu
 from perfci.profilers.nsys import trace as nsys
 
-from ..evidence.test_ncu import CSV, file, rows, text
-from ..evidence.test_nsys import CASES, unpack
 from ..judge import build
+from ..profile.test_ncu import CSV, file, rows, text
+from ..profile.test_nsys import CASES, unpack
 from .conftest import Repo, Run
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"
@@ -32,10 +32,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(tmp_path_factory.mktemp("nsys"), "base")
 
 
-def traced(path: Path, name: str | None) -> Evidence:
+def traced(path: Path, name: str | None) -> Profile:
     """What perfci takes of one case in a trace, or of a command."""
     reading = nsys.read(path, None if name is None else CASES, executions=None if name is None else 10)
-    found, key = Evidence(reports=1 if name is None else None), name or ""
+    found, key = Profile(reports=1 if name is None else None), name or ""
     faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
     if key in reading.traces:
         take(found, reading.traces[key], faults, (9, 0), True)
@@ -44,7 +44,7 @@ def traced(path: Path, name: str | None) -> Evidence:
     return found
 
 
-def counted(path: Path, found: Evidence) -> Evidence:
+def counted(path: Path, found: Profile) -> Profile:
     command = found.reports is not None
     reading = ncu.read(
         path, ranges=None if command else [RESAMPLE], whole=command, names=["dram_bytes", "instructions"]
@@ -65,7 +65,7 @@ def damaged(source: Path, folder: Path, statements: Sequence[str]) -> Path:
     return path
 
 
-Cases = Mapping[str, tuple[Evidence, Evidence]]
+Cases = Mapping[str, tuple[Profile, Profile]]
 """Case → what was seen of it in base, and in head."""
 
 
@@ -73,7 +73,7 @@ def report(repo: Repo, cases: Cases, limits: Mapping[str, Sequence[str]]) -> Run
     """`perfci report` over a recorded run whose times are unchanged, by these limits; they name a command itself."""
     made = []
     for name, (base, head) in cases.items():
-        made.append(build.case(name, base=build.side(evidence=base), head=build.side(evidence=head)))
+        made.append(build.case(name, base=build.side(profile=base), head=build.side(profile=head)))
         made[-1].origin = "command" if head.reports else "kernel"
     repo.write("perfci-out/results.json", build.results(made).model_dump_json(by_alias=True))
     asked = [(name, limit) for name in cases for limit in limits.get(name.split("-")[0], ())]
@@ -91,9 +91,9 @@ def refused(run: Run, case: str, metric: str, *words: str) -> None:
     assert row["reason"][:60] in " ".join(run.out.split()), run.out
 
 
-def worse(evidence: Evidence, metric: str) -> Evidence:
+def worse(profile: Profile, metric: str) -> Profile:
     """A base that had less of it."""
-    return evidence.model_copy(update={"metrics": {**evidence.metrics, metric: evidence.metrics[metric] / 100}})
+    return profile.model_copy(update={"metrics": {**profile.metrics, metric: profile.metrics[metric] / 100}})
 
 
 BOTH = {"case": RESAMPLE, "command": None}
@@ -128,7 +128,7 @@ def unmeasured(folder: Path, lost: str) -> Path:
 
 
 def test_what_was_lost_is_neither_within_a_limit_nor_beyond(repo: Repo, whole: Path, tmp_path: Path) -> None:
-    cases: dict[str, tuple[Evidence, Evidence]] = {}
+    cases: dict[str, tuple[Profile, Profile]] = {}
     for kind, name in BOTH.items():
         full, half = traced(whole, name), traced(damaged(whole, tmp_path, [HALF]), name)
         cases[f"half-{kind}"], cases[f"from-{kind}"] = (full, half), (half, full)

@@ -268,11 +268,11 @@ def test_nsys_records_what_runs_as_the_owner_of_the_workspace(image: Image, proj
     assert done.returncode == 0, done.stderr
     results = json.loads((project.out / "results.json").read_text())
     (case,) = results["cases"]
-    evidence = case["sides"]["head"]["evidence"]
-    assert evidence["faults"] == []
-    assert evidence["trace"]["source"] == "nsys"
-    assert evidence["trace"]["version"].startswith(f"{variant('debian').nsys}.")
-    assert [(one["name"], one["count"]) for one in evidence["trace"]["ranges"]] == [("step", 3)]
+    profile = case["sides"]["head"]["profile"]
+    assert profile["faults"] == []
+    assert profile["trace"]["source"] == "nsys"
+    assert profile["trace"]["version"].startswith(f"{variant('debian').nsys}.")
+    assert [(one["name"], one["count"]) for one in profile["trace"]["ranges"]] == [("step", 3)]
     assert {path.name for path in (project.out / "profile").iterdir()} >= {"nsys-head-app.sqlite"}
     assert project.owners() == {project.user}
 

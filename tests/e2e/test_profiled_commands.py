@@ -43,7 +43,7 @@ def test_a_command_on_the_cpu_is_profiled_in_both_sides(repo: Repo, nsys: str) -
     run = repo.perfci("profile", "app", "--base", "HEAD")
     assert run.code == 0, run.out + run.err
     (case,) = run.results["cases"]
-    traces = {name: side["evidence"]["trace"] for name, side in case["sides"].items()}
+    traces = {name: side["profile"]["trace"] for name, side in case["sides"].items()}
     assert {name: trace["version"] for name, trace in traces.items()} == {"base": nsys, "head": nsys}
     assert {name: [(one["name"], one["count"]) for one in trace["ranges"]] for name, trace in traces.items()} == {
         "base": [("step", 3)],
@@ -78,7 +78,7 @@ KERNELS = """
 POLICY = """
     version: 1
     budget: 60s
-    evidence: never
+    profile: never
     commands:
       - {{name: app, run: {python} app.py, device: cuda, kernels: vectorized_elementwise}}
       - {{name: two, run: {python} app.py two, reads: perfci, device: cuda}}
@@ -114,12 +114,12 @@ def test_a_command_on_a_gpu_is_gated_by_what_profilers_see(repo: Repo, nsys: str
     assert rows["app", "device_busy"]["class"] == "invalid"
     for metric in ("kernel_launches", "kernels"):
         assert rows["two/a", metric]["class"] == "invalid" and "it reports 2 cases" in rows["two/a", metric]["reason"]
-    evidence = next(case for case in run.results["cases"] if case["id"] == "app")["sides"]
+    profile = next(case for case in run.results["cases"] if case["id"] == "app")["sides"]
     instructions = rows["app", "instructions"]
-    if evidence["head"]["evidence"]["counters"] is None:
+    if profile["head"]["profile"]["counters"] is None:
         assert instructions["class"] == "invalid" and "ncu" in instructions["reason"]
         pytest.skip(f"its second half needs ncu: {instructions['reason']}")  # a host may forbid counters
-    counted = {name: side["evidence"]["counters"]["kernels"] for name, side in evidence.items()}
+    counted = {name: side["profile"]["counters"]["kernels"] for name, side in profile.items()}
     assert all("vectorized_elementwise" in one["name"] for kernels in counted.values() for one in kernels)
     sines = {name: [one for one in kernels if "sin_kernel" in one["name"]] for name, kernels in counted.items()}
     assert [[one["count"] for one in sines[name]] for name in ("base", "head")] == [[10], [12]]

@@ -21,7 +21,7 @@ from perfci.profilers.nsys import trace as nsys
 from perfci.profilers.nsys.command import Nsys as InstalledNsys
 from perfci.profilers.torch import trace as kineto
 from perfci.system.process import Died, Exit, Parent
-from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_worker, held
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_account, held
 
 from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root
 
@@ -165,19 +165,19 @@ def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, to
     secret, report = two_users.root.parent / "secret", two_users.root.parent / "report" / "r"
     secret.write_text(f"==ERROR== {CANARY}\n")
     secret.chmod(0o600)
-    worker = find_worker(two_users.env)
+    account = find_account(two_users.env)
     report.parent.mkdir()
     for suffix in (".nsys-rep", ".sqlite", ".log", ".ncu-rep", "-case.json.gz"):
         Path(f"{report}{suffix}").symlink_to(secret)
-    worker.give(report.parent)
+    account.give(report.parent)
     exports = two_users.root / "nsys"
     exports.write_text(f'#!/bin/sh\nid -u > {report.parent}/who\nfor last; do :; done\ncat "$last" > {report}.copy\n')
     exports.chmod(0o755)
     keep = Keep(tmp_path, raw=True)
     profilers = {
-        "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset(), frozenset()), 1.0, keep=keep, worker=worker),
-        "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), "", (), (), 1.0, keep=keep, worker=worker),
-        "torch.profiler": Kineto(1.0, keep=keep, worker=worker),
+        "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset(), frozenset()), 1.0, keep=keep, account=account),
+        "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), "", (), (), 1.0, keep=keep, account=account),
+        "torch.profiler": Kineto(1.0, keep=keep, account=account),
     }
     log = tmp_path / "log"
     log.touch()
@@ -194,28 +194,28 @@ def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, to
 
 @as_root
 def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
-    worker, folder = find_worker(two_users.env), two_users.root / "cache"
+    account, folder = find_account(two_users.env), two_users.root / "cache"
     two_users.root.chmod(0o755)
     (folder / "triton").mkdir(parents=True)
-    worker.give(folder)
+    account.give(folder)
     subprocess.run(
-        [*worker.prefix(), "sh", "-c", "printf 0123ELF > triton/a.cubin; ln -s /etc/shadow b.cubin; ln -s / up"],
+        [*account.prefix(), "sh", "-c", "printf 0123ELF > triton/a.cubin; ln -s /etc/shadow b.cubin; ln -s / up"],
         cwd=folder, check=True,
     )  # fmt: skip
-    worker.reclaim(folder)
-    files, left = readers.code_files([folder], worker)
+    account.reclaim(folder)
+    files, left = readers.code_files([folder], account)
     assert ([str(path.relative_to(folder)) for path in files], left) == (["triton/a.cubin"], [])
     tool = two_users.root / "cuobjdump"
     tool.write_text('#!/bin/sh\necho read by $(id -u): $(cat "$3") $A_CANARY; exit 1\n')
     tool.chmod(0o755)
-    code = readers.code(files, tool, (9, 0), [], worker)
+    code = readers.code(files, tool, (9, 0), [], account)
     assert code.left == [f"a.cubin: cuobjdump exited with status 1: read by {UID}: 0123ELF"]
 
 
 @as_root
 def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     """By ncu's module and by ncu itself, which are native code over a file that the user wrote; nonsense is a fault."""
-    worker, home = find_worker(two_users.env), two_users.root / "opt/nvidia/nsight-compute/2099.3.1"
+    account, home = find_account(two_users.env), two_users.root / "opt/nvidia/nsight-compute/2099.3.1"
     (home / "extras/python").mkdir(parents=True)
     for path in (two_users.root, *two_users.root.glob("opt/**/")):
         path.chmod(0o755)
@@ -227,7 +227,7 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
 
     def read(python: str = str(SYSTEM_PYTHON), ncu: Path | None = None) -> str:
         reading = readers.ncu_counters(
-            report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, worker=worker,
+            report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, account=account,
             root=two_users.root, python=python,
         )  # fmt: skip
         assert not reading.counters
@@ -263,22 +263,22 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
 @as_root
 def test_what_the_user_wrote_is_read_as_the_user(two_users: Repo, tmp_path: Path) -> None:
     """Timelines and traces: read and rewritten as that user, kept as this one's."""
-    worker, folder = find_worker(two_users.env), two_users.root / "written"
+    account, folder = find_account(two_users.env), two_users.root / "written"
     two_users.root.chmod(0o755)
     folder.mkdir()
     export, trace = folder / "x.sqlite", folder / "x.json.gz"
     export.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
     trace.write_bytes(gzip.compress((DATA / "kineto" / "cuda.json").read_bytes()))
-    worker.give(folder)
-    worker.reclaim(folder)
-    assert readers.nsys_traces(export, None, worker) == nsys.read(export, None)
-    assert readers.keep_nsys(export, tmp_path, worker) == []
-    found = readers.kineto_traces({"a": trace}, NAME, "cuda", worker, tmp_path)
+    account.give(folder)
+    account.reclaim(folder)
+    assert readers.nsys_traces(export, None, account) == nsys.read(export, None)
+    assert readers.keep_nsys(export, tmp_path, account) == []
+    found = readers.kineto_traces({"a": trace}, NAME, "cuda", account, tmp_path)
     assert found == {"a": (kineto.read(trace, NAME), [])}
     kept = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
     assert kept == dict.fromkeys(("x.sqlite", "x.timeline.json.gz"), 0)
     trace.chmod(0o600)
-    ((seen, faults),) = readers.kineto_traces({"a": trace}, NAME, "cuda", worker).values()
+    ((seen, faults),) = readers.kineto_traces({"a": trace}, NAME, "cuda", account).values()
     assert seen is None and faults[0].text == "x.json.gz: cannot be read: Permission denied", "root's own is not read"
 
 
@@ -290,7 +290,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
         pytest.skip("this root has no capability to hand on")  # as in most containers
     scratch = two_users.root / "s"
     scratch.mkdir()
-    ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, worker=find_worker(two_users.env))
+    ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, account=find_account(two_users.env))
     try:
         told = {}
         with counting(ordinary) as other:
@@ -312,7 +312,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
 def test_memory_of_the_other_user_is_limited(two_users: Repo, tmp_path: Path) -> None:
     scratch = two_users.root / "s"
     scratch.mkdir()
-    parent = Parent(str(SYSTEM_PYTHON), scratch, {}, memory_limit=100 * 2**20, worker=find_worker(two_users.env))
+    parent = Parent(str(SYSTEM_PYTHON), scratch, {}, memory_limit=100 * 2**20, account=find_account(two_users.env))
     try:
         with pytest.raises(Died, match="GiB of memory, more than"):
             parent.execute(

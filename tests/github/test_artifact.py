@@ -19,7 +19,7 @@ from perfci.github.artifact import Unfit, parse, read_member
 from perfci.github.check import annotations
 from perfci.github.sticky import Marker
 from perfci.model.plan import Gate
-from perfci.model.profile import Evidence, KernelUse, Trace
+from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import HEAD, measured, packed, published, scene
 from tests.github.server import START, GitHub, archive, serve
@@ -203,7 +203,7 @@ def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None
     names = [kind + f"!{i}" for i in range(50) for kind in ("a" * 1900, "_" + "1" * 1900 + "dx")]
     kernels = [KernelUse(name=one, count=1, seconds=1e-6, grid=(1, 1, 1), block=(1, 1, 1)) for one in names]
     for side in case.sides.values():
-        side.evidence = Evidence(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
+        side.profile = Profile(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
     plan = results.plan.model_copy(update={"gates": [gate]})
     hub.upload(run, packed(results.model_copy(update={"plan": plan})))
     pull.body = "Perf-Accepted: x" + " " * 60_000 + "y" + "\n" * 60_000 + "z"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge.explain.difference import explain, explain_one
-from perfci.model.profile import Evidence, Fault, KernelCode, KernelUse, Trace
+from perfci.model.profile import Fault, KernelCode, KernelUse, Profile, Trace
 
 LIBRARY = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 
@@ -19,7 +19,7 @@ def seen(*kernels, source="nsys", local=0, device=None):
             codes.append(KernelCode(name=name, arch="sm_90", **({"registers": registers} | fields)))
     total = sum(one.seconds for one in used)
     trace = Trace(source=source, executions=10, wall=total, busy=total, span=total, kernels=used)
-    return Evidence(trace=trace, code=codes)
+    return Profile(trace=trace, code=codes)
 
 
 def kernel(name="_scale", seconds=50e-6, registers=64, **fields):

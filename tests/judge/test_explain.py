@@ -14,10 +14,10 @@ from perfci.model.profile import (
     Call,
     Copy,
     Counters,
-    Evidence,
     Fault,
     KernelCounters,
     KernelUse,
+    Profile,
     RangeUse,
     Rule,
     Trace,
@@ -26,8 +26,8 @@ from perfci.model.profile import (
 HERE = Path(__file__).parent
 RECORDED = {
     side: {
-        case: Evidence.model_validate(found)
-        for case, found in json.loads((HERE.parent / "data/evidence" / f"{side}.json").read_text("utf-8")).items()
+        case: Profile.model_validate(found)
+        for case, found in json.loads((HERE.parent / "data/profiles" / f"{side}.json").read_text("utf-8")).items()
     }
     for side in ("base", "head")
 }
@@ -63,7 +63,7 @@ def launch(count=1.0):
     return Call(name="cudaLaunchKernel", kind="launch", count=count, seconds=3e-6 * count)
 
 
-PLAIN = Evidence(
+PLAIN = Profile(
     trace=trace(use(), calls=[launch()]),
     counters=counters(
         counted(occupancy=50.0, dram_bytes=120e6, instructions=4e6, spills=0.0, tensor_active=0.0, stall_barrier=0.2)
@@ -87,10 +87,10 @@ def many(n, seconds=2e-6, **more):
     return trace(*(use(SPIN.format(i), seconds) for i in range(n)), calls=[launch(n)], **more)
 
 
-MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
+MADE: dict[str, tuple[Profile, Profile, float | None]] = {
     "registers": (
         PLAIN,
-        Evidence(
+        Profile(
             trace=trace(use(seconds=90e-6, registers=128), calls=[launch()]),
             counters=counters(
                 counted(
@@ -102,13 +102,13 @@ MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
         2.0,
     ),
     "registers-trace-only": (
-        Evidence(trace=PLAIN.trace, metrics={"occupancy_theoretical": 50.0}),
-        Evidence(trace=trace(use(seconds=90e-6, registers=128)), metrics={"occupancy_theoretical": 25.0}),
+        Profile(trace=PLAIN.trace, metrics={"occupancy_theoretical": 50.0}),
+        Profile(trace=trace(use(seconds=90e-6, registers=128)), metrics={"occupancy_theoretical": 25.0}),
         2.0,
     ),
     "spills": (
         PLAIN,
-        Evidence(
+        Profile(
             trace=trace(use(seconds=150e-6, registers=64, local=256), calls=[launch()]),
             counters=counters(
                 counted(
@@ -130,43 +130,43 @@ MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
     ),
     "synchronises": (
         PLAIN,
-        Evidence(trace=trace(use(), calls=[SYNC, launch()], wall=120e-6), counters=PLAIN.counters),
+        Profile(trace=trace(use(), calls=[SYNC, launch()], wall=120e-6), counters=PLAIN.counters),
         2.3,
     ),
     "allocates": (
         PLAIN,
-        Evidence(trace=trace(use(), calls=[MALLOC, launch(), FREE], wall=1e-3), counters=PLAIN.counters),
+        Profile(trace=trace(use(), calls=[MALLOC, launch(), FREE], wall=1e-3), counters=PLAIN.counters),
         18.0,
     ),
     "launch-bound": (
-        Evidence(trace=many(4, 20e-6)),
-        Evidence(trace=many(40, span=400e-6, wall=405e-6)),
+        Profile(trace=many(4, 20e-6)),
+        Profile(trace=many(40, span=400e-6, wall=405e-6)),
         5.0,
     ),
     "tensor-cores-lost": (
-        Evidence(
+        Profile(
             trace=trace(use(NVJET, 170e-6, block=(384, 1, 1))),
             counters=counters(counted(NVJET, 176e-6, tensor_active=95.0, dram_bytes=176e6)),
         ),
-        Evidence(
+        Profile(
             trace=trace(use(SGEMM, 2.8e-3)),
             counters=counters(counted(SGEMM, 2.9e-3, tensor_active=0.01, dram_bytes=310e6)),
         ),
         16.0,
     ),
     "another-library": (
-        Evidence(trace=trace(use(NVJET, 170e-6))),
-        Evidence(trace=trace(use("void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_128x256_32x3>(P)", 230e-6))),
+        Profile(trace=trace(use(NVJET, 170e-6))),
+        Profile(trace=trace(use("void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_128x256_32x3>(P)", 230e-6))),
         1.35,
     ),
     "more-launches": (
-        Evidence(trace=trace(use(count=2), calls=[launch(2)])),
-        Evidence(trace=trace(use(count=20, seconds=450e-6), calls=[launch(20)])),
+        Profile(trace=trace(use(count=2), calls=[launch(2)])),
+        Profile(trace=trace(use(count=20, seconds=450e-6), calls=[launch(20)])),
         10.0,
     ),
     "split": (
-        Evidence(trace=trace(use("triton_poi_fused_add_mul_relu_0", 40e-6))),
-        Evidence(
+        Profile(trace=trace(use("triton_poi_fused_add_mul_relu_0", 40e-6))),
+        Profile(
             trace=trace(
                 use("triton_poi_fused_add_0", 30e-6), use("triton_poi_fused_mul_1", 31e-6), use("triton_poi_fused_relu_2", 32e-6)
             )
@@ -175,12 +175,12 @@ MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
     ),
     "same-code-slower": (
         PLAIN,
-        Evidence(trace=trace(use(seconds=60e-6), calls=[launch()]), counters=PLAIN.counters),
+        Profile(trace=trace(use(seconds=60e-6), calls=[launch()]), counters=PLAIN.counters),
         1.33,
     ),
     "stalls": (
         PLAIN,
-        Evidence(
+        Profile(
             trace=trace(use(seconds=70e-6), calls=[launch()]),
             counters=counters(
                 counted(
@@ -193,18 +193,18 @@ MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
     ),
     "nothing": (PLAIN, PLAIN, 1.06),
     "counters-only": (
-        Evidence(counters=PLAIN.counters),
-        Evidence(
+        Profile(counters=PLAIN.counters),
+        Profile(
             counters=counters(
                 counted(occupancy=50.0, dram_bytes=480e6, instructions=4e6, spills=0.0, tensor_active=0.0, stall_barrier=0.2)
             )
         ),
         1.8,
     ),
-    "no-counters-in-head": (PLAIN, Evidence(trace=PLAIN.trace, faults=[FORBIDDEN]), 1.2),
+    "no-counters-in-head": (PLAIN, Profile(trace=PLAIN.trace, faults=[FORBIDDEN]), 1.2),
     "nothing-of-head": (
         PLAIN,
-        Evidence(
+        Profile(
             faults=[
                 Fault(tool="nsys", kind="timeout", text="killed after 60 s", remedy="give evidence a larger timeout"),
                 FORBIDDEN,
@@ -214,15 +214,15 @@ MADE: dict[str, tuple[Evidence, Evidence, float | None]] = {
     ),
     "empty-trace-of-head": (
         PLAIN,
-        Evidence(
+        Profile(
             trace=Trace(source="nsys", executions=1, wall=0, busy=0, span=0),
             faults=[Fault(tool="nsys", kind="empty", text="no range of the case arrived")],
         ),
         1.2,
     ),
     "static-metrics-only": (
-        Evidence(metrics={"registers": 64.0, "peak_memory": 1e9}),
-        Evidence(metrics={"registers": 96.0, "peak_memory": 3e9}),
+        Profile(metrics={"registers": 64.0, "peak_memory": 1e9}),
+        Profile(metrics={"registers": 96.0, "peak_memory": 3e9}),
         None,
     ),
 }  # fmt: skip
@@ -318,9 +318,9 @@ def test_what_could_not_be_seen_is_said_and_not_compared():
     assert said[0].startswith("no trace of head")
     assert all("killed after 60 s" in one or "ERR_NVGPUCTRPERM" in one for one in said)
     assert explain(*MADE["empty-trace-of-head"]).sentences[0].startswith("no trace of head")
-    assert explain(Evidence(), Evidence()).sentences == ["no profiler looked at either side"]
-    assert explain_one(Evidence()).sentences == ["no profiler looked"]
-    assert explain(Evidence(trace=PLAIN.trace), Evidence(counters=PLAIN.counters)).sentences
+    assert explain(Profile(), Profile()).sentences == ["no profiler looked at either side"]
+    assert explain_one(Profile()).sentences == ["no profiler looked"]
+    assert explain(Profile(trace=PLAIN.trace), Profile(counters=PLAIN.counters)).sentences
 
 
 def test_ncu_has_nothing_to_count_of_a_case_that_only_copies():
@@ -333,27 +333,27 @@ def test_ncu_has_nothing_to_count_of_a_case_that_only_copies():
     ]
     assert "see ncu's log" not in said.next_steps
     assert not any("log" in step for step in explain(base, head).next_steps)
-    lost = Evidence(trace=PLAIN.trace, faults=[none])
+    lost = Profile(trace=PLAIN.trace, faults=[none])
     assert "no counters of head" in explain(PLAIN, lost).sentences[1]
 
 
 def test_times_of_the_host_are_not_compared_between_tools():
     other = PLAIN.trace.model_copy(update={"source": "torch.profiler", "calls": [SYNC], "wall": 1e-3})
-    said = explain(PLAIN, Evidence(trace=other, counters=PLAIN.counters)).sentences
+    said = explain(PLAIN, Profile(trace=other, counters=PLAIN.counters)).sentences
     assert said[0].startswith("nothing moved")
     assert said[1] == "the traces are of nsys and torch.profiler: what the host did was not compared"
 
 
 def test_a_quantity_of_one_side_is_not_compared():
-    bare = Evidence(trace=PLAIN.trace, counters=counters(counted()))
+    bare = Profile(trace=PLAIN.trace, counters=counters(counted()))
     for said in (explain(PLAIN, bare).sentences, explain(bare, PLAIN).sentences):
         assert not any(word in " ".join(said) for word in ("DRAM", "occupancy", "instructions"))
 
 
 def test_the_measured_change_decides_what_points_its_way():
     """An allocation came and a kernel got faster: what explains a slow-down is not what explains a speed-up."""
-    base = Evidence(trace=trace(use(seconds=200e-6), calls=[launch()]))
-    head = Evidence(trace=trace(use(seconds=100e-6, registers=32), calls=[MALLOC], wall=1e-3))
+    base = Profile(trace=trace(use(seconds=200e-6), calls=[launch()]))
+    head = Profile(trace=trace(use(seconds=100e-6, registers=32), calls=[MALLOC], wall=1e-3))
     assert explain(base, head, 4.0).sentences[0].startswith("allocates")
     assert explain(base, head, 0.5).sentences[0].startswith("`stencil`: registers 64 → 32")
 
@@ -396,8 +396,8 @@ def test_fused_attention_is_known_by_name(name, attention):
 
 
 def test_attention_that_moves_to_another_backend_is_not_left():
-    base = Evidence(trace=trace(use("void pytorch_flash::flash_fwd_kernel<X>(P)")))
-    head = Evidence(trace=trace(use("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::P)", 90e-6)))
+    base = Profile(trace=trace(use("void pytorch_flash::flash_fwd_kernel<X>(P)")))
+    head = Profile(trace=trace(use("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::P)", 90e-6)))
     assert explain(base, head).sentences[0].startswith("moved from flash attention to memory-efficient attention")
 
 
@@ -418,7 +418,7 @@ def test_expected_kernels():
     assert kernels_match(r"flash_fwd", head) == []
     assert len(kernels_match(r"flash_fwd", RECORDED["base"]["sdpa-seq512"])) == 2, "as nsys and as ncu writes it"
     assert kernels_match(r"^sm80_xmma", head)[0].startswith("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n")
-    assert kernels_match(".", Evidence()) == []
+    assert kernels_match(".", Profile()) == []
     with pytest.raises(ValueError, match="no regular expression"):
         kernels_match("(", head)
 
@@ -485,8 +485,8 @@ faults = st.builds(
     kind=st.sampled_from(["absent", "forbidden", "timeout", "crash", "empty", "incomplete"]),
 )  # fmt: skip
 METRICS = ["registers", "peak_memory", "kernel_launches", "occupancy_theoretical", "dram_bytes"]
-evidence = st.builds(
-    Evidence, trace=st.none() | traces, counters=st.none() | all_counters, faults=st.lists(faults, max_size=2),
+profile = st.builds(
+    Profile, trace=st.none() | traces, counters=st.none() | all_counters, faults=st.lists(faults, max_size=2),
     metrics=st.dictionaries(st.sampled_from(METRICS), values, max_size=3),
 )  # fmt: skip
 ratios = st.none() | st.floats()
@@ -503,7 +503,7 @@ def whole(explanation: Explanation) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(evidence, evidence, ratios)
+@given(profile, profile, ratios)
 def test_any_two_records_are_explained(base, head, change):
     found = explain(base, head, change)
     whole(found)
@@ -511,7 +511,7 @@ def test_any_two_records_are_explained(base, head, change):
 
 
 @settings(deadline=None, max_examples=80)
-@given(evidence)
+@given(profile)
 def test_any_record_is_explained_alone(head):
     whole(explain_one(head))
 
@@ -519,7 +519,7 @@ def test_any_record_is_explained_alone(head):
 @settings(deadline=None, max_examples=80)
 @given(traces, st.none() | all_counters, ratios)
 def test_a_record_beside_itself_has_not_moved(timeline, counts, change):
-    one = Evidence(trace=timeline, counters=counts, metrics={"registers": 64.0})
+    one = Profile(trace=timeline, counters=counts, metrics={"registers": 64.0})
     said = explain(one, one, change).sentences
     assert len(said) == 1
     assert said[0].startswith("nothing moved")
@@ -532,7 +532,7 @@ def test_a_record_beside_itself_has_not_moved(timeline, counts, change):
 def test_no_text_holds_a_number_that_is_none(kernels, data):
     def record():
         scale = data.draw(st.sampled_from([1.0, 3.0, 0.2]))
-        return Evidence(
+        return Profile(
             trace=Trace(
                 source="nsys", executions=1, wall=data.draw(amounts), busy=data.draw(amounts), span=data.draw(amounts),
                 kernels=[

@@ -8,7 +8,7 @@ from perfci.judge.gates import gate_row
 from perfci.judge.status import Context
 from perfci.judge.words import headline
 from perfci.model.plan import Gate, Looks
-from perfci.model.profile import Copy, Counters, Evidence, Fault, KernelCounters, KernelUse, Trace
+from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide
 
 FORBIDDEN = Fault(
@@ -16,9 +16,9 @@ FORBIDDEN = Fault(
 )
 
 
-def case(base: Evidence | None, head: Evidence | None) -> Case:
+def case(base: Profile | None, head: Profile | None) -> Case:
     return Case(
-        id="k", kernel="k", device="cuda", sides={"base": CaseSide(evidence=base), "head": CaseSide(evidence=head)}
+        id="k", kernel="k", device="cuda", sides={"base": CaseSide(profile=base), "head": CaseSide(profile=head)}
     )
 
 
@@ -31,13 +31,13 @@ def gate(**fields: object) -> Gate:
     return Gate.model_validate({"case": "k", "device": "cuda", **made, **fields})
 
 
-def values(**metrics: float) -> Evidence:
-    return Evidence(metrics=metrics)
+def values(**metrics: float) -> Profile:
+    return Profile(metrics=metrics)
 
 
-def kernels(*names: str) -> Evidence:
+def kernels(*names: str) -> Profile:
     used = [KernelUse(name=name, count=1, seconds=1e-5, grid=(1, 1, 1), block=(32, 1, 1)) for name in names]
-    return Evidence(trace=Trace(source="nsys", executions=10, wall=1e-4, busy=1e-5, span=1e-5, kernels=used))
+    return Profile(trace=Trace(source="nsys", executions=10, wall=1e-4, busy=1e-5, span=1e-5, kernels=used))
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_a_bound_that_base_broke_already_warns() -> None:
 
 
 @pytest.mark.parametrize("severity", ["fail", "warn"])
-@pytest.mark.parametrize("evidence", [None, Evidence(), Evidence(faults=[FORBIDDEN]), values(dram_bytes=1)])
-def test_a_value_that_is_not_there_never_passes(evidence, severity) -> None:
+@pytest.mark.parametrize("profile", [None, Profile(), Profile(faults=[FORBIDDEN]), values(dram_bytes=1)])
+def test_a_value_that_is_not_there_never_passes(profile, severity) -> None:
     low = gate(metric="occupancy", tier="counters", kind="min", bound=70, on_missing=severity)
-    row = gate_row(context(), case(values(occupancy=80), evidence), low)
+    row = gate_row(context(), case(values(occupancy=80), profile), low)
     assert (row.class_, row.effect) == ("invalid", severity)
-    if evidence is not None and evidence.faults:
+    if profile is not None and profile.faults:
         assert "ERR_NVGPUCTRPERM" in row.reason and "SYS_ADMIN" in row.reason
 
 
 def test_a_relative_limit_without_base_says_why() -> None:
     relative = gate(metric="instructions", tier="counters")
-    blind = case(Evidence(faults=[FORBIDDEN]), values(instructions=5))
+    blind = case(Profile(faults=[FORBIDDEN]), values(instructions=5))
     assert gate_row(context(), blind, relative).effect == "fail"
-    row = gate_row(context(), case(Evidence(), values(instructions=5)), relative)
+    row = gate_row(context(), case(Profile(), values(instructions=5)), relative)
     assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: no profiler looked at it")
     assert gate_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
     row = gate_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
@@ -102,7 +102,7 @@ def test_an_expected_kernel() -> None:
     assert (row.class_, row.effect) == ("violation", "fail")
     assert "softmax" in row.reason
     assert gate_row(context(), case(kernels("gemm"), kernels("gemm")), flash).effect == "warn"
-    assert gate_row(context(), case(kernels("flash_fwd"), Evidence()), flash).class_ == "invalid"
+    assert gate_row(context(), case(kernels("flash_fwd"), Profile()), flash).class_ == "invalid"
 
 
 FILL = (
@@ -145,7 +145,7 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
 
 def test_a_range_that_is_gone_is_named() -> None:
     encode = gate(metric="range:encode", unit="s", tier="trace", kind="max", bound=1e-3)
-    assert gate_row(context(), case(None, Evidence(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
+    assert gate_row(context(), case(None, Profile(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
     row = gate_row(context(), case(None, kernels("a")), encode)
     assert row.class_ == "invalid" and "'encode'" in row.reason
 
@@ -156,23 +156,23 @@ def test_no_worse_value_within_base_is_ever_convicted(base, head, bound) -> None
     assert (row.class_ == "regression") == (head > base * (1 + bound))
 
 
-def of_command(evidence: Evidence, reports: int) -> Case:
-    seen = evidence.model_copy(update={"reports": reports})
+def of_command(profile: Profile, reports: int) -> Case:
+    seen = profile.model_copy(update={"reports": reports})
     return case(seen, seen).model_copy(update={"kernel": "sparse", "origin": "command"})
 
 
 def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
     flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash", on_missing="warn")
-    for evidence, asked in ((kernels("flash_fwd"), flash), (values(registers=64), gate())):
-        assert gate_row(context(), of_command(evidence, 1), asked).class_ == "unchanged"
-        row = gate_row(context(), of_command(evidence, 3), asked)
+    for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), gate())):
+        assert gate_row(context(), of_command(profile, 1), asked).class_ == "unchanged"
+        row = gate_row(context(), of_command(profile, 3), asked)
         assert (row.class_, row.effect) == ("invalid", asked.on_missing)
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
 
 @pytest.mark.parametrize("metric", ["device_busy", "launch_overhead", "peak_memory"])
 def test_what_is_not_told_of_a_command(metric) -> None:
-    row = gate_row(context(), of_command(Evidence(), 1), gate(metric=metric, unit="%", tier="trace", kind="max"))
+    row = gate_row(context(), of_command(Profile(), 1), gate(metric=metric, unit="%", tier="trace", kind="max"))
     assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
 
 
@@ -197,18 +197,18 @@ LOST = Fault(
 OWN = {"kernel_launches": "trace", "instructions": "counters", "registers": "static", "range:encode": "trace"}
 
 
-def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launches") -> Evidence:
+def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launches") -> Profile:
     """Evidence with one value, that this tool told."""
-    evidence = kernels("gemm").model_copy(update={"metrics": {metric: value}, "faults": list(faults)})
-    assert evidence.trace is not None
+    profile = kernels("gemm").model_copy(update={"metrics": {metric: value}, "faults": list(faults)})
+    assert profile.trace is not None
     if tool == "ncu":
         one = KernelCounters(
             name="gemm", count=1, seconds=1e-5, grid=(1, 1, 1), block=(32, 1, 1), values={metric: value}
         )
-        evidence.counters = Counters(kernels=[one])
+        profile.counters = Counters(kernels=[one])
     else:
-        evidence.trace.source = tool  # type: ignore[assignment]
-    return evidence
+        profile.trace.source = tool  # type: ignore[assignment]
+    return profile
 
 
 @pytest.mark.parametrize("origin", ["kernel", "command"])

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge.explain.roofline import links, roofline
-from perfci.model.profile import Copy, Counters, Evidence, KernelCounters, Trace
+from perfci.model.profile import Copy, Counters, KernelCounters, Profile, Trace
 from perfci.model.results import Work
 
-EVIDENCE = Path(__file__).parent.parent / "data/evidence"
+EVIDENCE = Path(__file__).parent.parent / "data/profiles"
 CEILINGS = {
     "device": "cuda",
     "read": {"value": 4e12, "how": "sum"},
@@ -140,7 +140,7 @@ def test_a_ceiling_that_was_not_measured_is_said():
 
 def test_links_of_the_recorded_upload():
     cases = {side: json.loads((EVIDENCE / f"{side}.json").read_text("utf-8")) for side in ("base", "head")}
-    base, head = (Evidence.model_validate(cases[side]["upload-mib64"]).trace for side in ("base", "head"))
+    base, head = (Profile.model_validate(cases[side]["upload-mib64"]).trace for side in ("base", "head"))
     (pinned,), (pageable,) = links(base, CEILINGS), links(head, CEILINGS)
     assert pinned.rate == pytest.approx(67108864 / 1.2106e-3, rel=1e-3)
     assert (pinned.pageable, pageable.pageable) == (False, True)

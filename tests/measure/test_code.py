@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from perfci.judge.explain.case import case_evidence
+from perfci.judge.explain.case import case_profile
 from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.code import read_code
 from perfci.model.policy import Policy
-from perfci.model.profile import Counters, Evidence, Fault, KernelUse, Trace
+from perfci.model.profile import Counters, Fault, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide, SideCode
 from perfci.profilers import sass
 
@@ -62,7 +62,7 @@ def side(tmp_path, name, *, at="cache/torch_extensions/mm/mm.so", built=True):
     return made
 
 
-def evidence(*kernels, counters=None):
+def profile(*kernels, counters=None):
     used = [
         KernelUse(
             name=name, count=1, seconds=seconds, grid=(64, 1, 1), block=(32, 1, 1), registers=registers, local=local
@@ -71,7 +71,7 @@ def evidence(*kernels, counters=None):
     ]
     device = sum(kernel.seconds for kernel in used)
     trace = Trace(source="nsys", executions=10, wall=device, busy=device, span=device, kernels=used)
-    return Evidence(trace=trace, counters=counters, faults=[] if counters else [FORBIDDEN])
+    return Profile(trace=trace, counters=counters, faults=[] if counters else [FORBIDDEN])
 
 
 def changed(base=(MM, 40e-6, 32, 0), head=(MM, 400e-6, 30, 128), **more):
@@ -81,8 +81,8 @@ def changed(base=(MM, 40e-6, 32, 0), head=(MM, 400e-6, 30, 128), **more):
         kernel="mm",
         device="cuda",
         sides={
-            "base": CaseSide(evidence=evidence(base, (CUBLAS, 20e-6, 168, 0), **more)),
-            "head": CaseSide(evidence=evidence(head, (CUBLAS, 20e-6, 168, 0), **more)),
+            "base": CaseSide(profile=profile(base, (CUBLAS, 20e-6, 168, 0), **more)),
+            "head": CaseSide(profile=profile(head, (CUBLAS, 20e-6, 168, 0), **more)),
         },
     )
 
@@ -95,15 +95,15 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     tools(tmp_path)
     case = changed()
     read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
-    base, head = (case.sides[name].evidence.code for name in ("base", "head"))
+    base, head = (case.sides[name].profile.code for name in ("base", "head"))
     assert [(one.name, one.arch, one.tensor, one.registers) for one in base] == [(MM, "sm_90", {"HMMA": 10}, 32)]
     assert [(one.name, one.tensor, one.local_loads, one.local_stores, one.stack) for one in head] == [
         (MM, {}, 13, 13, 128)
     ]
     kept = Case.model_validate_json(case.model_dump_json())
     assert kept == case, "as the journal keeps it"
-    told = case_evidence(kept, [], {})
-    alone = case_evidence(kept.model_copy(update={"sides": {"head": kept.sides["head"]}}), [], {})
+    told = case_profile(kept, [], {})
+    alone = case_profile(kept.model_copy(update={"sides": {"head": kept.sides["head"]}}), [], {})
     fields = {"sentences", "next_steps", "sources", "faults"}
     texts = {"compare": told.model_dump(include=fields), "head alone": alone.model_dump(include=fields)}
     text = json.dumps(texts, indent=1, ensure_ascii=False)
@@ -112,7 +112,7 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text + "\n", encoding="utf-8")
     assert file.read_text(encoding="utf-8") == text + "\n"
-    metrics = case.sides["head"].evidence.metrics
+    metrics = case.sides["head"].profile.metrics
     assert "spills" not in metrics and "tensor_active" not in metrics, "other quantities: no limit is answered by them"
 
 
@@ -120,20 +120,20 @@ def test_nothing_is_read_that_counters_tell(tmp_path):
     tools(tmp_path, "exit 9")
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
     counted, idle = changed(counters=Counters(chip="gh100")), changed()
-    idle.sides = {name: CaseSide(evidence=Evidence(faults=[FORBIDDEN])) for name in ("base", "head")}
+    idle.sides = {name: CaseSide(profile=Profile(faults=[FORBIDDEN])) for name in ("base", "head")}
     read_code(sides, [counted, idle], H100, quiet)
     read_code(sides, [], H100, quiet)
     read_code(sides, [changed()], None, quiet)
-    assert not any(one.evidence.code for one in [*counted.sides.values(), *idle.sides.values()])
+    assert not any(one.profile.code for one in [*counted.sides.values(), *idle.sides.values()])
     assert not (tmp_path / "bin" / "read").exists()
 
 
 def test_a_counter_that_one_side_lacks_has_both_sides_read(tmp_path):
     tools(tmp_path)
     case = changed()
-    case.sides["base"].evidence.counters = Counters(chip="gh100")
+    case.sides["base"].profile.counters = Counters(chip="gh100")
     read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
-    assert all(one.evidence.code for one in case.sides.values())
+    assert all(one.profile.code for one in case.sides.values())
 
 
 def test_without_the_tool_each_side_says_so_once(tmp_path):
@@ -141,9 +141,9 @@ def test_without_the_tool_each_side_says_so_once(tmp_path):
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
     read_code(sides, [case], H100, quiet)
     for one in case.sides.values():
-        assert [(fault.tool, fault.kind) for fault in one.evidence.faults[1:]] == [("cuobjdump", "absent")]
-        assert one.evidence.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
-    told = case_evidence(case, [], {}).sentences
+        assert [(fault.tool, fault.kind) for fault in one.profile.faults[1:]] == [("cuobjdump", "absent")]
+        assert one.profile.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    told = case_profile(case, [], {}).sentences
     assert told[-1] == "machine code was not read (there is no cuobjdump with its nvdisasm)"
 
 
@@ -154,7 +154,7 @@ def test_an_side_that_built_nothing_lacks_nothing(tmp_path):
         (made.folder / place).mkdir(parents=True)
         (made.folder / place / "lib.so").write_bytes(b"\x7fELF .nv_fatbin\n")
     read_code([made], [case], H100, quiet)
-    assert case.sides["head"].evidence.faults == [FORBIDDEN]
+    assert case.sides["head"].profile.faults == [FORBIDDEN]
 
 
 def test_files_that_cannot_be_read_are_told_where_a_kernel_is_missing(tmp_path):
@@ -162,13 +162,13 @@ def test_files_that_cannot_be_read_are_told_where_a_kernel_is_missing(tmp_path):
     made = side(tmp_path, "head", at="site/mm.so")
     (made.tree / "plain.cubin").write_text("")
     whole, part = changed(), changed()
-    whole.sides["head"].evidence.trace.kernels.pop()
+    whole.sides["head"].profile.trace.kernels.pop()
     read_code([made], [whole, part], H100, quiet)
-    assert whole.sides["head"].evidence.faults == [FORBIDDEN]
-    (fault,) = part.sides["head"].evidence.faults[1:]
+    assert whole.sides["head"].profile.faults == [FORBIDDEN]
+    (fault,) = part.sides["head"].profile.faults[1:]
     assert (fault.tool, fault.kind) == ("cuobjdump", "incomplete")
     assert fault.text == "plain.cubin: cuobjdump exited with status 3: broken"
-    assert [one.name for one in part.sides["head"].evidence.code] == [MM], "what was read counts"
+    assert [one.name for one in part.sides["head"].profile.code] == [MM], "what was read counts"
 
 
 def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
@@ -182,4 +182,4 @@ def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
     made.env = {**made.env, "PYTHONPATH": str(tmp_path / "wheels")}
     case = changed()
     read_code([made], [case], H100, quiet)
-    assert [one.name for one in case.sides["head"].evidence.code] == [MM]
+    assert [one.name for one in case.sides["head"].profile.code] == [MM]

@@ -1,4 +1,4 @@
-"""The evidence pass over real launches: one start of a tool for all cases, and what a case that breaks it costs."""
+"""The profiling pass over real launches: one start of a tool for all cases, and what a case that breaks it costs."""
 
 import os
 import sys
@@ -108,7 +108,7 @@ def cases_of(place: Place) -> list[Case]:
 
 
 def taken(place: Place, profiler) -> dict[str, Look]:
-    folder = place.parent.scratch / "evidence"
+    folder = place.parent.scratch / "profile"
     folder.mkdir(exist_ok=True)
     found = look(place.benches["cpu"], "head", cases_of(place), profiler, folder, lambda text: None)
     return {key.removesuffix("@cpu"): value for key, value in found.items()}

@@ -80,7 +80,7 @@ def cases_of(place: Place, command: Command, *names: str) -> list[Case]:
 
 def looked(place: Place, command: Command, profiler):
     cases = cases_of(place, command, "app")
-    (look,) = look_whole(place.runner, "head", command, cases, profiler, place.parent.scratch / "evidence").values()
+    (look,) = look_whole(place.runner, "head", command, cases, profiler, place.parent.scratch / "profile").values()
     return look
 
 
@@ -174,7 +174,7 @@ def test_nsys_is_ended_where_it_writes_too_much(place, tmp_path, monkeypatch):
     (fault,) = look.faults
     assert fault.kind == "crash" and fault.text.endswith("0.0 GiB, more than 0.0 GiB") and "fewer steps" in fault.remedy
     assert not alive("sleep 3600.25"), "what nsys started is killed with it"
-    assert not list((place.parent.scratch / "evidence").iterdir()), "what it wrote is removed"
+    assert not list((place.parent.scratch / "profile").iterdir()), "what it wrote is removed"
 
 
 def test_a_report_that_is_too_large_is_not_exported(place, tmp_path, monkeypatch):
@@ -284,7 +284,7 @@ def test_metrics_of_a_command_with_one_case(place, tmp_path):
     (case,) = observed(place, tmp_path, "app", kernels="gemm")
     assert "--kernel-name regex:gemm" in (tmp_path / "ncu.args").read_text()
     for side in case.sides.values():
-        found = side.evidence
+        found = side.profile
         assert found.reports == 1 and found.faults == [] and found.trace.executions == 1
         assert found.metrics["kernel_launches"] == sum(kernel.count for kernel in found.trace.kernels) > 10
         assert found.metrics["dram_bytes"] > 0 and found.metrics["registers"] > 0
@@ -299,16 +299,16 @@ def test_a_value_that_one_kernel_lacks_is_the_only_one_that_its_command_lacks(pl
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows(lines)
     (case,) = observed(place, tmp_path, "app", page=page)
     for side in case.sides.values():
-        assert [fault.metrics for fault in side.evidence.faults] == [["dram_bytes"]]
-        assert side.evidence.metrics["registers"] > 0 and "dram_bytes" not in side.evidence.metrics
+        assert [fault.metrics for fault in side.profile.faults] == [["dram_bytes"]]
+        assert side.profile.metrics["registers"] > 0 and "dram_bytes" not in side.profile.metrics
 
 
 def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_path):
     cases = observed(place, tmp_path, "app/a", "app/b")
     for case in cases:
         for side in case.sides.values():
-            assert side.evidence.reports == 2 and side.evidence.metrics == {}
-            assert side.evidence.trace.kernels and side.evidence.counters.kernels
+            assert side.profile.reports == 2 and side.profile.metrics == {}
+            assert side.profile.trace.kernels and side.profile.counters.kernels
 
 
 def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_brings(place, tmp_path, monkeypatch):
@@ -344,4 +344,4 @@ def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
     observe(place, tools, cases, Plan(seed=0, sides=["head"]), tmp_path / "e", print, everything=True)
     for case in cases:
-        assert [fault.tool for fault in case.sides["head"].evidence.faults] == ["nsys", "ncu"]
+        assert [fault.tool for fault in case.sides["head"].profile.faults] == ["nsys", "ncu"]

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from perfci.model.metrics import CATALOGUE, LARGEST, SUMMED, combined
-from perfci.model.profile import Counters, Evidence, KernelCounters, KernelUse, Trace
+from perfci.model.profile import Counters, KernelCounters, KernelUse, Profile, Trace
 from perfci.profilers.metrics import of_counters, of_trace
 from perfci.profilers.ncu.chips import QUANTITIES
 
-DATA = Path(__file__).parent.parent / "data" / "evidence"
+DATA = Path(__file__).parent.parent / "data" / "profile"
 
 
-def recorded(case: str, side: str) -> Evidence:
-    return Evidence.model_validate(json.loads((DATA / f"{side}.json").read_text())[case])
+def recorded(case: str, side: str) -> Profile:
+    return Profile.model_validate(json.loads((DATA / f"{side}.json").read_text())[case])
 
 
 def kernel(seconds: float, **values: float) -> KernelCounters:
@@ -27,8 +27,8 @@ def test_every_counter_of_the_catalogue_has_a_source():
 
 def test_every_metric_is_of_the_catalogue():
     for case in ("sdpa-seq512", "trajectory_resample-batch32"):
-        evidence = recorded(case, "head")
-        found = of_trace(evidence.trace, (9, 0)) | of_counters(evidence.counters)
+        profile = recorded(case, "head")
+        found = of_trace(profile.trace, (9, 0)) | of_counters(profile.counters)
         assert set(found) - {name for name in found if name.startswith("range:")} <= set(CATALOGUE)
 
 

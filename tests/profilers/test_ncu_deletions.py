@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfci.model.metrics import CATALOGUE
-from perfci.model.profile import Evidence, doubt
+from perfci.model.profile import Profile, doubt
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.report import read
 from perfci.profilers.nsys.trace import read as read_trace
@@ -25,16 +25,16 @@ TRACED = frozenset({"occupancy_theoretical"})
 NOTHING = ["nan", "n/a", "", "-nan", "inf"]
 
 
-def traced(folder: Path, side: str) -> dict[str, Evidence]:
+def traced(folder: Path, side: str) -> dict[str, Profile]:
     """The cases with their timelines."""
     reading = read_trace(unpack(folder, side), RANGES, executions=10)
-    found = {name: Evidence() for name in RANGES}
+    found = {name: Profile() for name in RANGES}
     for name, one in found.items():
         take(one, reading.traces[name], reading.general, (9, 0), True)
     return found
 
 
-def counted(path: Path, before: dict[str, Evidence], names=HELD) -> dict[str, Evidence]:
+def counted(path: Path, before: dict[str, Profile], names=HELD) -> dict[str, Profile]:
     """With what ncu counted of them in this file."""
     reading = read(path, ranges=RANGES, names=names)
     found = {}

@@ -20,7 +20,7 @@ from perfci.judge.gates import gate_row
 from perfci.judge.status import Context
 from perfci.model.metrics import resolve
 from perfci.model.plan import Gate, Looks
-from perfci.model.profile import Evidence
+from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide
 from perfci.profilers.metrics import take
 from perfci.profilers.nsys.trace import Reading, read
@@ -38,9 +38,9 @@ BLIND = frozenset({"sync_count", "alloc_count", "alloc_time"})
 LITTLE = 1e-6
 
 
-def evidence(reading: Reading, name: str | None) -> Evidence:
+def profile(reading: Reading, name: str | None) -> Profile:
     """What perfci takes of a case, or for None of a command."""
-    found, key = Evidence(reports=1 if name is None else None), name or ""
+    found, key = Profile(reports=1 if name is None else None), name or ""
     faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
     if key in reading.traces:
         take(found, reading.traces[key], faults, (9, 0), True)
@@ -49,11 +49,11 @@ def evidence(reading: Reading, name: str | None) -> Evidence:
     return found
 
 
-def look(path: Path, whole: bool) -> dict[str | None, Evidence]:
+def look(path: Path, whole: bool) -> dict[str | None, Profile]:
     if whole:
-        return {None: evidence(read(path, None), None)}
+        return {None: profile(read(path, None), None)}
     reading = read(path, CASES, executions=10)
-    return {name: evidence(reading, name) for name in CASES}
+    return {name: profile(reading, name) for name in CASES}
 
 
 @cache
@@ -72,23 +72,23 @@ def gate_of(metric: str, kind: str, bound: float) -> Gate:
     )
 
 
-def judged(base: Evidence, head: Evidence, metric: str, kind: str, bound: float) -> str:
+def judged(base: Profile, head: Profile, metric: str, kind: str, bound: float) -> str:
     origin = "command" if head.reports else "kernel"
-    sides = {"base": CaseSide(evidence=base), "head": CaseSide(evidence=head)}
+    sides = {"base": CaseSide(profile=base), "head": CaseSide(profile=head)}
     return gate_row(
         CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, sides=sides), gate_of(metric, kind, bound)
     ).class_
 
 
-def moved(evidence: Evidence, metric: str, factor: float) -> Evidence:
-    return evidence.model_copy(update={"metrics": {**evidence.metrics, metric: evidence.metrics[metric] * factor}})
+def moved(profile: Profile, metric: str, factor: float) -> Profile:
+    return profile.model_copy(update={"metrics": {**profile.metrics, metric: profile.metrics[metric] * factor}})
 
 
-Asked = tuple[str, str, float, Evidence | None, bool]
+Asked = tuple[str, str, float, Profile | None, bool]
 """Metric, kind and bound of a limit; for one on a change, the other side and whether that is base."""
 
 
-def limits(whole: Evidence) -> list[Asked]:
+def limits(whole: Profile) -> list[Asked]:
     """Limits that the whole evidence breaks by very little."""
     found: list[Asked] = []
     for metric, value in whole.metrics.items():
@@ -106,14 +106,14 @@ def limits(whole: Evidence) -> list[Asked]:
     return found
 
 
-def broken(asked: Asked, evidence: Evidence) -> str:
+def broken(asked: Asked, profile: Profile) -> str:
     """The class of this limit over this evidence."""
     metric, kind, bound, other, other_is_base = asked
-    base, head = (other or evidence, evidence) if other_is_base else (evidence, other or evidence)
+    base, head = (other or profile, profile) if other_is_base else (profile, other or profile)
     return judged(base, head, metric, kind, bound)
 
 
-def false_passes(whole: Evidence, asked: list[Asked], part: Evidence, blind: frozenset[str]) -> list[str]:
+def false_passes(whole: Profile, asked: list[Asked], part: Profile, blind: frozenset[str]) -> list[str]:
     """Those of `limits(whole)` that a part of it keeps."""
     if part == whole:
         return []

@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from perfci.judge.explain.case import case_evidence
+from perfci.judge.explain.case import case_profile
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.profile import Evidence, Fault
-from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Interval, Measured, Report, Row, Stats
+from perfci.model.profile import Fault, Profile
+from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measured, Report, Row, Stats
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
 from perfci.profilers.metrics import of_counters, of_trace
 
@@ -245,28 +245,28 @@ def _many(count: int) -> Report:
     )
 
 
-def recorded(case: str, side: str) -> Evidence:
+def recorded(case: str, side: str) -> Profile:
     """What nsys and ncu saw on an H200."""
-    data = json.loads((Path(__file__).parent.parent / "data" / "evidence" / f"{side}.json").read_text())
-    evidence = Evidence.model_validate(data[case])
-    evidence.metrics |= of_trace(evidence.trace, (9, 0)) if evidence.trace else {}
-    evidence.metrics |= of_counters(evidence.counters) if evidence.counters else {}
-    return evidence
+    data = json.loads((Path(__file__).parent.parent / "data" / "profile" / f"{side}.json").read_text())
+    profile = Profile.model_validate(data[case])
+    profile.metrics |= of_trace(profile.trace, (9, 0)) if profile.trace else {}
+    profile.metrics |= of_counters(profile.counters) if profile.counters else {}
+    return profile
 
 
-def seen(ident: str, fixture: str, rows: list[Row]) -> CaseEvidence:
-    sides = {side: CaseSide(work=SDPA, evidence=recorded(fixture, side)) for side in ("base", "head")}
+def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
+    sides = {side: CaseSide(work=SDPA, profile=recorded(fixture, side)) for side in ("base", "head")}
     if fixture == "upload-mib64":  # it only copies, which ncu has a word for
         for side in sides.values():
-            side.evidence.faults.append(
+            side.profile.faults.append(
                 Fault(tool="ncu", kind="empty", text="ncu saw no kernel that it was to profile", remedy="see ncu's log")
             )
     else:
-        sides["head"].evidence.faults.append(
+        sides["head"].profile.faults.append(
             Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
         )
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
-    told = case_evidence(case, rows, {})
+    told = case_profile(case, rows, {})
     for one in rows:
         one.cause = told.sentences[0]
     return told
@@ -315,13 +315,13 @@ def reports() -> dict[str, Report]:
     noisy.facts.append(facts("sdpa/seq=512", SDPA, **told))
     slower = row("sdpa/seq=512", "regression", ratio=3.11, reason="3.1× slower; the limit is 2 %")
     slow_upload = row("upload/mib=64", "regression", base=1.21e-3, ratio=4.6, reason="4.6× slower; the limit is 2 %")
-    evidence = [seen("sdpa/seq=512", "sdpa-seq512", [slower]), seen("upload/mib=64", "upload-mib64", [slow_upload])]
+    profile = [seen("sdpa/seq=512", "sdpa-seq512", [slower]), seen("upload/mib=64", "upload-mib64", [slow_upload])]
     return {
-        "evidence": report(
+        "profile": report(
             [slow_upload, slower, *unchanged(2)],
             "`upload/mib=64` is 4.6× slower (+1 more) — this change needs a look",
             "Look at what moved between base and head; if it is meant, raise the limit in base first.",
-            evidence=evidence,
+            profile=profile,
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
         "regression": noisy,

@@ -11,7 +11,7 @@ from perfci.model.plan import Judgement, Plan
 from perfci.model.profile import Slice, Trace
 from perfci.model.results import Case, CaseSide, Check, Clock, Moment, Pair, Results, SideCode, Work
 from perfci.render.html.recorded import Recorded
-from tests.render.build import recorded as evidence
+from tests.render.build import recorded as profile
 
 CEILINGS = {"read": {"value": 4.35e12}, "copy": {"value": 4.26e12}, "matmul": {"bf16": {"value": 773e12}}}
 START = 1.7677e9
@@ -60,13 +60,13 @@ def recorded(
                 file="kernels/matmul.py", line=12, work=work, dtype="bf16",
                 contract={"name": "steady", "timer": "CUDA events"},
                 check=Check(shapes=27, compared=27, worst=0.35, rtol=2e-2, atol=1e-3),
-                evidence=evidence("sdpa-seq512", side) if looked else None,
+                profile=profile("sdpa-seq512", side) if looked else None,
             )
             for side in SIDES
         }  # fmt: skip
         for side in sides.values():
-            if side.evidence and side.evidence.trace:
-                side.evidence.trace.slices = _one_by_one(side.evidence.trace)
+            if side.profile and side.profile.trace:
+                side.profile.trace.slices = _one_by_one(side.profile.trace)
         made.append(Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides, pairs=drawn))
     judgements = [
         Judgement(

@@ -90,7 +90,7 @@ def publications() -> dict[str, Publication]:
     return {
         "pass": publication(found["pass"]),
         "regression": publication(found["regression"]),
-        "evidence": publication(found["evidence"]),
+        "profile": publication(found["profile"]),
         "improvement": publication(found["improvement"]),
         "mixed": publication(found["mixed"]),
         "inconclusive": publication(found["inconclusive"]),

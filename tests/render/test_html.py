@@ -78,7 +78,7 @@ def small() -> tuple[Report, Recorded]:
     return run()
 
 
-@pytest.mark.parametrize("state", ["mixed", "evidence", "run", "error"])
+@pytest.mark.parametrize("state", ["mixed", "profile", "run", "error"])
 def test_golden(state):
     """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = html.render(REPORTS[state])

@@ -100,16 +100,16 @@ def test_what_is_left_out_is_named():
 
 
 def test_full_names_of_kernels_go_before_their_evidence_does():
-    report = REPORTS["evidence"]
+    report = REPORTS["profile"]
     whole_text = markdown.render(report)
-    evidence, names = (whole_text.index(f"<summary>{what}") for what in ("Evidence from", "Full names of 11 kernels"))
-    assert evidence < names
+    profile, names = (whole_text.index(f"<summary>{what}") for what in ("Evidence from", "Full names of 11 kernels"))
+    assert profile < names
     for limit in range(10_000, len(whole_text), 1_000):
         text = markdown.render(report, limit)
         assert "Full names" not in text or "Evidence from" in text
         if "Evidence from" in text and "Full names" not in text:
             assert "kernel names" in text
-    crowded = report.model_copy(update={"evidence": report.evidence * 9})  # the first 20 are more than fits
+    crowded = report.model_copy(update={"profile": report.profiles * 9})  # the first 20 are more than fits
     text = markdown.render(crowded, 12_000)
     assert "Evidence from" not in text and "Full names" not in text
 

@@ -20,10 +20,10 @@ def report():
 
 
 def test_the_recorded_run_is_judged_as_it_was_on_the_gpu(report):
-    """The five faults of `tests/e2e/test_gpu_evidence.py`, and the five cases that have none."""
+    """The five faults of `tests/e2e/test_gpu_profiles.py`, and the five cases that have none."""
     assert report.verdict == "fail"
     assert report.counts == {"regression": 5, "unchanged": 5}
-    first = {one.case: one.sentences[0] for one in report.evidence if one.sentences}
+    first = {one.case: one.sentences[0] for one in report.profiles if one.sentences}
     for case, words in {
         "attention": "left cuDNN attention: 1 kernel → 14, 59.0 MB → 5.06 GB of DRAM traffic",
         "scale": "`_scale`: registers 25 → 45",

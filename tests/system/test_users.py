@@ -13,7 +13,7 @@ import pytest
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.profilers.nsys.privacy import isolation
 from perfci.system import users
-from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Worker, find_worker, held, keep_outputs
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, find_account, held, keep_outputs
 from tests.e2e.conftest import ROOT
 
 UID, GID = 12345, 12346
@@ -31,13 +31,13 @@ def open_path():
 
 
 @pytest.fixture
-def worker() -> Worker:
-    return find_worker({"PERFCI_WORKER": f"{UID}:{GID}"})
+def account() -> Account:
+    return find_account({"PERFCI_WORKER": f"{UID}:{GID}"})
 
 
-def run_as(worker: Worker, script: str, **kwargs) -> subprocess.CompletedProcess[str]:
+def run_as(account: Account, script: str, **kwargs) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*worker.prefix(), "/bin/sh", "-c", script], capture_output=True, text=True, check=False, **kwargs
+        [*account.prefix(), "/bin/sh", "-c", script], capture_output=True, text=True, check=False, **kwargs
     )
 
 
@@ -49,12 +49,12 @@ def caps(text: str) -> dict[str, int]:
 @pytest.mark.parametrize("text", ["", "0:0", "0:5", "user", "1000", "1:2:3", "-1:5", "5:-1", "4294967295:1", "1:٣"])
 def test_what_is_no_user_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="write UID:GID") as caught:
-        find_worker({"PERFCI_WORKER": text})
+        find_account({"PERFCI_WORKER": text})
     assert "\n" not in str(caught.value)
 
 
 def test_nobody_named_is_the_user_of_this_process_and_touches_nothing(tmp_path: Path) -> None:
-    assert find_worker({}) is SAME
+    assert find_account({}) is SAME
     assert SAME.prefix([CAP_PERFMON]) == ()
     (tmp_path / "file").symlink_to("/etc/hostname")
     before = tmp_path.lstat(), (tmp_path / "file").lstat()
@@ -69,16 +69,16 @@ def test_who_may_not_switch_users_is_told_what_is_missing(monkeypatch: pytest.Mo
     asked = {"PERFCI_WORKER": "1000:1000"}
     monkeypatch.setattr(users, "held", lambda numbers: [n for n in numbers if n != 7])
     with pytest.raises(MachineError, match=r"may not run code as another user.* SETUID"):
-        find_worker(asked)
+        find_account(asked)
     monkeypatch.setattr(users, "held", list)
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(MachineError, match="setpriv is not on PATH"):
-        find_worker(asked)
+        find_account(asked)
 
 
 @as_root
-def test_the_user_has_no_capability_and_cannot_gain_one(worker: Worker) -> None:
-    done = run_as(worker, "id -u; id -g; id -G; cat /proc/self/status")
+def test_the_user_has_no_capability_and_cannot_gain_one(account: Account) -> None:
+    done = run_as(account, "id -u; id -g; id -G; cat /proc/self/status")
     assert done.stdout.split()[:3] == [str(UID), str(GID), str(GID)], done.stderr
     assert set(caps(done.stdout).values()) == {0}
     assert "NoNewPrivs:\t1" in done.stdout
@@ -104,52 +104,52 @@ def test_the_capabilities_of_a_container_are_enough(more: str) -> None:
 
 @as_root
 @pytest.mark.parametrize("kept", [[CAP_PERFMON], [CAP_PERFMON, CAP_SYS_ADMIN]])
-def test_the_pass_that_counts_has_what_it_is_given_and_no_more(worker: Worker, kept: list[int]) -> None:
+def test_the_pass_that_counts_has_what_it_is_given_and_no_more(account: Account, kept: list[int]) -> None:
     if held(kept) != kept:
         pytest.skip("this root has not the capabilities that are handed on")  # as in most containers
     done = subprocess.run(
-        [*worker.prefix(kept), "/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True
+        [*account.prefix(kept), "/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True
     )
     assert set(caps(done.stdout).values()) == {sum(1 << bit for bit in kept)}
 
 
 @as_root
-def test_the_conductor_is_closed_to_the_user(worker: Worker) -> None:
+def test_the_conductor_is_closed_to_the_user(account: Account) -> None:
     pid = os.getpid()
     for file in ("environ", "mem", "maps"):
-        assert "Permission denied" in run_as(worker, f"cat /proc/{pid}/{file}").stderr
-    assert "Permission denied" in run_as(worker, f"ls /proc/{pid}/fd/").stderr
-    assert run_as(worker, f"kill -9 {pid}").returncode != 0
+        assert "Permission denied" in run_as(account, f"cat /proc/{pid}/{file}").stderr
+    assert "Permission denied" in run_as(account, f"ls /proc/{pid}/fd/").stderr
+    assert run_as(account, f"kill -9 {pid}").returncode != 0
 
 
 @as_root
-def test_isolation_of_nsys_is_tried_as_the_user(worker: Worker) -> None:
-    found = isolation(worker.prefix())
+def test_isolation_of_nsys_is_tried_as_the_user(account: Account) -> None:
+    found = isolation(account.prefix())
     if not found.holds:
         pytest.skip(f"needs a user namespace: {found.text}")  # forbidden in most containers
     assert "--user" in found.prefix
     done = subprocess.run(
-        [*worker.prefix(), *found.prefix, "/bin/sh", "-c", "echo $$"], capture_output=True, check=True
+        [*account.prefix(), *found.prefix, "/bin/sh", "-c", "echo $$"], capture_output=True, check=True
     )
     assert done.stdout == b"1\n"
 
 
 @as_root
-def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(worker: Worker, open_path: Path) -> None:
+def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(account: Account, open_path: Path) -> None:
     tree, other = open_path / "tree", open_path / "other"
     (tree / "inner").mkdir(parents=True)
     (tree / "inner" / "lib.so").write_text("built")
-    worker.give(tree)
+    account.give(tree)
     other.mkdir(mode=0o777)
     other.chmod(0o777)
     made = run_as(
-        worker,
+        account,
         "umask 0; cd inner && echo x > tool && chmod 6777 tool && echo y > private && chmod 600 private"
         f" && ln -s /etc/shadow link && mkfifo pipe && echo z > {other}/shared && ln {other}/shared shared",
         cwd=tree,
     )
     assert made.returncode == 0, made.stderr
-    worker.seal(tree)
+    account.seal(tree)
     inner = tree / "inner"
     assert stat.S_IMODE((inner / "tool").stat().st_mode) == 0o755
     assert (other / "shared").stat().st_uid == UID, "its other name is not the side's"
@@ -160,34 +160,34 @@ def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(worker: Worker,
         "mv inner elsewhere", "mv inner/lib.so inner/old", "rm inner/link", "ln -sf /bin/true inner/lib.so",
         "chmod 777 inner", "cp inner/tool inner/new && mv inner/new inner/tool",
     ):  # fmt: skip
-        assert run_as(worker, attempt, cwd=tree).returncode != 0, attempt
-    done = run_as(worker, "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new", cwd=tree)
+        assert run_as(account, attempt, cwd=tree).returncode != 0, attempt
+    done = run_as(account, "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new", cwd=tree)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "builty\n"
 
 
 @as_root
-def test_what_is_reclaimed_holds_ordinary_files_only(worker: Worker, open_path: Path) -> None:
+def test_what_is_reclaimed_holds_ordinary_files_only(account: Account, open_path: Path) -> None:
     secret, report, other = open_path / "secret", open_path / "report", open_path / "other"
     secret.write_text("canary")
     secret.chmod(0o600)
     report.mkdir()
     other.mkdir()
-    worker.give(report)
-    worker.give(other)
+    account.give(report)
+    account.give(other)
     made = run_as(
-        worker,
+        account,
         f"ln -s {secret} a.sqlite && ln -s {open_path} folder && mkfifo pipe && mkdir -p bin && echo 1 > bin/0.bin"
         f" && echo 2 > {other}/twice && ln {other}/twice twice && ln -s {secret} bin/1.bin && chmod 0 bin/0.bin && mkdir shut"
         " && chmod 0 shut",
         cwd=report,
     )
     assert made.returncode == 0, made.stderr
-    worker.reclaim(report)
+    account.reclaim(report)
     assert sorted(str(path.relative_to(report)) for path in report.rglob("*")) == ["bin", "bin/0.bin", "shut"]
     assert (report / "bin" / "0.bin").read_text() == "1\n"
     for attempt in ("ln -s x y", "rm -f bin/0.bin", "echo 3 > bin/0.bin"):
-        assert run_as(worker, attempt, cwd=report).returncode != 0, attempt
+        assert run_as(account, attempt, cwd=report).returncode != 0, attempt
     assert secret.read_text() == "canary"
 
 
@@ -204,7 +204,7 @@ os._exit(0)
 
 
 @as_root
-def test_no_process_of_the_user_gets_away(worker: Worker) -> None:
+def test_no_process_of_the_user_gets_away(account: Account) -> None:
     script = f"""
 import subprocess, sys
 from perfci.system.users import find_worker
@@ -229,7 +229,7 @@ keeps.kill()
 @as_root
 @pytest.mark.parametrize("ends", [None, KeyboardInterrupt, MachineError])
 def test_outputs_belong_to_the_owner_of_the_sources_however_it_ends(
-    worker: Worker, open_path: Path, ends: type[BaseException] | None
+    account: Account, open_path: Path, ends: type[BaseException] | None
 ) -> None:
     sources, out = open_path / "sources", open_path / "sources" / "made" / "out"
     sources.mkdir()
@@ -238,12 +238,12 @@ def test_outputs_belong_to_the_owner_of_the_sources_however_it_ends(
     outside.write_text("mine")
 
     def measure() -> None:
-        with keep_outputs(out, sources, worker):
+        with keep_outputs(out, sources, account):
             (out / "logs").mkdir()
             (out / "journal.jsonl").write_text("{}\n")
             (out / "logs" / "link").symlink_to(outside)
             os.link(outside, out / "logs" / "hard")
-            assert run_as(worker, f"echo bad >> {out}/journal.jsonl").returncode != 0
+            assert run_as(account, f"echo bad >> {out}/journal.jsonl").returncode != 0
             if ends is not None:
                 raise ends
 
@@ -258,32 +258,32 @@ def test_outputs_belong_to_the_owner_of_the_sources_however_it_ends(
 
 
 @as_root
-def test_outputs_of_an_earlier_run_are_taken_from_the_user(worker: Worker, open_path: Path) -> None:
+def test_outputs_of_an_earlier_run_are_taken_from_the_user(account: Account, open_path: Path) -> None:
     sources = open_path / "sources"
     out = sources / "out"
     (out / "logs").mkdir(parents=True)
     (out / "journal.jsonl").write_text("{}\n")
     (out / "logs").chmod(0o777)
-    worker.give(sources)
-    with keep_outputs(out, sources, worker):
+    account.give(sources)
+    with keep_outputs(out, sources, account):
         for attempt in ("echo bad >> journal.jsonl", "rm journal.jsonl", "ln -s x logs/head.log", "mv logs gone"):
-            assert run_as(worker, attempt, cwd=out).returncode != 0, attempt
+            assert run_as(account, attempt, cwd=out).returncode != 0, attempt
     assert (out / "journal.jsonl").stat().st_uid == UID
 
 
 @as_root
-def test_outputs_that_were_replaced_are_found_out(worker: Worker, open_path: Path) -> None:
+def test_outputs_that_were_replaced_are_found_out(account: Account, open_path: Path) -> None:
     """Where the sources belong to the user, it may rename the folder, and nothing is then written or given away."""
     sources, elsewhere = open_path / "sources", open_path / "elsewhere"
     sources.mkdir()
     elsewhere.mkdir()
-    worker.give(sources)
+    account.give(sources)
     with (
         pytest.raises(PerfciError, match="something else in its place"),
-        keep_outputs(sources / "out", sources, worker) as outputs,
+        keep_outputs(sources / "out", sources, account) as outputs,
     ):
-        assert worker.may_replace(sources / "out") == sources
-        done = run_as(worker, f"mv out gone && ln -s {elsewhere} out", cwd=sources)
+        assert account.may_replace(sources / "out") == sources
+        done = run_as(account, f"mv out gone && ln -s {elsewhere} out", cwd=sources)
         assert done.returncode == 0, done.stderr
         with pytest.raises(PerfciError, match="something else in its place"):
             outputs.require()
@@ -291,30 +291,30 @@ def test_outputs_that_were_replaced_are_found_out(worker: Worker, open_path: Pat
 
 
 @as_root
-def test_who_can_replace_the_outputs(worker: Worker, open_path: Path) -> None:
+def test_who_can_replace_the_outputs(account: Account, open_path: Path) -> None:
     out = open_path / "out"
     out.mkdir()
-    assert worker.may_replace(out) is None
+    assert account.may_replace(out) is None
     open_path.chmod(0o777)
-    assert worker.may_replace(out) == open_path
+    assert account.may_replace(out) == open_path
     open_path.chmod(0o1777)
-    assert worker.may_replace(out) is None, "as in /tmp"
+    assert account.may_replace(out) is None, "as in /tmp"
     open_path.chmod(0o755)
     os.chown(open_path, 0, GID)
-    assert worker.may_replace(out) is None
+    assert account.may_replace(out) is None
     open_path.chmod(0o775)
-    assert worker.may_replace(out) == open_path
+    assert account.may_replace(out) == open_path
 
 
 @as_root
-def test_a_lease_of_root_can_be_held_by_others(worker: Worker, open_path: Path, monkeypatch) -> None:
+def test_a_lease_of_root_can_be_held_by_others(account: Account, open_path: Path, monkeypatch) -> None:
     from perfci.system.lease import Lease
 
     monkeypatch.setattr(tempfile, "tempdir", str(open_path))
     open_path.chmod(0o1777)
     with Lease("cpu", 0, print):
-        assert run_as(worker, f"flock -n -E 9 {open_path}/perfci-leases/cpu.lock true").returncode == 9
-    assert run_as(worker, f"flock -n {open_path}/perfci-leases/cpu.lock true").returncode == 0
+        assert run_as(account, f"flock -n -E 9 {open_path}/perfci-leases/cpu.lock true").returncode == 9
+    assert run_as(account, f"flock -n {open_path}/perfci-leases/cpu.lock true").returncode == 0
 
 
 def test_nothing_is_swept_where_there_is_no_other_user() -> None:

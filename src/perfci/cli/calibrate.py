@@ -18,7 +18,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.policy import Policy
 from perfci.render.calibration import print_calibration, render
 from perfci.system.files import write_atomic
-from perfci.system.users import Outputs, find_worker, keep_outputs
+from perfci.system.users import Outputs, find_account, keep_outputs
 
 FOLDER = "calibration"
 """Within --out, so that the last comparison stays as it is."""
@@ -30,7 +30,7 @@ def calibrate_machine(pairs: int, **asked: Any) -> None:
     options = read_options("compare", **asked)
     options, policy, notes = ready(replace(options, out=options.out / FOLDER), pairs)
     signal.signal(signal.SIGTERM, interrupt)
-    with keep_outputs(options.out.parent, options.where, find_worker()) as outputs:
+    with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
         calibration = _calibrate(options, policy, notes, outputs)
     kept = history.store(calibration)
     if asked["json"]:

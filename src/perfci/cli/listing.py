@@ -18,7 +18,7 @@ from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
 from perfci.model.units import show
-from perfci.system.users import find_worker, keep_outputs
+from perfci.system.users import find_account, keep_outputs
 
 _CASES = ("case", "device", "limits", "declared in")
 _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
@@ -50,7 +50,7 @@ def list_cases(
         budget=duration("--budget", budget) if budget else None,
     )
     try:
-        with keep_outputs(options.out, options.where, find_worker()):
+        with keep_outputs(options.out, options.where, find_account()):
             listing = Measurement(options, teller).listing()
     finally:
         teller.stop()

@@ -22,7 +22,7 @@ from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
 from perfci.model.units import parse_duration
-from perfci.system.users import Outputs, find_worker, keep_outputs
+from perfci.system.users import Outputs, find_account, keep_outputs
 
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
@@ -69,7 +69,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 def measure(options: Options, console: Console) -> Outcome:
     """Measure, judge, write everything into `options.out`. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
-    with keep_outputs(options.out, options.where, find_worker()) as outputs:
+    with keep_outputs(options.out, options.where, find_account()) as outputs:
         return _measure(options, console, outputs)
 
 
@@ -97,7 +97,7 @@ def prepare(options: Options, folder: Path, console: Console) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     teller = Teller(console)
     try:
-        with keep_outputs(options.out, options.where, find_worker()):
+        with keep_outputs(options.out, options.where, find_account()):
             sides = prepare_sides(options, folder, teller)
     finally:
         teller.stop()

@@ -25,7 +25,7 @@ FILES = (
     "results.json",
     "report.csv",
     "junit.xml",
-    "evidence.csv",
+    "profile.csv",
     "profile/",
     "samples.jsonl",
     "logs/",

@@ -73,7 +73,7 @@ def need_of(verb: str, policies: Collection[Policy]) -> Need:
     limits = [(limit, policy) for policy in policies for limit in policy.limits]
     if verb == "profile" or any(resolve(limit.metric, policy.metrics).tier == "counters" for limit, policy in limits):
         return "required"
-    return "wanted" if verb == "doctor" or any(policy.evidence != "never" for policy in policies) else "none"
+    return "wanted" if verb == "doctor" or any(policy.profile != "never" for policy in policies) else "none"
 
 
 def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfmon: bool = True) -> Counting:

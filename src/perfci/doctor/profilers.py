@@ -31,7 +31,7 @@ from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import privacy as nsys_privacy
 from perfci.profilers.nsys.command import Nsys
 from perfci.system import pins
-from perfci.system.users import find_worker
+from perfci.system.users import find_account
 
 TOOL_TIME = 8.0
 """Seconds for a tool to tell its version or its view of the machine; from a cold disk it takes some."""
@@ -82,9 +82,9 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
         yield warn("nsys", f"{text}; under gVisor it may see no kernel", "run without gVisor", **values)
     else:
         yield ok("nsys", text, **values)
-    worker = find_worker(machine.env)
-    kept = nsys_privacy.isolation(worker.prefix())
-    if kept.holds or worker.ids:
+    account = find_account(machine.env)
+    kept = nsys_privacy.isolation(account.prefix())
+    if kept.holds or account.ids:
         yield ok("nsys isolation", kept.text)
     elif machine.known(container).inside:
         # A user namespace alone does not do: Docker covers parts of /proc, so that no other may be mounted.

@@ -269,7 +269,7 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("takes a kernel for a command, or a command for a kernel")
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
-        seen = [side.evidence for side in case.sides.values() if side.evidence is not None]
+        seen = [side.profile for side in case.sides.values() if side.profile is not None]
         if len(named) > MOST_METRICS or any(len(one.faults) + len(one.code) > MOST_METRICS for one in seen):
             raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
     declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}

@@ -13,7 +13,7 @@ from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import Side
 from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
-from perfci.model.profile import TRACERS, UNPROFILED, Evidence, Fault, concerns, doubt
+from perfci.model.profile import TRACERS, UNPROFILED, Fault, Profile, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds
@@ -36,14 +36,14 @@ def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) 
     return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
-def _evidence(case: Case, side: Side) -> Evidence:
-    found = case.sides[side].evidence if side in case.sides else None
-    return found or Evidence()
+def _profile(case: Case, side: Side) -> Profile:
+    found = case.sides[side].profile if side in case.sides else None
+    return found or Profile()
 
 
 def _not_of_the_case(case: Case, gate: Gate) -> str:
     """Why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
-    reports = max((side.evidence.reports or 1 for side in case.sides.values() if side.evidence), default=1)
+    reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
         return f"{text}: declare a command that reports this one alone"
@@ -52,20 +52,20 @@ def _not_of_the_case(case: Case, gate: Gate) -> str:
     return ""
 
 
-def _told(evidence: Evidence, gate: Gate) -> float | None:
+def _told(profile: Profile, gate: Gate) -> float | None:
     """The value of a gate's metric; None where there is none that stands."""
-    return None if doubt(evidence, gate.metric) else evidence.metrics.get(gate.metric)
+    return None if doubt(profile, gate.metric) else profile.metrics.get(gate.metric)
 
 
 def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
-    base = _told(_evidence(case, "base"), gate)
-    head = _told(_evidence(case, "head"), gate)
+    base = _told(_profile(case, "base"), gate)
+    head = _told(_profile(case, "head"), gate)
     if head is None:
         return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'head', gate)}", base=base)
     shown = show(head, gate.unit)
     if gate.kind == "regression":
         if base is None:
-            if context.compared and not _has_none(_evidence(case, "base"), gate):
+            if context.compared and not _has_none(_profile(case, "base"), gate):
                 return _judged("invalid", gate.on_missing, f"not measured: {_why(case, 'base', gate)}", head=head)
             reason = f"head has {gate.metric}, base has not: nothing to compare with"
             return _judged("added", "pass", reason, head=head)
@@ -81,15 +81,15 @@ def _value(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     return _judged("violation", effect, broken, base=base, head=head)
 
 
-def _has_none(evidence: Evidence, gate: Gate) -> bool:
+def _has_none(profile: Profile, gate: Gate) -> bool:
     """Whether it was seen whole that there is nothing to tell of a gate's metric, as of a range that is new in head."""
-    if doubt(evidence, gate.metric):
+    if doubt(profile, gate.metric):
         return False
     if gate.metric in UNPROFILED:
         return True
     if gate.metric.startswith(("range:", "copy_bandwidth")):
-        return evidence.trace is not None
-    return kernelless(evidence)
+        return profile.trace is not None
+    return kernelless(profile)
 
 
 def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _relative(context: Context, gate: Gate, base: float, head: float) -> dict[st
 
 def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     """Whether some kernel has the name that the limit expects."""
-    seen = _evidence(case, "head")
+    seen = _profile(case, "head")
     names = _names(seen)
     if not names:
         return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
@@ -126,37 +126,37 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
         return _judged("invalid", gate.on_missing, reason)
     broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2)}"
     effect = context.effect("violation", gate.severity)
-    base = _evidence(case, "base")
+    base = _profile(case, "base")
     in_base = [] if doubt(base, gate.metric) else _names(base)
     if in_base and not any(finds(gate.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
     return _judged("violation", effect, broken)
 
 
-def _names(evidence: Evidence) -> list[str]:
+def _names(profile: Profile) -> list[str]:
     """Names of the kernels, longest first: of the timeline, else of the counters."""
-    seen = evidence.trace or evidence.counters
+    seen = profile.trace or profile.counters
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
 def _why(case: Case, side: Side, gate: Gate) -> str:
     """Why a side has no value of a gate's metric that stands."""
-    evidence = _evidence(case, side)
+    profile = _profile(case, side)
     of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric not in UNPROFILED)
-    if of_kernels and case.device == "cuda" and kernelless(evidence):
+    if of_kernels and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
-    fault = doubt(evidence, gate.metric) or _absence(evidence, gate)
+    fault = doubt(profile, gate.metric) or _absence(profile, gate)
     if fault is not None:
         return f"{fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
     if gate.metric.startswith("range:"):
         return f"{side} has no NVTX range {gate.metric.removeprefix('range:')!r} with device work"
-    if evidence.trace is None and evidence.counters is None:
+    if profile.trace is None and profile.counters is None:
         return "no profiler looked at it"
     return f"{side} has no {gate.metric}"
 
 
-def _absence(evidence: Evidence, gate: Gate) -> Fault | None:
+def _absence(profile: Profile, gate: Gate) -> Fault | None:
     """The first fault of a tracer where names of kernels are asked and the timeline is missing."""
-    if gate.metric != "kernels" or evidence.trace is not None:
+    if gate.metric != "kernels" or profile.trace is not None:
         return None
-    return next((one for one in evidence.faults if one.tool in TRACERS and concerns(one, gate.metric)), None)
+    return next((one for one in profile.faults if one.tool in TRACERS and concerns(one, gate.metric)), None)

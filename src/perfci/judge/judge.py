@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from perfci.judge.explain.case import case_evidence, seen
+from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.gates import gate_row
 from perfci.judge.impossible import TIMED, impossible
 from perfci.judge.limits import limit_row, unknown
@@ -24,7 +24,7 @@ from perfci.judge.words import (
 )
 from perfci.model.criteria import told
 from perfci.model.plan import Gate, Judgement, Waiting
-from perfci.model.report import CLASSES, UNANSWERED, CaseEvidence, Class, Report, Row, Verdict
+from perfci.model.report import CLASSES, UNANSWERED, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
@@ -71,7 +71,7 @@ def judge(
     rows = _hold(sorted([*of_cases, *of_files], key=order))
     worst = _worst(rows)
     ceilings = results.fingerprint.extra.get("ceilings") or {}
-    evidence = _evidence(ceilings, cases, rows)
+    profiles = _profiles(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
     notes += told(results.plan.waiting if waiting is None else waiting)
@@ -122,7 +122,7 @@ def judge(
         measured=statistics,
         facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device) or {}) for case in cases],
         trails=trails(cases, rows, context.looks),
-        evidence=evidence,
+        profiles=profiles,
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.side}): {one_line(f.reason.text, 400)}" for f in results.files],
         started=results.started,
@@ -207,13 +207,13 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
     return rows
 
 
-def _evidence(ceilings: Mapping[str, Any], cases: list[Case], rows: list[Row]) -> list[CaseEvidence]:
+def _profiles(ceilings: Mapping[str, Any], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
     """Of every case that profilers looked at, in the order of its worst row. Writes the cause into rows of timing."""
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
         own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
-        told = case_evidence(case, own, ceilings.get(case.device) or {})
+        told = case_profile(case, own, ceilings.get(case.device) or {})
         found.append(told)
         for row in own:
             if row.kind == "regression" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:

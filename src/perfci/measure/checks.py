@@ -10,7 +10,7 @@ from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
 from perfci.measure.timing import Asked, Probe
 from perfci.model.base import Side
-from perfci.model.profile import Evidence
+from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
 from perfci.system.process import Died, Launch
 
@@ -91,7 +91,7 @@ def _check_one(bench: Bench, launch: Launch, name: Side, case: Case, fuzz: bool,
     side.work = Work.model_validate(opened["work"])
     side.dtype = opened["dtype"]
     if case.device == "cuda":
-        side.evidence = Evidence(metrics={"peak_memory": opened["memory"]})
+        side.profile = Profile(metrics={"peak_memory": opened["memory"]})
     return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
 
 

@@ -21,7 +21,7 @@ from perfci.model.results import FileFailure
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.process import Arena, Died, Parent
-from perfci.system.users import Worker, find_worker
+from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that all live launches together may use, where the policy names no limit."""
@@ -62,12 +62,12 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
     if not options.prepared:
         sources = find_sources(options)
-    worker = find_worker()
-    worker.adopt()
+    account = find_account()
+    account.adopt()
     for path in sweep_scratch():
         progress.note(f"removed what an earlier run left behind: {path}")
     scratch = stack.enter_context(make_scratch()).path
-    stack.callback(worker.sweep)
+    stack.callback(account.sweep)
     sides: Mapping[Side, SideWork] = {}
     if options.prepared:
         sources, sides = prepared.load(options, options.prepared, scratch)
@@ -79,20 +79,20 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     except OSError as error:
         raise disk_error("made", options.out, error) from None
     write_atomic(options.out / ".gitignore", "*\n")
-    if (above := worker.may_replace(options.out)) is not None:
+    if (above := account.may_replace(options.out)) is not None:
         sources.notes.append(
             f"the code under test ran as a user who may write to {above}: it could change the sources, and replace "
             f"{options.out.name}: mount {above} read-only, and {options.out.name} on its own"
         )
     for side in sides.values():
-        worker.give(side.cache)
+        account.give(side.cache)
         side.env = environment(side, limits.threads, seed, build=False)
-    sides = sides or materialise(options, sources, _home(options, scratch, worker), progress, seed)
+    sides = sides or materialise(options, sources, _home(options, scratch, account), progress, seed)
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     one_python = len({side.python for side in sides.values()}) == 1
     env = environment(first, limits.threads, seed, build=False)
-    parent = Parent(first.python, scratch, env, memory, forks=one_python, worker=worker)
+    parent = Parent(first.python, scratch, env, memory, forks=one_python, account=account)
     stack.callback(parent.close)
     if not options.prepared:
         _build(sides, parent, options.out, progress)
@@ -100,7 +100,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     return _Built(sources, limits, seed, sides, parent)
 
 
-def _home(options: Options, scratch: Path, worker: Worker) -> Path:
+def _home(options: Options, scratch: Path, account: Account) -> Path:
     """The folder that both sides go to. Raises UsageError, MachineError."""
     home = options.prepare
     if home is None:
@@ -111,7 +111,7 @@ def _home(options: Options, scratch: Path, worker: Worker) -> Path:
             raise UsageError(f"--prepare {home}: is not empty: name a new folder")
     except OSError as error:
         raise disk_error("made", home, error) from None
-    worker.show(home)
+    account.show(home)
     return home
 
 
@@ -173,14 +173,14 @@ def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: 
     """Each side's own steps. What stands then is out of reach of the other side's build, and of all that is
     measured."""
     for side in sides.values():
-        parent.worker.show(side.folder)
+        parent.account.show(side.folder)
         for folder in (side.tree, side.site, side.cache):
-            parent.worker.give(folder)
+            parent.account.give(folder)
         if side.policy.build:
             progress.stage(f"building {side.name}")
             build(side, parent, out)
-        parent.worker.seal(side.tree)
-        parent.worker.seal(side.site)
+        parent.account.seal(side.tree)
+        parent.account.seal(side.site)
         side.close()  # before anything of the next side runs
 
 
@@ -194,7 +194,7 @@ def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
     """Facts of machine, interpreter and GPU, as a launch outside both sides sees them."""
     nowhere.mkdir()
-    parent.worker.give(nowhere)
+    parent.account.give(nowhere)
     try:
         launch = parent.launch(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
         seen = launch.ask("facts", LOAD_TIMEOUT)

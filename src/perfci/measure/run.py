@@ -197,7 +197,7 @@ class Measurement:
             runner.hold_units(case)
         self._ask_late(plan, place, subjects(cases, found, facts.devices, ever))
         if tools is not None:
-            scratch = place.parent.scratch / "evidence"
+            scratch = place.parent.scratch / "profile"
             self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage, options.profile)
         self.results.notes += [*unredrawn(cases), *starved(cases, plan)]
         if self.watch is not None:

@@ -96,7 +96,7 @@ class Seal:
         log.unlink(missing_ok=True)
         listed = parent.scratch / f"bytecode-{self.name}.json"
         listed.write_text(json.dumps(files))
-        parent.worker.give(listed)
+        parent.account.give(listed)
         # Of what decides how sources are compiled only this is not in the names of the files.
         ranges = ["-X", "no_debug_ranges"] if env.get("PYTHONNODEBUGRANGES") else []
         argv = [python, "-I", "-S", "-B", *ranges, str(BYTECODE), str(listed)]

@@ -199,7 +199,7 @@ class Policy(Document):
     contract: Literal["auto", "steady", "cold", "hot"] = "auto"
     """How cases are timed on a GPU, where a kernel does not say: `steady`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is steady where a case can be captured into a CUDA graph, else cold."""
-    evidence: When = "on_change"
+    profile: When = "on_change"
     """When profilers look at a case: where it changed, always or never; always where a limit needs what they see."""
     counters: Literal["default", "deep"] = "default"
     """Hardware counters of the evidence: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""

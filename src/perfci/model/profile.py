@@ -205,7 +205,7 @@ class KernelCode(Document):
     """Bytes a block, static; from 9.0 on the driver's 1 KiB is among them."""
 
 
-class Evidence(Document):
+class Profile(Document):
     """Everything that profilers saw of one case in one side."""
 
     reports: int | None = Field(None, ge=1)
@@ -238,14 +238,14 @@ def concerns(fault: Fault, metric: str) -> bool:
     return not fault.metrics or metric in fault.metrics or ranged
 
 
-def tellers(evidence: Evidence, metric: str) -> list[tuple[Tool, ...]]:
+def tellers(profile: Profile, metric: str) -> list[tuple[Tool, ...]]:
     """The tools whose faults bear on the value of `metric`: of whoever could have told it, where there is no value; of
     each that tells this very one, where there is."""
     if metric in UNPROFILED:
         return []
-    trace = (evidence.trace.source,) if evidence.trace else TRACERS
+    trace = (profile.trace.source,) if profile.trace else TRACERS
     if metric == "kernels":
-        return [trace if evidence.trace or not evidence.counters else ("ncu",)]
+        return [trace if profile.trace or not profile.counters else ("ncu",)]
     try:
         tier = resolve(metric, {}).tier
     except KeyError:
@@ -255,30 +255,30 @@ def tellers(evidence: Evidence, metric: str) -> list[tuple[Tool, ...]]:
             return [trace]
         case "counters":
             return [("ncu",)]
-        case "static" if metric not in evidence.metrics:
+        case "static" if metric not in profile.metrics:
             return [(*trace, "ncu")]
         case "static":
-            told: list[tuple[Tool, ...]] = [("ncu",)] if _counted(evidence, metric) else []
-            return [*told, trace] if not told or _traced(evidence, metric) else told
+            told: list[tuple[Tool, ...]] = [("ncu",)] if _counted(profile, metric) else []
+            return [*told, trace] if not told or _traced(profile, metric) else told
         case _:
             return []
 
 
-def doubt(evidence: Evidence, metric: str) -> Fault | None:
+def doubt(profile: Profile, metric: str) -> Fault | None:
     """The first fault that could have changed the value of `metric`, or is why there is none; None where none is."""
     found = [
-        next((one for one in evidence.faults if one.tool in tools and concerns(one, metric)), None)
-        for tools in tellers(evidence, metric)
+        next((one for one in profile.faults if one.tool in tools and concerns(one, metric)), None)
+        for tools in tellers(profile, metric)
     ]
     return None if None in found else next(iter(found), None)
 
 
-def _counted(evidence: Evidence, metric: str) -> bool:
+def _counted(profile: Profile, metric: str) -> bool:
     """Whether the counters tell the value that there is."""
-    if evidence.counters is None:
+    if profile.counters is None:
         return False
-    found = combined(metric, [(one.values.get(metric), one.seconds) for one in evidence.counters.kernels])
-    return found is not None and math.isclose(found, evidence.metrics[metric], rel_tol=1e-9)
+    found = combined(metric, [(one.values.get(metric), one.seconds) for one in profile.counters.kernels])
+    return found is not None and math.isclose(found, profile.metrics[metric], rel_tol=1e-9)
 
 
 def _shared(use: KernelUse) -> float | None:
@@ -290,10 +290,10 @@ _OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
 }  # fmt: skip
 
 
-def _traced(evidence: Evidence, metric: str) -> bool:
+def _traced(profile: Profile, metric: str) -> bool:
     """Whether the trace's kernels tell it too."""
     of = _OF_KERNELS.get(metric)
-    if of is None or evidence.trace is None:
+    if of is None or profile.trace is None:
         return False
-    values = [of(use) for use in evidence.trace.kernels]
-    return max((one for one in values if one is not None), default=None) == evidence.metrics[metric]
+    values = [of(use) for use in profile.trace.kernels]
+    return max((one for one in values if one is not None), default=None) == profile.metrics[metric]

@@ -213,7 +213,7 @@ class KernelRow(Document):
     head_seconds: float | None = None
 
 
-class CaseEvidence(Document):
+class CaseProfile(Document):
     """What profilers saw of a case."""
 
     case: str
@@ -260,7 +260,7 @@ class Report(Document):
     facts: list[CaseFacts]
     trails: list[Trail] = Field(default_factory=list)
     """Of the relative limits that were answered, in the order of `rows`."""
-    evidence: list[CaseEvidence] = Field(default_factory=list)
+    profiles: list[CaseProfile] = Field(default_factory=list)
     """Of the cases that profilers looked at, in the order of `rows`."""
     notes: list[str]
     files: list[str] = Field(default_factory=list)

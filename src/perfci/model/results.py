@@ -9,7 +9,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
 from perfci.model.policy import Severity
-from perfci.model.profile import Evidence
+from perfci.model.profile import Profile
 from perfci.model.units import Price
 
 ReasonKind = Literal[
@@ -93,7 +93,7 @@ class CaseSide(Document):
     check: Check = Field(default_factory=Check)
     reports: list[str] | None = None
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
-    evidence: Evidence | None = None
+    profile: Profile | None = None
     """None where no profiler looked."""
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from perfci.model.metrics import CATALOGUE, UNSEEN_OF_COMMANDS, combined
-from perfci.model.profile import CopyKind, Counters, Evidence, Fault, KernelUse, Tool, Trace, concerns
+from perfci.model.profile import CopyKind, Counters, Fault, KernelUse, Profile, Tool, Trace, concerns
 from perfci.profilers.faults import fault
 from perfci.profilers.occupancy import occupancy
 
@@ -55,45 +55,45 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
 
 
 def take(
-    evidence: Evidence, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
+    profile: Profile, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
 ) -> None:
-    """Put what a tool saw into `evidence`, with its faults and the metrics that they leave standing.
+    """Put what a tool saw into `profile`, with its faults and the metrics that they leave standing.
 
     A value that a fault could have changed is left out. A second trace takes the place of the first. Counters of fewer
     launches than a whole trace tells are a fault; not those of a command, of which ncu counts the kernels it is asked
     for. `gpu`: whether the case runs on one: else there are no metrics.
     """
-    evidence.faults += faults
+    profile.faults += faults
     if isinstance(seen, Trace):
-        if evidence.trace is not None:
-            for stale in of_trace(evidence.trace, capability):
-                evidence.metrics.pop(stale, None)
-        evidence.trace = seen
+        if profile.trace is not None:
+            for stale in of_trace(profile.trace, capability):
+                profile.metrics.pop(stale, None)
+        profile.trace = seen
         found, tool = of_trace(seen, capability), seen.source
     else:
-        evidence.counters = seen
-        if evidence.reports is None and (short := uncounted(evidence)):
-            evidence.faults.append(short)
+        profile.counters = seen
+        if profile.reports is None and (short := uncounted(profile)):
+            profile.faults.append(short)
         found, tool = of_counters(seen), "ncu"
-    if gpu and (evidence.reports or 1) == 1:
-        evidence.metrics |= {name: value for name, value in found.items() if _stands(evidence, tool, name)}
+    if gpu and (profile.reports or 1) == 1:
+        profile.metrics |= {name: value for name, value in found.items() if _stands(profile, tool, name)}
 
 
-def _stands(evidence: Evidence, tool: Tool, name: str) -> bool:
-    if evidence.reports is not None and name in UNSEEN_OF_COMMANDS:
+def _stands(profile: Profile, tool: Tool, name: str) -> bool:
+    if profile.reports is not None and name in UNSEEN_OF_COMMANDS:
         return False
-    return not any(one.tool == tool and concerns(one, name) for one in evidence.faults)
+    return not any(one.tool == tool and concerns(one, name) for one in profile.faults)
 
 
-def uncounted(evidence: Evidence) -> Fault | None:
+def uncounted(profile: Profile) -> Fault | None:
     """A fault where ncu counted fewer launches of a shape than an execution in the trace has, which is whole.
 
     By grid and block, since the tools spell names differently. Where executions differ, what all have is asked.
     """
-    trace, counters = evidence.trace, evidence.counters
+    trace, counters = profile.trace, profile.counters
     if trace is None or counters is None:
         return None
-    if any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults):
+    if any(one.tool == trace.source and concerns(one, "kernel_launches") for one in profile.faults):
         return None
     seen: Counter[tuple[object, ...]] = Counter()
     for use in trace.kernels:

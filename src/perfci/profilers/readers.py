@@ -26,7 +26,7 @@ from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk, regular, take
 from perfci.system.files import one_line
-from perfci.system.users import SAME, Worker
+from perfci.system.users import SAME, Account
 
 AGAIN = "profile again"
 Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
@@ -46,16 +46,16 @@ def _grown(size: int, per_second: float, most: float, **more: int) -> Bounds:
 
 
 def nsys_traces(
-    export: Path, names: Sequence[str] | None, worker: Worker = SAME, executions: int | None = None
+    export: Path, names: Sequence[str] | None, account: Account = SAME, executions: int | None = None
 ) -> nsys.Reading:
     """As `nsys.read` tells it."""
     try:
         # A file that is refused before it is opened is told by `nsys.read` in its own words.
         size = export.lstat().st_size if export.is_file() else 0
         bounds = _grown(size, MIB, nsys.LIMIT, answer=64 * MIB, written=256 * MIB + 4 * size)
-        with desk(worker) as folder:
+        with desk(account) as folder:
             return call(
-                nsys.read, bounds, folder, worker, path=export.absolute(), ranges=names, limit=bounds.wall,
+                nsys.read, bounds, folder, account, path=export.absolute(), ranges=names, limit=bounds.wall,
                 executions=executions,
             )  # fmt: skip
     except Unread as why:
@@ -63,7 +63,7 @@ def nsys_traces(
         return nsys.Reading({}, dict.fromkeys([""] if names is None else names, found), [found])
 
 
-def keep_nsys(export: Path, folder: Path, worker: Worker = SAME) -> list[Fault]:
+def keep_nsys(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
     """Write the scrubbed export and a timeline of it into `folder`, and tell why not: of files, and no value.
 
     Raises OSError where `folder` cannot be written to.
@@ -71,15 +71,15 @@ def keep_nsys(export: Path, folder: Path, worker: Worker = SAME) -> list[Fault]:
     try:
         size = regular(export, nsys_export.LARGEST)
         bounds = _grown(size, 2 * MIB, nsys.LIMIT, written=256 * MIB + 4 * size)
-        with desk(worker) as place:
+        with desk(account) as place:
             copy, timeline = place / export.name, place / f"{export.stem}.timeline.json.gz"
-            if refused := call(_scrub, bounds, place, worker, export=export.absolute(), copy=copy):
+            if refused := call(_scrub, bounds, place, account, export=export.absolute(), copy=copy):
                 return [refused.model_copy(update={"aside": True})]
-            worker.reclaim(place)
+            account.reclaim(place)
             take(copy, folder / export.name, bounds.written)
-            worker.give(place)
-            refused = call(perfetto.write, bounds, place, worker, export=copy, out=timeline)
-            worker.reclaim(place)
+            account.give(place)
+            refused = call(perfetto.write, bounds, place, account, export=copy, out=timeline)
+            account.reclaim(place)
             if refused is None:
                 take(timeline, folder / timeline.name, LARGEST_TIMELINE)
     except Unread as why:
@@ -116,7 +116,7 @@ def ncu_counters(
     names: Sequence[str],
     most: int | None,
     installed: Path | None,
-    worker: Worker = SAME,
+    account: Account = SAME,
     root: Path = Path("/"),
     python: str = "",
 ) -> ncu.Reading:
@@ -127,9 +127,9 @@ def ncu_counters(
             size, MIB, 300, memory=384 * MIB + 2 * size, answer=64 * MIB, written=256 * MIB + 8 * size,
             program=ncu_file.MEMORY + 12 * size,
         )  # fmt: skip
-        with desk(worker) as folder:
+        with desk(account) as folder:
             return call(
-                ncu.read, bounds, folder, worker, path=path.absolute(), ranges=ranges, whole=whole, names=names,
+                ncu.read, bounds, folder, account, path=path.absolute(), ranges=ranges, whole=whole, names=names,
                 most=most, ncu=installed, modules=ncu_module.modules(root),
                 timeout=min(ncu.TIMEOUT, 0.8 * bounds.wall), python=python,
             )  # fmt: skip
@@ -142,7 +142,7 @@ def ncu_counters(
 
 
 def kineto_traces(
-    paths: Mapping[str, Path], name: str, device: DeviceKind, worker: Worker = SAME, keep: Path | None = None
+    paths: Mapping[str, Path], name: str, device: DeviceKind, account: Account = SAME, keep: Path | None = None
 ) -> dict[str, Seen]:
     """By name of a case, what its file holds of the executions in ranges `name`, and what is missing.
 
@@ -157,13 +157,13 @@ def kineto_traces(
             found[case] = _no_trace(path, why)
     asked = {case: paths[case] for case in sizes}
     try:
-        return found | _kineto(asked, sum(sizes.values()), name, device, worker, keep)
+        return found | _kineto(asked, sum(sizes.values()), name, device, account, keep)
     except Unread as why:
         if len(asked) == 1:
             return found | {case: _no_trace(path, why) for case, path in asked.items()}
     for case, path in asked.items():  # each for itself: one of them broke the reader of all
         try:
-            found |= _kineto({case: path}, sizes[case], name, device, worker, keep)
+            found |= _kineto({case: path}, sizes[case], name, device, account, keep)
         except Unread as why:
             found[case] = _no_trace(path, why)
     return found
@@ -174,18 +174,18 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 
 
 def _kineto(
-    paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, worker: Worker, keep: Path | None
+    paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
     """Files of `size` bytes altogether, in one process. Raises Unread."""
     if not paths:
         return {}
     bounds = _grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
-    with desk(worker) as folder:
+    with desk(account) as folder:
         found = call(
-            read_kineto, bounds, folder, worker, paths={case: path.absolute() for case, path in paths.items()},
+            read_kineto, bounds, folder, account, paths={case: path.absolute() for case, path in paths.items()},
             name=name, device=device, folder=None if keep is None else folder,
         )  # fmt: skip
-        worker.reclaim(folder)
+        account.reclaim(folder)
         if found.keys() != paths.keys():
             raise Unread("its reader answered for other cases")
         for path in paths.values() if keep is not None else ():
@@ -224,11 +224,11 @@ class Code:
     """Files that were not read, and why: one line each."""
 
 
-def code_files(folders: Sequence[Path], worker: Worker = SAME) -> tuple[list[Path], list[str]]:
+def code_files(folders: Sequence[Path], account: Account = SAME) -> tuple[list[Path], list[str]]:
     """As `sass.code_files` tells it. Raises Unread."""
     bounds = Bounds(seconds=sass.SEARCH_TIME)
-    with desk(worker) as place:
-        return call(sass.code_files, bounds, place, worker, folders=[folder.absolute() for folder in folders])
+    with desk(account) as place:
+        return call(sass.code_files, bounds, place, account, folders=[folder.absolute() for folder in folders])
 
 
 def code(
@@ -236,13 +236,13 @@ def code(
     tool: Path,
     capability: tuple[int, int],
     kernels: Sequence[Sequence[KernelUse]],
-    worker: Worker = SAME,
+    account: Account = SAME,
 ) -> Code:
     """The machine code of `kernels` in `files`, through `tool`. Raises Unread."""
     bounds = Bounds(seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY)
-    with desk(worker) as place:
+    with desk(account) as place:
         return call(
-            look_up, bounds, place, worker, files=list(files), tool=tool.absolute(), capability=capability,
+            look_up, bounds, place, account, files=list(files), tool=tool.absolute(), capability=capability,
             kernels=[list(one) for one in kernels],
         )  # fmt: skip
 

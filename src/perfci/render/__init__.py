@@ -15,7 +15,7 @@ FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
     "md": {"report.md": markdown.render},
     "html": {"report.html": html.render},
     "junit": {"junit.xml": junit.render},
-    "csv": {"report.csv": csv.render, "evidence.csv": csv.profile},
+    "csv": {"report.csv": csv.render, "profile.csv": csv.profile},
     "json": {"report.json": _json},
 }
 """Format, as `--format` takes it → its files, and what renders each."""
@@ -24,7 +24,7 @@ FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
 def render_all(
     report: Report, formats: Collection[str] = tuple(FORMATS), recorded: Recorded | None = None
 ) -> dict[str, str]:
-    """File name → text of every file of these formats; `evidence.csv` where profilers looked at something.
+    """File name → text of every file of these formats; `profile.csv` where profilers looked at something.
 
     `recorded`: what `report.html` draws beside the report.
     """
@@ -32,5 +32,5 @@ def render_all(
         name: html.render(report, recorded) if name == "report.html" else render(report)
         for one in formats
         for name, render in FORMATS[one].items()
-        if report.evidence or name != "evidence.csv"
+        if report.profiles or name != "profile.csv"
     }

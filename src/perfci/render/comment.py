@@ -25,7 +25,7 @@ _FOLDED = (
     "undecided",
     "warnings",
     "improvements",
-    "evidence",
+    "profile",
     "without a baseline",
     "environment",
     "method",

@@ -40,7 +40,7 @@ def profile(report: Report) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)
-    for case in report.evidence:
+    for case in report.profiles:
         key = (csv_field(case.case), case.device)
         for kernel in case.kernels:
             name = csv_field(kernel.name)

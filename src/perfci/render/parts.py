@@ -36,9 +36,9 @@ def folds(shown: View) -> list[Fold]:
             one = name.removesuffix("s") if len(rows) == 1 else name
             title = f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name != "improvements" else "")
             add(name, title, _macro("rows_table", shown, rows[:_MOST_FOLDED], False) + _rest(rows))
-    if shown.report.evidence:
-        many = words.count(len(shown.report.evidence), "case")
-        add("evidence", f"Evidence from profilers: {many}", _macro("evidence", shown))
+    if shown.report.profiles:
+        many = words.count(len(shown.report.profiles), "case")
+        add("profile", f"What profilers saw: {many}", _macro("profile", shown))
     if rows := shown.without_base:
         many, table = words.count(len(rows), "case"), _macro("added", shown, rows[:_MOST_FOLDED])
         add("without a baseline", f"{many} without a baseline", table + _rest(rows))

@@ -104,16 +104,16 @@ class _Printer:
                 self.table(self.other_table())
         if self.view.device_pairs:
             self.table(self.device_table())
-        self.block(self.evidence())
+        self.block(self.profile())
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
         if self.report.verdict == "undecided":
             self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
 
-    def evidence(self) -> list[Text]:
+    def profile(self) -> list[Text]:
         """What profilers saw first of each case, beyond what its rows say already."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
-        for case in self.report.evidence[:MOST_ROWS]:
+        for case in self.report.profiles[:MOST_ROWS]:
             said = case.sentences[:_SENTENCES] if (case.case, case.device) not in told else []
             for text in [*said, *([case.roofline] if said and case.roofline else [])]:
                 lines.append(Text.assemble((f"{visible(case.case)}: ", "bold"), visible(text)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfci.model.base import SIDES, DeviceKind, Side
-from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Class, Measured, Report, Row, Stats, Verdict
+from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.units import parse_price, show, show_change, significant
 from perfci.render.escape import visible
 from perfci.render.facts import contract, device_facts
@@ -19,7 +19,7 @@ from perfci.render.words import class_count, count, direction, duration, half_wi
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A verdict as one sign; a run that passes with warnings has another."""
-MOST_EVIDENCE = 20
+MOST_PROFILES = 20
 """Cases whose evidence is shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
@@ -301,14 +301,14 @@ class View:
         return sentence
 
     @cached_property
-    def evidence(self) -> list[CaseEvidence]:
+    def profile(self) -> list[CaseProfile]:
         """What profilers saw, of the cases whose rows are worst."""
-        return self.report.evidence[:MOST_EVIDENCE]
+        return self.report.profiles[:MOST_PROFILES]
 
     @cached_property
     def shortened(self) -> list[tuple[str, str]]:
         """Kernels whose names the evidence shortens: short and full name, each pair once."""
-        kernels = (kernel for case in self.evidence for kernel in case.kernels)
+        kernels = (kernel for case in self.profile for kernel in case.kernels)
         return list(dict.fromkeys((one.short, one.name) for one in kernels if one.short not in ("", one.name)))
 
     @cached_property

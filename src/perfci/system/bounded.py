@@ -30,7 +30,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError, validate_call
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from perfci.system.users import SAME, Worker
+from perfci.system.users import SAME, Account
 
 T = TypeVar("T")
 
@@ -117,11 +117,11 @@ def _has_hole(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def desk(worker: Worker = SAME) -> Iterator[Path]:
+def desk(account: Account = SAME) -> Iterator[Path]:
     """A folder for a reader to work in, which it may write to; gone in the end."""
     with tempfile.TemporaryDirectory(prefix="perfci-read-") as folder:
         path = Path(folder).resolve()
-        worker.give(path)
+        account.give(path)
         yield path
 
 
@@ -139,7 +139,7 @@ def take(made: Path, target: Path, largest: int) -> None:
         partial.unlink(missing_ok=True)
 
 
-def call(function: Callable[..., T], bounds: Bounds, folder: Path, worker: Worker = SAME, /, **arguments: Any) -> T:
+def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Account = SAME, /, **arguments: Any) -> T:
     """What `function` of a module of perfci's returns, called with these `arguments` in a process of its own.
 
     Arguments and answer go as JSON, by the function's annotations. It runs in `folder`, a desk of `worker`, as that
@@ -156,7 +156,7 @@ def call(function: Callable[..., T], bounds: Bounds, folder: Path, worker: Worke
                 "memory": bounds.memory,
                 "written": bounds.written,
                 "program": bounds.program,
-                "user": worker.ids,
+                "user": account.ids,
             }
         ).encode()
     except (PydanticSerializationError, UnicodeError):

@@ -24,7 +24,7 @@ import psutil
 from perfci.model.base import MachineError
 from perfci.model.results import Reason
 from perfci.system.files import disk_error, end_of
-from perfci.system.users import SAME, Worker
+from perfci.system.users import SAME, Account
 from perfci.worker.channel import Channel, Garbage, reachable
 
 BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
@@ -144,10 +144,10 @@ class Parent:
         env: Mapping[str, str],
         memory_limit: int | None = None,
         forks: bool = True,
-        worker: Worker = SAME,
+        account: Account = SAME,
         capabilities: Sequence[int] = (),
     ) -> None:
-        self.worker = worker
+        self.account = account
         self.python = python
         self.forks = forks and sys.platform.startswith("linux")
         self.scratch = scratch
@@ -165,15 +165,15 @@ class Parent:
             raise MachineError(
                 f"{address}: cannot open a socket there ({error.strerror}): set TMPDIR to a short path"
             ) from None
-        worker.give(Path(address))
-        worker.show(scratch)
+        account.give(Path(address))
+        account.show(scratch)
         self._listener.listen(16)
         self.address = address
         log = scratch / "parent.log"
         try:
             with log.open("ab") as handle:
                 self._process = subprocess.Popen(
-                    [*worker.prefix(capabilities), python, str(BOOT), "parent", address],
+                    [*account.prefix(capabilities), python, str(BOOT), "parent", address],
                     env=self.env,
                     cwd=scratch,
                     stdin=subprocess.DEVNULL,
@@ -194,7 +194,7 @@ class Parent:
                 raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
             if name == "parent" and self._process.poll() is not None:
                 tail = end_of(log, 4000).decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
-                who = f", which user {self.worker.ids[0]} may run" if self.worker.ids else ""
+                who = f", which user {self.account.ids[0]} may run" if self.account.ids else ""
                 raise MachineError(
                     f"{self.python}: cannot run perfci's worker ({tail[0]}): it must be Python 3.9 or newer{who}"
                 )

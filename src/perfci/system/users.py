@@ -31,7 +31,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @dataclass(frozen=True)
-class Worker:
+class Account:
     """Who runs the code under test. Without `ids` it is the user of this process, and every method does nothing."""
 
     ids: tuple[int, int] | None = None
@@ -155,11 +155,11 @@ class Worker:
         return None
 
 
-SAME = Worker()
+SAME = Account()
 """The user of this process."""
 
 
-def find_worker(env: Mapping[str, str] = os.environ) -> Worker:
+def find_account(env: Mapping[str, str] = os.environ) -> Account:
     """Who `PERFCI_WORKER` says runs the code under test; the user of this process where it is not set.
 
     Raises UsageError for what is no user, MachineError where this process may not run anything as another.
@@ -180,7 +180,7 @@ def find_worker(env: Mapping[str, str] = os.environ) -> Worker:
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise MachineError(f"{VARIABLE}={text}: setpriv is not on PATH: install util-linux, or unset {VARIABLE}")
-    return Worker((user, group), setpriv)
+    return Account((user, group), setpriv)
 
 
 def held(capabilities: Sequence[int]) -> list[int]:
@@ -215,12 +215,12 @@ class Outputs:
 
 
 @contextmanager
-def keep_outputs(folder: Path, sources: Path, worker: Worker) -> Iterator[Outputs]:
+def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outputs]:
     """Make `folder` and hold it against `worker`; in the end, however that comes, it belongs to the owner of `sources`.
 
     Does nothing where the code under test runs as this process's user. Raises MachineError.
     """
-    if worker.ids is None:
+    if account.ids is None:
         yield Outputs(folder, -1)
         return
     made = folder

@@ -29,7 +29,7 @@ def standing(seen: Seen) -> list[Finding]:
 
     Most time that could be given back first; where none is known in the order of the list above.
     """
-    found = [*(_host(seen, seen.trace) if seen.trace and not seen.evidence.reports else []), *_kernels(seen)]
+    found = [*(_host(seen, seen.trace) if seen.trace and not seen.profile.reports else []), *_kernels(seen)]
     return sorted(found, key=lambda one: (one.seconds is None, -(one.seconds or 0.0), one.order, one.text))
 
 

@@ -9,8 +9,8 @@ from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
 from perfci.model.base import SIDES
 from perfci.model.metrics import CATALOGUE, resolve
-from perfci.model.profile import Evidence, KernelUse
-from perfci.model.report import CaseEvidence, KernelRow, Observed, Row
+from perfci.model.profile import KernelUse, Profile
+from perfci.model.report import CaseProfile, KernelRow, Observed, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 
@@ -20,25 +20,25 @@ MOST_KERNELS = 20
 
 def seen(case: Case) -> bool:
     """Whether a profiler looked at the case in some side."""
-    return any(_looked(side.evidence) for side in case.sides.values())
+    return any(_looked(side.profile) for side in case.sides.values())
 
 
-def _looked(evidence: Evidence | None) -> bool:
-    return evidence is not None and bool(evidence.trace or evidence.counters or evidence.faults)
+def _looked(profile: Profile | None) -> bool:
+    return profile is not None and bool(profile.trace or profile.counters or profile.faults)
 
 
-def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseEvidence:
+def case_profile(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseProfile:
     """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
-    found = {name: case.sides[name].evidence for name in SIDES if name in case.sides}
+    found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
     told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
     reports = head.reports if head and head.reports else 1
     if reports > 1:
         told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
-    missing = {name: faults(evidence) for name, evidence in found.items() if evidence}
+    missing = {name: faults(profile) for name, profile in found.items() if profile}
     remedies = {fault.remedy for one in missing.values() for fault in one}
-    return CaseEvidence(
+    return CaseProfile(
         case=case.id,
         device=case.device,
         sentences=told.sentences,
@@ -55,7 +55,7 @@ def case_evidence(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> C
     )
 
 
-def _explained(base: Evidence | None, head: Evidence | None, change: float | None) -> Explanation:
+def _explained(base: Profile | None, head: Profile | None, change: float | None) -> Explanation:
     if head is None or not _looked(head):
         return Explanation()
     if base is None or not _looked(base):
@@ -63,7 +63,7 @@ def _explained(base: Evidence | None, head: Evidence | None, change: float | Non
     return explain(base, head, change)
 
 
-def _on_the_cpu(head: Evidence | None) -> Explanation:
+def _on_the_cpu(head: Profile | None) -> Explanation:
     """There profilers see when an execution begins and ends, and ranges of the user's own."""
     trace = head.trace if head else None
     if trace is None:
@@ -73,29 +73,29 @@ def _on_the_cpu(head: Evidence | None) -> Explanation:
     return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
 
 
-def _roofline(case: Case, head: Evidence | None, ceilings: Mapping[str, Any]) -> str:
+def _roofline(case: Case, head: Profile | None, ceilings: Mapping[str, Any]) -> str:
     if head and head.trace and not head.trace.kernels:
         return "; ".join(link.sentence for link in links(head.trace, ceilings))
     found = of_side(case, "head", ceilings)
     return found.sentence if found else ""
 
 
-def _sources(*sides: Evidence | None) -> list[str]:
+def _sources(*sides: Profile | None) -> list[str]:
     found = []
-    for evidence in sides:
-        if evidence and evidence.trace:
-            found.append(f"{evidence.trace.source} {evidence.trace.version}".strip())
-        if evidence and evidence.counters:
-            found.append(f"ncu {evidence.counters.version}".strip())
-        if evidence and evidence.code:
+    for profile in sides:
+        if profile and profile.trace:
+            found.append(f"{profile.trace.source} {profile.trace.version}".strip())
+        if profile and profile.counters:
+            found.append(f"ncu {profile.counters.version}".strip())
+        if profile and profile.code:
             found.append("machine code")
     return sorted(set(found))
 
 
-def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
+def _kernels(base: Profile | None, head: Profile | None) -> list[KernelRow]:
     rows: dict[str, KernelRow] = {}
-    for side, evidence in (("base", base), ("head", head)):
-        for kernel in _used(evidence):
+    for side, profile in (("base", base), ("head", head)):
+        for kernel in _used(profile):
             row = rows.setdefault(kernel.name, KernelRow(name=kernel.name))
             setattr(row, f"{side}_count", (getattr(row, f"{side}_count") or 0.0) + kernel.count)
             setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + kernel.seconds)
@@ -104,12 +104,12 @@ def _kernels(base: Evidence | None, head: Evidence | None) -> list[KernelRow]:
     return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]
 
 
-def _used(evidence: Evidence | None) -> list[KernelUse]:
-    return evidence.trace.kernels if evidence and evidence.trace else []
+def _used(profile: Profile | None) -> list[KernelUse]:
+    return profile.trace.kernels if profile and profile.trace else []
 
 
-def _observed(base: Evidence | None, head: Evidence | None) -> list[Observed]:
-    values = [evidence.metrics if evidence else {} for evidence in (base, head)]
+def _observed(base: Profile | None, head: Profile | None) -> list[Observed]:
+    values = [profile.metrics if profile else {} for profile in (base, head)]
     names = [name for name in CATALOGUE if any(name in one for one in values)]
     names += sorted({name for one in values for name in one} - set(CATALOGUE))
     return [

@@ -37,7 +37,7 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
     names = ["peak_memory", *(_UNSEEN_METRICS if base.groups is None or head.groups is None else ())]
     found = []
     for name in names:
-        two, known = pair(base.evidence.metrics.get(name), head.evidence.metrics.get(name)), CATALOGUE[name]
+        two, known = pair(base.profile.metrics.get(name), head.profile.metrics.get(name)), CATALOGUE[name]
         if two is None:
             continue
         differs = (

@@ -11,7 +11,7 @@ from perfci.judge.explain.numbers import arrow, moved, pair, percent_of
 from perfci.judge.explain.seen import Finding, Group, Seen
 from perfci.judge.explain.thresholds import DOMINANT, MINOR, TIME
 from perfci.judge.words import listed
-from perfci.model.profile import Evidence, KernelCode, KernelCounters, KernelUse
+from perfci.model.profile import KernelCode, KernelCounters, KernelUse, Profile
 
 LOCAL = 0.25
 """Relative change of the loads and stores of local memory from which on it is told: they are counted as they stand, and
@@ -44,7 +44,7 @@ def told(seen: Seen) -> list[str]:
     ]
 
 
-def unread(sides: Iterable[Evidence]) -> list[str]:
+def unread(sides: Iterable[Profile]) -> list[str]:
     """Why machine code was not read, or not all: each reason once."""
     faults = [fault for one in sides for fault in one.faults if fault.tool == "cuobjdump"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
@@ -54,7 +54,7 @@ def unread(sides: Iterable[Evidence]) -> list[str]:
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
     """By identity, the code of the kernels each of whose launches has some."""
     codes: dict[str, list[KernelCode]] = {}
-    for one in seen.evidence.code:
+    for one in seen.profile.code:
         codes.setdefault(identify(one.name).key, []).append(one)
     groups = seen.groups or {}
     return {

@@ -18,7 +18,7 @@ from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, us
 from perfci.judge.explain.thresholds import MINOR
 from perfci.judge.words import one_line, printable
 from perfci.model.base import Document, Side
-from perfci.model.profile import Evidence, Fault, doubt
+from perfci.model.profile import Fault, Profile, doubt
 from perfci.model.units import significant
 
 FIRST = 140
@@ -48,7 +48,7 @@ class Explanation(Document):
     """What to try, one line each, most promising first."""
 
 
-def explain(base: Evidence, head: Evidence, change: float | None = None) -> Explanation:
+def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
     """What moved between `base` and `head`, ranked by how much of the change it accounts for.
 
     `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
@@ -74,7 +74,7 @@ def explain(base: Evidence, head: Evidence, change: float | None = None) -> Expl
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 
-def explain_one(head: Evidence) -> Explanation:
+def explain_one(head: Profile) -> Explanation:
     """What stands out in one record. There is always at least one sentence."""
     seen = see(head, usable(head) is not None)
     found = standing(seen)
@@ -85,7 +85,7 @@ def explain_one(head: Evidence) -> Explanation:
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
 
 
-def kernels_match(pattern: str, evidence: Evidence) -> list[str]:
+def kernels_match(pattern: str, profile: Profile) -> list[str]:
     """Demangled names of the kernels seen, by trace or counters, in which the regular expression is found.
 
     Longest device time first, each once. Empty both where none matches and where none was seen: ask the evidence for
@@ -95,8 +95,8 @@ def kernels_match(pattern: str, evidence: Evidence) -> list[str]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-    names = [one.name for one in evidence.trace.kernels] if evidence.trace else []
-    names += [one.name for one in evidence.counters.kernels] if evidence.counters else []
+    names = [one.name for one in profile.trace.kernels] if profile.trace else []
+    names += [one.name for one in profile.counters.kernels] if profile.counters else []
     return list(dict.fromkeys(name for name in names if compiled.search(name)))
 
 
@@ -124,13 +124,13 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
     if base.groups is not None and head.groups is not None:
         if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
             return [f"nothing moved: neither side ran a kernel or a copy{', but the time did' if suspect else ''}"]
-        if any(doubt(one.evidence, "kernels") for one in (base, head)):
+        if any(doubt(one.profile, "kernels") for one in (base, head)):
             return [f"nothing moved in what was seen of both sides, and not all was{end}"]
         counted = base.counted and head.counted and base.trace and head.trace
         return [
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
-    if any(pair(base.evidence.metrics[name], head.evidence.metrics.get(name)) for name in base.evidence.metrics):
+    if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
         return [f"nothing moved in what was seen of both sides{end}"]
     return []
 
@@ -144,7 +144,7 @@ _PARTS: tuple[tuple[Part, frozenset[str], str], ...] = (
 )
 
 
-def _missing(sides: dict[Side, Evidence]) -> list[str]:
+def _missing(sides: dict[Side, Profile]) -> list[str]:
     """One sentence for each part of the evidence that is missing in a side or that a fault taints.
 
     A part that no side has and of which no fault speaks was not asked for.
@@ -183,7 +183,7 @@ def _why(fault: Fault) -> str:
     return f"{fault.kind}: {fault.text}"
 
 
-def _remedies(*sides: Evidence) -> list[str]:
+def _remedies(*sides: Profile) -> list[str]:
     return [fault.remedy for one in sides for fault in faults(one) if fault.remedy]
 
 

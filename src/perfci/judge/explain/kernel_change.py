@@ -57,7 +57,7 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
     )
     effects = _effects(before, after, any(cause.startswith("spills") for cause in causes)) if significant_here else []
     if causes and not any("occupancy" in effect for effect in effects) and 2 * after.seconds >= head.device:
-        two = pair(*(seen.evidence.metrics.get("occupancy_theoretical") for seen in (base, head)))
+        two = pair(*(seen.profile.metrics.get("occupancy_theoretical") for seen in (base, head)))
         if two and abs(two[1] - two[0]) > POINTS:
             effects.insert(0, f"theoretical occupancy {arrow(*two, '%')}")
     changed = after.seconds - before.seconds

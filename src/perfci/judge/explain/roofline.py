@@ -182,9 +182,9 @@ def of_side(case: Case, name: Side, ceilings: Mapping[str, Any]) -> Roofline | N
     if not times.size:
         return None
     side = case.sides[name]
-    evidence = side.evidence
+    profile = side.profile
     # A command's counters are of more than its declared work.
-    counters = evidence.counters if evidence and not evidence.reports else None
+    counters = profile.counters if profile and not profile.reports else None
     return roofline(side.work, float(sorted(times)[len(times) // 2]), ceilings, counters, side.dtype)
 
 

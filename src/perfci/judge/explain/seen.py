@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from perfci.judge.explain.kernels import Kernel, identify
 from perfci.judge.explain.numbers import finite
 from perfci.model.metrics import combined
-from perfci.model.profile import TRACERS, Call, CopyKind, Evidence, Fault, KernelCounters, KernelUse, Trace, concerns
+from perfci.model.profile import TRACERS, Call, CopyKind, Fault, KernelCounters, KernelUse, Profile, Trace, concerns
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Group:
 class Seen:
     """One side's evidence with its kernels by identity."""
 
-    evidence: Evidence
+    profile: Profile
     trace: Trace | None
     """None where there is none, or an empty one of which a fault says that it is."""
     groups: dict[str, Group] | None
@@ -70,37 +70,37 @@ def value(counted: Sequence[KernelCounters], name: str) -> float | None:
     return combined(name, [(one.values.get(name), one.seconds) for one in counted])
 
 
-def usable(evidence: Evidence) -> Trace | None:
+def usable(profile: Profile) -> Trace | None:
     """The trace, unless it holds nothing and a fault says why: an empty table is then no observation."""
-    trace = evidence.trace
+    trace = profile.trace
     if trace is None or trace.kernels or trace.copies:
         return trace
-    return None if any(fault.tool in TRACERS and not fault.aside for fault in evidence.faults) else trace
+    return None if any(fault.tool in TRACERS and not fault.aside for fault in profile.faults) else trace
 
 
-def kernelless(evidence: Evidence) -> bool:
+def kernelless(profile: Profile) -> bool:
     """Whether a whole timeline shows that no kernel runs, as of a case that only copies: ncu has none to count."""
-    trace = usable(evidence)
+    trace = usable(profile)
     if trace is None or trace.kernels:
         return False
-    return not any(one.tool == trace.source and concerns(one, "kernel_launches") for one in evidence.faults)
+    return not any(one.tool == trace.source and concerns(one, "kernel_launches") for one in profile.faults)
 
 
-def faults(evidence: Evidence) -> list[Fault]:
+def faults(profile: Profile) -> list[Fault]:
     """What is missing and should not be: that ncu saw no kernel is none where there is none to see."""
-    if not kernelless(evidence):
-        return evidence.faults
-    return [fault for fault in evidence.faults if (fault.tool, fault.kind) != ("ncu", "empty")]
+    if not kernelless(profile):
+        return profile.faults
+    return [fault for fault in profile.faults if (fault.tool, fault.kind) != ("ncu", "empty")]
 
 
-def see(evidence: Evidence, traced: bool) -> Seen:
+def see(profile: Profile, traced: bool) -> Seen:
     """Group the kernels: of the trace where `traced`, else of the counters."""
-    trace = usable(evidence)
-    counted = list(evidence.counters.kernels) if evidence.counters else []
+    trace = usable(profile)
+    counted = list(profile.counters.kernels) if profile.counters else []
     uses: list[KernelUse | KernelCounters] | None = None
     if traced:
         uses = [*trace.kernels] if trace else None
-    elif evidence.counters:
+    elif profile.counters:
         uses = [*counted]
     groups: dict[str, Group] | None = None
     if uses is not None:
@@ -118,7 +118,7 @@ def see(evidence: Evidence, traced: bool) -> Seen:
                 groups[key].counted.append(one)
         if not math.isfinite(sum(group.seconds + group.count for group in groups.values())):
             groups = None
-    return Seen(evidence, trace, groups, counted)
+    return Seen(profile, trace, groups, counted)
 
 
 UP: Mapping[CopyKind, str] = {

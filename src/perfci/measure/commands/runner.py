@@ -52,7 +52,7 @@ class Runner:
         out = self.scratch / "command"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        self.parent.worker.give(out)
+        self.parent.account.give(out)
         argv, env = self.line(name, command, out)
         log = self.logs / f"{name}.log"
         ended = self.parent.execute(
@@ -63,7 +63,7 @@ class Runner:
             timeout=self.time(command),
             cores=self.pinned(command),
         )
-        self.parent.worker.reclaim(out)
+        self.parent.account.reclaim(out)
         if ended.code != 0:
             kind = "crash" if ended.signal is not None else "exit"
             raise Died(Reason(kind=kind, text=f"`{command.run[:200]}` {ended.words()}", log=f"logs/{log.name}"))
@@ -71,7 +71,7 @@ class Runner:
             return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
         form = FORMATS[command.reads]
         try:
-            return apart.read(form, out / form.file, command.name, self.metrics, self.parent.worker).cases
+            return apart.read(form, out / form.file, command.name, self.metrics, self.parent.account).cases
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None

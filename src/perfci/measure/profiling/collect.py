@@ -18,7 +18,7 @@ from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
-from perfci.model.profile import Counters, Evidence, Fault, Tool, Trace
+from perfci.model.profile import Counters, Fault, Profile, Tool, Trace
 from perfci.model.results import Case
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.chips import SECTIONS, chip_of, expand, unavailable
@@ -93,14 +93,14 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         keep.folder.mkdir(parents=True)
     faults: dict[Tool, Fault] = {}
     lacking: dict[str, str] = {}
-    timeout, worker = place.limits.timeout, place.parent.worker
+    timeout, account = place.limits.timeout, place.parent.account
     written = frozenset(item for side in place.sides.values() for item in side.policy.env.items())
     trace = counters = None
     nsys = find_nsys()
     if isinstance(nsys, Fault):
         faults["nsys"] = nsys
     else:
-        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep, worker=worker)
+        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep, account=account)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     refused = may_count() if options.counters else UNTRUSTED
     ncu = refused or find_ncu(gpu.cuda() if gpu else "")
@@ -117,8 +117,8 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)
         sections, seconds = SECTIONS[place.limits.counters], SLOWER * timeout
-        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep, worker=worker)
-    return Tools(trace, Kineto(TRACED * timeout, keep=keep, worker=worker), counters, faults, lacking, capability)
+        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep, account=account)
+    return Tools(trace, Kineto(TRACED * timeout, keep=keep, account=account), counters, faults, lacking, capability)
 
 
 @contextmanager
@@ -129,12 +129,12 @@ def counting(ordinary: Parent) -> Iterator[Parent]:
     far as this process has them; `ordinary` has none of them.
     """
     capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN])
-    if ordinary.worker.ids is None or not capabilities:
+    if ordinary.account.ids is None or not capabilities:
         yield ordinary
         return
     with tempfile.TemporaryDirectory(prefix="counting-", dir=ordinary.scratch) as folder:
         parent = Parent(
-            ordinary.python, Path(folder), ordinary.env, ordinary.memory_limit, forks=False, worker=ordinary.worker,
+            ordinary.python, Path(folder), ordinary.env, ordinary.memory_limit, forks=False, account=ordinary.account,
             capabilities=capabilities,
         )  # fmt: skip
         try:
@@ -154,14 +154,14 @@ def observe(
 ) -> list[str]:
     """Take evidence of the cases that need it, or of all, into `case.sides[…].evidence`. Returns notes."""
     start = time.monotonic()
-    traced, counted = wanted(cases, plan, place.limits.evidence)
+    traced, counted = wanted(cases, plan, place.limits.profile)
     if everything:
         traced = [case for case in cases if case.sides["head"].status == "ok"]
         counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
     scratch.mkdir(parents=True, exist_ok=True)
-    place.parent.worker.show(scratch)
+    place.parent.account.show(scratch)
     for tool in ("nsys", "ncu", "torch.profiler"):
         for stale in place.runner.logs.glob(f"{tool}-*.log"):
             stale.unlink()
@@ -175,7 +175,7 @@ def observe(
             [case for case in some if case.origin == "command" and case.kernel == command] for some in (traced, counted)
         )
         _look_at(place, tools, command, timelines, counts, scratch, note)
-    read_code(list(place.sides.values()), counted, tools.capability, note, place.parent.worker)
+    read_code(list(place.sides.values()), counted, tools.capability, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
     notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
@@ -255,7 +255,7 @@ def _look_at(
 
 def _seen(case: Case, name: Side) -> bool:
     side = case.sides[name]
-    return side.status != "ok" or (side.evidence is not None and side.evidence.trace is not None)
+    return side.status != "ok" or (side.profile is not None and side.profile.trace is not None)
 
 
 def _keep(
@@ -271,8 +271,8 @@ def _keep(
         if found is None:
             continue  # the case does not work in this side
         side = case.sides[name]
-        evidence = side.evidence = side.evidence or Evidence(reports=reports)
+        profile = side.profile = side.profile or Profile(reports=reports)
         if found.seen is None:
-            evidence.faults += found.faults
+            profile.faults += found.faults
         else:
-            take(evidence, found.seen, found.faults, tools.capability, case.device == "cuda")
+            take(profile, found.seen, found.faults, tools.capability, case.device == "cuda")

@@ -1,4 +1,4 @@
-"""The evidence pass over commands: a tool around one execution of the whole process, once a side."""
+"""The profiling pass over commands: a tool around one execution of the whole process, once a side."""
 
 import shutil
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def look_whole(
         return dict.fromkeys(working, Look(None, [profiler]))
     folder = scratch / f"{profiler.tool}-{name}-{command.name}"
     folder.mkdir(parents=True)
-    runner.parent.worker.give(folder)
+    runner.parent.account.give(folder)
     try:
         return dict.fromkeys(working, _look(runner, name, command, profiler, folder))
     finally:

@@ -1,4 +1,4 @@
-"""The evidence pass: after timing, profilers look at the cases that need it, side by side, one tool at a time."""
+"""The profiling pass: after timing, profilers look at the cases that need it, side by side, one tool at a time."""
 
 import re
 import shutil
@@ -139,7 +139,7 @@ def look(
         log = fresh_log(bench.logs, f"{tool}-{name}")
         folder = scratch / f"{tool}-{name}-{session}"
         folder.mkdir(exist_ok=True)
-        bench.parent.worker.give(folder)
+        bench.parent.account.give(folder)
         try:
             died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note)
         finally:

@@ -1,4 +1,4 @@
-"""nsys, ncu and torch's own profiler, as the evidence pass uses them."""
+"""nsys, ncu and torch's own profiler, as the profiling pass uses them."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ from perfci.profilers.nsys.export import fault as nsys_fault
 from perfci.system.bounded import Unread
 from perfci.system.files import end_of
 from perfci.system.process import Exit, Under
-from perfci.system.users import SAME, Worker
+from perfci.system.users import SAME, Account
 
 EXECUTIONS = 10
 """Of a case under a timeline."""
@@ -65,7 +65,7 @@ class Nsys(Profiler[Trace]):
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
-    worker: Worker = SAME
+    account: Account = SAME
     """Who runs what is profiled, and the tool with it."""
     tool: Tool = "nsys"
     executions: int = EXECUTIONS
@@ -81,7 +81,7 @@ class Nsys(Profiler[Trace]):
                 nsys_command.profile_command(
                     self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
                 ),
-                self.worker.prefix(),
+                self.account.prefix(),
             )
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -116,13 +116,13 @@ class Nsys(Profiler[Trace]):
             raw.unlink()
             text = _too_large("nsys wrote a report of", size)
             return Read(general=[Fault(tool="nsys", kind="crash", text=text, remedy=SMALLER)])
-        argv = [*self.worker.prefix(), *nsys_command.export_command(self.installed, raw, export)]
+        argv = [*self.account.prefix(), *nsys_command.export_command(self.installed, raw, export)]
         if not _exported(argv, raw.parent, log):
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[Fault(tool="nsys", kind="timeout", text=text, remedy="profile fewer cases at a time")])
-        self.worker.reclaim(raw.parent)
+        self.account.reclaim(raw.parent)
         made = None if self.whole else self.executions
-        found = readers.nsys_traces(export, None if self.whole else names, self.worker, made)
+        found = readers.nsys_traces(export, None if self.whole else names, self.account, made)
         refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class Nsys(Profiler[Trace]):
         """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
         scan of its export finds no secret."""
         assert self.keep is not None
-        refused = readers.keep_nsys(export, self.keep.folder, self.worker)
+        refused = readers.keep_nsys(export, self.keep.folder, self.account)
         if not self.keep.raw:
             return refused
         try:
@@ -236,7 +236,7 @@ class Ncu(Profiler[Counters]):
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None
-    worker: Worker = SAME
+    account: Account = SAME
     """Who runs what is profiled, and the tool with it."""
     tool: Tool = "ncu"
     executions: int = 1
@@ -273,7 +273,7 @@ class Ncu(Profiler[Counters]):
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
         """Read the report; what ncu said goes to the log of the launch."""
-        self.worker.reclaim(report.parent)
+        self.account.reclaim(report.parent)
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
             with log.open("ab") as handle:
@@ -285,7 +285,7 @@ class Ncu(Profiler[Counters]):
         ranges = None if self.whole else names
         found = readers.ncu_counters(
             raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
-            worker=self.worker,
+            account=self.account,
         )  # fmt: skip
         if self.keep is not None and self.keep.raw:
             shutil.copyfile(raw, self.keep.folder / raw.name)
@@ -300,7 +300,7 @@ class Kineto(Profiler[Trace]):
     seconds: float
     device: DeviceKind = "cuda"
     keep: Keep | None = None
-    worker: Worker = SAME
+    account: Account = SAME
     """Who runs what is profiled, and the tool with it."""
     tool: Tool = "torch.profiler"
     executions: int = EXECUTIONS
@@ -319,11 +319,11 @@ class Kineto(Profiler[Trace]):
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
         """Read the trace of each case."""
-        self.worker.reclaim(report.parent)
+        self.account.reclaim(report.parent)
         read: Read[Trace] = Read()
         paths = {name: Path(f"{report}-{name}.json.gz") for name in names}
         keep = self.keep.folder if self.keep is not None else None
-        for name, (trace, faults) in readers.kineto_traces(paths, NAME, self.device, self.worker, keep).items():
+        for name, (trace, faults) in readers.kineto_traces(paths, NAME, self.device, self.account, keep).items():
             if trace is not None:
                 read.seen[name] = trace
             if faults:

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfci.model.base import SIDES, DeviceKind
-from perfci.model.report import CLASSES, CaseEvidence, CaseFacts, Effect, Measured, Report, Row
+from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Effect, Measured, Report, Row
 from perfci.model.text import shell
 from perfci.model.units import show, show_change, significant
 from perfci.render import view, words
@@ -73,7 +73,7 @@ class Case:
     """Worst first."""
     measured: list[Measured] = field(default_factory=list)
     facts: CaseFacts | None = None
-    evidence: CaseEvidence | None = None
+    profile: CaseProfile | None = None
 
     @property
     def place(self) -> str:
@@ -85,8 +85,8 @@ class Case:
 def _cases(shown: View) -> list[Case]:
     """In the order of their worst rows, then those without a row."""
     report = shown.report
-    parts: list[Sequence[Row | Measured | CaseFacts | CaseEvidence]] = [
-        report.rows, report.measured, report.facts, report.evidence,
+    parts: list[Sequence[Row | Measured | CaseFacts | CaseProfile]] = [
+        report.rows, report.measured, report.facts, report.profiles,
     ]  # fmt: skip
     found: dict[tuple[str, DeviceKind], Case] = {}
     for one in (one for part in parts for one in part):
@@ -100,8 +100,8 @@ def _cases(shown: View) -> list[Case]:
                 found[key].measured.append(one)
             case CaseFacts():
                 found[key].facts = one
-            case CaseEvidence():
-                found[key].evidence = one
+            case CaseProfile():
+                found[key].profile = one
     return list(found.values())
 
 

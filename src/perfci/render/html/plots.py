@@ -46,9 +46,9 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
     rows = {(row.case, row.device, row.metric): row for row in reversed(report.rows) if row.kind == "regression"}
     roofs = {(facts.case, facts.device): facts.roof for facts in report.facts if facts.roof}
     measured = {(one.case, one.device, one.metric): one for one in report.measured}
-    short = {kernel.name: kernel.short for one in report.evidence for kernel in one.kernels if kernel.short}
+    short = {kernel.name: kernel.short for one in report.profiles for kernel in one.kernels if kernel.short}
     ranks = _ranks(recorded)
-    looked = sum(side.evidence is not None for case in cases.values() for side in case.sides.values())
+    looked = sum(side.profile is not None for case in cases.values() for side in case.sides.values())
     most = min(MOST_SLICES, MOST_DRAWN // max(1, looked))
     moments = [one for one in results.moments if one.temperature is not None] if results else []
     times = [one.at for one in moments] + [pair.at for case in cases.values() for pair in case.pairs]
@@ -239,7 +239,7 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
     """Slices of both sides as [name, stream, start, duration], the first two by number, in a unit for people."""
-    traces = {name: side.evidence.trace for name, side in case.sides.items() if side.evidence and side.evidence.trace}
+    traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:
         return None

@@ -13,7 +13,7 @@ from perfci.measure.commands.readers.base import About, Reported, open_regular
 from perfci.measure.commands.readers.nvbench import NVBENCH
 from perfci.model.metrics import CustomMetric
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
-from perfci.system.users import SAME, Worker
+from perfci.system.users import SAME, Account
 
 SMALL = MIB
 """Bytes of JSON that cannot take much time or memory, whatever stands in them."""
@@ -28,7 +28,7 @@ class Told(NamedTuple):
     cases: dict[str, Reported]
 
 
-def read(form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], worker: Worker = SAME) -> Told:
+def read(form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME) -> Told:
     """What a file of this format tells; of the format that it is recognised by, where none is given.
 
     `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
@@ -41,9 +41,9 @@ def read(form: Format | None, path: Path, name: str, custom: Mapping[str, Custom
     if told is None:
         whole = path.absolute()
         try:
-            with desk(worker) as folder:
+            with desk(account) as folder:
                 told = call(
-                    read_file, BOUNDS, folder, worker, tool=form.tool if form else None, path=whole, name=name,
+                    read_file, BOUNDS, folder, account, tool=form.tool if form else None, path=whole, name=name,
                     custom=dict(custom),
                 )  # fmt: skip
         except Unread as why:

@@ -128,7 +128,7 @@ POLICY = """
     version: 1
     suite: [kernels/*.py]
     budget: 90s
-    evidence: {evidence}
+    evidence: {profile}
     counters: {counters}
     limits:
       - {{cases: "*", metric: time, regression: 3%}}
@@ -145,9 +145,9 @@ POLICY = """
 """
 
 
-def planted(repo: Repo, evidence: str = "on_change", counters: str = "default") -> None:
+def planted(repo: Repo, profile: str = "on_change", counters: str = "default") -> None:
     """A base that is well and a head in the working tree with five faults."""
-    repo.write("perfci.yaml", POLICY.format(evidence=evidence, counters=counters))
+    repo.write("perfci.yaml", POLICY.format(profile=profile, counters=counters))
     repo.write("kernels/k.py", KERNELS)
     repo.commit("base")
     path = repo.root / "kernels/k.py"
@@ -160,12 +160,12 @@ def planted(repo: Repo, evidence: str = "on_change", counters: str = "default") 
 
 def first(run: Run) -> dict[str, str]:
     """Case → its first sentence."""
-    return {one["case"]: one["sentences"][0] for one in run.report["evidence"] if one["sentences"]}
+    return {one["case"]: one["sentences"][0] for one in run.report["profile"] if one["sentences"]}
 
 
 def told(run: Run) -> str:
     """For a failed assertion: all that a reader would want to see."""
-    faults = {one["case"]: one["faults"] for one in run.report["evidence"]}
+    faults = {one["case"]: one["faults"] for one in run.report["profile"]}
     return f"{json.dumps(first(run), indent=1)}\n{json.dumps(faults, indent=1)}\n{run.out}\n{run.err}"
 
 
@@ -205,16 +205,16 @@ def test_each_planted_fault_is_named_in_the_first_sentence(repo: Repo) -> None:
 
 def test_nsys_and_steady_time_agree(repo: Repo) -> None:
     """The device time that nsys sees of an execution is the time that was measured without it, within 3 %."""
-    planted(repo, evidence="always")
+    planted(repo, profile="always")
     run = repo.perfci("run", "--committed", "attention", "matmul", "layernorm",
                       "scale", timeout=600)  # fmt: skip
     assert run.code in (0, 3), run.out + run.err
     lines = []
     for case in run.results["cases"]:
         side = case["sides"]["head"]
-        assert side["evidence"]["trace"]["source"] == "nsys", side["evidence"]["faults"]
+        assert side["profile"]["trace"]["source"] == "nsys", side["profile"]["faults"]
         times = [pair["values"]["head"]["time"] for pair in case["pairs"]]
-        steady, seen = sorted(times)[len(times) // 2], side["evidence"]["metrics"]["device_time"]
+        steady, seen = sorted(times)[len(times) // 2], side["profile"]["metrics"]["device_time"]
         lines.append((case["id"], steady, seen, seen / steady - 1))
         assert side["contract"]["name"] == "steady"
         assert steady > 50e-6, "too short to compare"
@@ -238,7 +238,7 @@ def test_profile_keeps_what_people_open(repo: Repo) -> None:
         assert any(name.endswith(".ncu-rep") and side in name for name in kept), kept
     for path in out.rglob("*"):
         assert not path.is_file() or canary.encode() not in path.read_bytes(), path
-    head = {case["id"]: case["sides"]["head"]["evidence"] for case in run.results["cases"]}
+    head = {case["id"]: case["sides"]["head"]["profile"] for case in run.results["cases"]}
     assert head["matmul"]["metrics"]["sm_throughput"] > 50, head["matmul"]["metrics"]
     assert any(name.startswith("stall_") for name in head["matmul"]["metrics"]), head["matmul"]["metrics"]
     assert head["replayed"]["metrics"]["kernel_launches"] == 3, head["replayed"]
@@ -266,7 +266,7 @@ def test_counters_that_cannot_be_had_cost_their_rows_alone(repo: Repo, tmp_path:
     assert run.code == 1, run.out + run.err
     row = gate(run, "matmul", "tensor_active")
     assert row["class"] == "invalid", told(run)
-    faults = [fault for case in run.results["cases"] for fault in case["sides"]["head"]["evidence"]["faults"]]
+    faults = [fault for case in run.results["cases"] for fault in case["sides"]["head"]["profile"]["faults"]]
     assert {fault["kind"] for fault in faults if fault["tool"] == "ncu"} == {kind}, faults
     assert re.search(r"registers \d+ → \d+", first(run)["scale"]), told(run)
     assert gate(run, "scale", "registers")["class"] == "regression"
