@@ -199,7 +199,7 @@ class Collector:
         return True
 
     def perfci(self) -> None:
-        """Launch pairs of base and head, without regard to the looks."""
+        """Worker pairs of base and head, without regard to the looks."""
         asked = self.asked
         options = Options(
             mode="compare",

@@ -3,14 +3,14 @@
 A *trial* is one judgement: is head slower than base? An *alarm* on slower code is a hit, on the same code a false
 alarm. Tools:
 
-- perfci: `perfci.stats.answer.answer` over launch pairs, as the gate calls it, for m gating judgements.
+- perfci: `perfci.stats.answer.answer` over worker pairs, as the gate calls it, for m gating judgements.
 - stored baseline: base's number is stored, head's is measured later by other processes; alarm where the ratio of
   medians exceeds 1 + threshold.
 - asv's rule: two-sided Mann-Whitney over the samples of two processes a side, p < 0.002, and the ratio of medians
   beyond a factor, 1.1 by default (asv_runner 0.3.2, asv/_stats.py and commands/compare.py).
 - nvbench-compare-robust: SLOW is an alarm; AMBG and ???? are no answer.
 
-Each row says how many trials are *independent*, that is, share no data; all trials beyond these reuse launches or
+Each row says how many trials are *independent*, that is, share no data; all trials beyond these reuse workers or
 processes in other combinations. Both intervals are Clopper and Pearson's (Biometrika 26, 1934), for all trials as if
 they were independent, and for the independent number at the same rate: only the second may be read as what another
 recording would give.
@@ -61,7 +61,7 @@ class Row:
     unanswered: int
     independent: int
     pairs: float = math.nan
-    """Launch pairs a judgement took, median; NaN for other tools."""
+    """Worker pairs a judgement took, median; NaN for other tools."""
 
     @property
     def rate(self) -> float:
@@ -111,7 +111,7 @@ def pool(rows: Sequence[Row]) -> Row:
 
 
 def pairs_of(array: NDArray[Any], blocks: int = 8) -> list[Pair]:
-    """Launch pairs of a recording's `pairs` array, as the gate holds them."""
+    """Worker pairs of a recording's `pairs` array, as the gate holds them."""
     found = []
     for index, row in enumerate(np.asarray(array, dtype=np.float64)):
         values = {side: {"time": float(row[4 * at])} for at, side in enumerate(SIDES)}
@@ -240,13 +240,13 @@ def red_runs(
 ) -> tuple[int, int]:
     """Runs on unchanged code with an alarm, and judgements that were not `unchanged`, of `runs` × `cases`.
 
-    Each case of a run is one of the kernels, with launch pairs drawn anew.
+    Each case of a run is one of the kernels, with worker pairs drawn anew.
     """
     sources = [
         ways(pairs_of(array), 0.0) for kernel in recording.kernels for array in _alike(recording, kernel, contract)
     ]
     if not sources:
-        raise ValueError(f"no launch pairs of unchanged code under the contract {contract!r}")
+        raise ValueError(f"no worker pairs of unchanged code under the contract {contract!r}")
     rng = np.random.default_rng(seed)
     red = undecided = 0
     for _ in range(runs):
@@ -311,10 +311,10 @@ def stored_ratios(recording: Recording, kernel: str, contract: str, slow: float,
     return np.array([np.median([head[j] for j in h]) / np.median([base[i] for i in b]) for b, h in chosen])
 
 
-def launch_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int = 16) -> NDArray[np.float64]:
-    """The same from perfci's own launches, base's taken from one stretch of time and head's from another.
+def worker_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int = 16) -> NDArray[np.float64]:
+    """The same from perfci's own workers, base's taken from one stretch of time and head's from another.
 
-    As many launches a side as perfci convicts with, under the same contract, so at the same GPU time: what is left of
+    As many workers a side as perfci convicts with, under the same contract, so at the same GPU time: what is left of
     a stored baseline's disadvantage is that its two sides were not measured side by side.
     """
     live = recording.get("launches", kernel, contract, slow)
@@ -367,7 +367,7 @@ def peer_rows(recording: Recording, kernel: str, slow: float) -> list[Row]:
             alarms = (ratios > factor) & (p_values < P_VALUE)
             add(f"asv's rule, factor {factor:g}", contract, alarms, processes // (2 * rounds))
     for contract in recording.contracts("launches"):
-        ratios = launch_ratios(recording, kernel, contract, slow)
+        ratios = worker_ratios(recording, kernel, contract, slow)
         for threshold in THRESHOLDS:
             windows = math.isqrt(len(ratios)) + 1 if len(ratios) else 0  # k (k - 1) ratios of k windows
             add(stored_name(16, threshold), contract, ratios > 1 + threshold, windows // 2)
@@ -383,8 +383,8 @@ NVBENCH = "nvbench-compare-robust"
 
 
 def stored_name(each: int, threshold: float) -> str:
-    """`stored baseline of 2 launches, 5 %`."""
-    return f"stored baseline of {each} launch{'' if each == 1 else 'es'}, {percent(threshold)}"
+    """`stored baseline of 2 workers, 5 %`."""
+    return f"stored baseline of {each} worker{'' if each == 1 else 's'}, {percent(threshold)}"
 
 
 def percent(share: float) -> str:
@@ -448,14 +448,14 @@ def curves(recording: Recording, slow: Sequence[float] = (0.01, 0.02)) -> list[C
             ratios, p_values = asv_ratios(recording, kernel, contract, by, rounds)
             return np.where(p_values < P_VALUE, ratios, 0.0)
 
-        found.append(_curve("stored baseline of 1 launch", contract, recording, stored, slow))
+        found.append(_curve("stored baseline of 1 worker", contract, recording, stored, slow))
         found.append(_curve("asv's rule", contract, recording, asv, slow))
     for contract in recording.contracts("launches"):
 
         def launches(kernel: str, by: float, contract: str = contract) -> NDArray[np.float64]:
-            return launch_ratios(recording, kernel, contract, by)
+            return worker_ratios(recording, kernel, contract, by)
 
-        found.append(_curve("stored baseline of 16 launches", contract, recording, launches, slow))
+        found.append(_curve("stored baseline of 16 workers", contract, recording, launches, slow))
     return [curve for curve in found if curve.false_alarms]
 
 

@@ -2,11 +2,11 @@
 
 Arrays, by key:
 
-- `pairs|kernel|contract|slow`: launch pairs of perfci, shape (pairs, 8): per side (base, head) the launch value in
+- `pairs|kernel|contract|slow`: worker pairs of perfci, shape (pairs, 8): per side (base, head) the worker value in
   seconds, the SM clock in hertz, and the two sums of `perfci.model.results.Clock`, variance and covariance, of
   BLOCKS blocks. The clock is NaN where it was not measured.
 - `launches|kernel|contract|slow`: one number of each launch in seconds, shape (pairs, 2): base, head. The median of
-  its samples where these were recorded, else its launch value.
+  its samples where these were recorded, else its worker value.
 - `samples|kernel|contract|variant`: samples in seconds of separate processes, shape (processes, samples), filled up
   with NaN. Variants: `base`, or a nominal slow-down such as `0.02`; `again` where the same code was timed twice in
   each process.

@@ -1,6 +1,6 @@
 """Reduce what was recorded on an H200 to what the replay needs: `python -m benchmarks.sensitivity reduce FOLDER`.
 
-The recordings hold unchanged code only, timed in time and SM clock: `placements.npz` (launch pairs, placements drawn
+The recordings hold unchanged code only, timed in time and SM clock: `placements.npz` (worker pairs, placements drawn
 anew, contracts cold and steady), `separate_processes.npz` (ten processes) and `paired_launches.npz` (twelve processes
 a side, with the clock of every block). The replay scales head's times to make it slower.
 """
@@ -27,7 +27,7 @@ NAMES = {
 """Kernels as the recordings call them → kernels of the same class here."""
 CONTRACTS = {"cold": "cold", "rot": "steady"}
 PAIR_SECONDS = 5.8 / 18
-"""Seconds of one launch pair, per kernel and contract: recorded for six kernels under three contracts together."""
+"""Seconds of one worker pair, per kernel and contract: recorded for six kernels under three contracts together."""
 FLUSH = 40e-6
 """Seconds that flushing the L2 takes before each cold sample (120 MB written)."""
 
@@ -41,8 +41,8 @@ def reduce(folder: Path) -> Recording:
     return recording
 
 
-def launch(times: NDArray[np.float64], clocks: NDArray[np.float64]) -> list[float]:
-    """Launch value, clock and the two sums of one launch. `times`: seconds, shape (placements, samples)."""
+def worker(times: NDArray[np.float64], clocks: NDArray[np.float64]) -> list[float]:
+    """Worker value, clock and the two sums of one worker. `times`: seconds, shape (placements, samples)."""
     blocks = np.array([trimmed_mean(block) for block in times])
     hertz = clocks.reshape(len(times), -1).mean(axis=1)
     t, f = np.log(blocks) - np.log(blocks).mean(), np.log(hertz) - np.log(hertz).mean()
@@ -59,7 +59,7 @@ def _placements(recording: Recording, path: Path) -> None:
                 for pair in range(pairs):
                     stem = f"{kernel}|{contract}|{pair}"
                     sides = [(file[f"{stem}|{a}"] * 1e-6, file[f"{stem}|clk{a}"].astype(float) * 1e9) for a in "AB"]
-                    rows.append([value for times, clocks in sides for value in launch(times.astype(float), clocks)])
+                    rows.append([value for times, clocks in sides for value in worker(times.astype(float), clocks)])
                     medians.append([float(np.median(times)) for times, _ in sides])
                 recording.put(np.array(rows, dtype=np.float32), "pairs", NAMES[kernel], name, 0.0)
                 recording.put(np.array(medians, dtype=np.float32), "launches", NAMES[kernel], name, 0.0)

@@ -110,7 +110,7 @@ attempt("its own kernel", lambda: append("kernels/adding.py"))
 import socket
 held = []
 def impersonate():
-    # of every launch to come it says that it is this process
+    # of every worker to come it says that it is this process
     for number in range(1, 200):
         held.append(socket.socket(socket.AF_UNIX))
         held[-1].setblocking(False)
@@ -344,7 +344,7 @@ time.sleep(600)
     (repo.root / "kernels" / "adding.py").write_text(escape)
     run = repo.perfci("compare", "--base", "HEAD", "--quick")
     assert run.code == 3, run.out + run.err
-    assert "the parent of the launches was killed" in run.err
+    assert "the parent of the workers was killed" in run.err
     assert living() == []
 
 

@@ -16,14 +16,14 @@ PAIRS = 24
 def values(
     ratio: float = 1.0, n: int = PAIRS, sd: float = 0.002, base: float = T, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Base's and head's launch values whose ratio is `ratio` with noise `sd` per pair."""
+    """Base's and head's worker values whose ratio is `ratio` with noise `sd` per pair."""
     rng = np.random.default_rng(seed)
     b = base * np.exp(rng.normal(0, 0.01, n))
     return b, b * ratio * np.exp(rng.normal(0, sd, n))
 
 
 def pairs(base=None, head=None, metric: str = "time", **more: Any) -> list[Pair]:
-    """Pairs of launch values; `more`: metric → (base's values, head's values)."""
+    """Pairs of worker values; `more`: metric → (base's values, head's values)."""
     series = {metric: (base, head)} | more
     n = max(len(v) for two in series.values() for v in two if v is not None)
     return [

@@ -73,7 +73,7 @@ def test_a_floor_widens_the_limit_to_what_the_timer_can_show():
 
 
 def test_the_floor_is_the_same_at_every_look():
-    """Launches that become slower later must not loosen the limit that earlier looks were judged by."""
+    """Workers that become slower later must not loosen the limit that earlier looks were judged by."""
     base, head = values(1.05, n=64)
     base[8:] *= 0.01
     limits = {answer(case(pairs=pairs(base[:n], head[:n])), limit(floor=1e-6), LOOKS, 1).limit for n in (8, 16, 64)}

@@ -92,14 +92,14 @@ RELATIVE = [
         "invalid",
         "undecided",
         "fail",
-        "time of a launch is not a finite number",
+        "time of a worker is not a finite number",
     ),
     (
         case(pairs=pairs(values()[0], np.full(24, -1.0))),
         "invalid",
         "undecided",
         "fail",
-        "time of a launch is not positive",
+        "time of a worker is not positive",
     ),
 ]
 
@@ -452,7 +452,7 @@ def test_every_class_is_reached_by_these_tests():
 
 
 def test_the_report_says_where_the_noise_of_a_case_comes_from():
-    """Launches of 1 %, placements and blocks that hardly differ: known from the pairs' own scatter, else not at all."""
+    """Workers of 1 %, placements and blocks that hardly differ: known from the pairs' own scatter, else not at all."""
     quiet = Moments(time=1e-9, cross=0.0, clock=0.0)
     made = pairs(*values(1.0, sd=0.01))
     told = judge(results([case(pairs=made)])).facts[0].noise
@@ -460,6 +460,6 @@ def test_the_report_says_where_the_noise_of_a_case_comes_from():
     for pair in made:
         pair.scatter = Scatter(placements=3, blocks=4, placement=quiet, block=quiet)
     told = judge(results([case(pairs=made)])).facts[0].noise
-    assert told.launch == pytest.approx(0.01, rel=0.3)
+    assert told.worker == pytest.approx(0.01, rel=0.3)
     assert max(told.placement, told.block) < 1e-4
     assert "only more pairs help" in told.text

@@ -25,7 +25,7 @@ anything = st.one_of(good, st.floats(), st.just(0.0))
 
 
 @st.composite
-def launch_pairs(draw, number=good, least=0):
+def worker_pairs(draw, number=good, least=0):
     n = draw(st.integers(least, 20))
     scale = draw(st.sampled_from([1.0, 1.3, 0.6]))
     base = [draw(number)] * n if draw(st.booleans()) else [draw(number) for _ in range(n)]
@@ -40,7 +40,7 @@ def some_cases(draw, number=good):
             f"k/n={i}",
             base=draw(st.one_of(ok, ok, bad)),
             head=draw(st.one_of(ok, ok, bad)),
-            pairs=draw(launch_pairs(number)),
+            pairs=draw(worker_pairs(number)),
         )
         for i in range(draw(st.integers(1, 4)))
     ]
@@ -102,7 +102,7 @@ def test_verdict_exit_code_and_rows_agree(data, strict):
     assert all(row.reason for row in report.rows)
 
 
-@given(launch_pairs(least=16), st.data())
+@given(worker_pairs(least=16), st.data())
 @settings(max_examples=200, deadline=None)
 def test_slower_launches_never_turn_fail_into_pass(made, data):
     before = judge(results([case(pairs=made)], [limit(), limit(kind="max", bound=5e-4)]))
@@ -127,7 +127,7 @@ def test_slower_launches_never_turn_fail_into_pass(made, data):
 
 
 @given(
-    launch_pairs(least=1),
+    worker_pairs(least=1),
     st.data(),
     st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1e-6]),
     st.sampled_from(["base", "head"]),

@@ -269,7 +269,7 @@ def test_measured_values_have_statistics_with_or_without_limits():
 def test_values_that_are_no_numbers_are_noted_even_without_a_limit():
     made = results([case("free", pairs=pairs(values()[0], np.full(24, math.nan)))], [])
     report = judge(made)
-    assert report.notes == ["free@cuda: a launch's time in head is not a finite number"]
+    assert report.notes == ["free@cuda: a worker's time in head is not a finite number"]
     assert list(report.measured[0].sides) == ["base"]
 
 

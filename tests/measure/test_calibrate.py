@@ -146,7 +146,7 @@ def test_the_document_fits_its_schema_and_comes_back(state):
 
 def test_where_the_noise_comes_from_is_told():
     found = next(one for one in calibrations()["quiet"].cases if one.case == "sdpa/seq=512")
-    assert set(found.components) == {"launch", "placement", "block"}
+    assert set(found.components) == {"worker", "placement", "block"}
     assert found.components["block"] == pytest.approx(math.sqrt(5e-5 / 24))
 
 
@@ -244,7 +244,7 @@ def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
         one.sides["head"].contract["name"] = "cold"
     assert history.remarks(asked_otherwise, plan, measured.fingerprint, strict=False) == []
     for one in measured.cases:  # what depends on measured times is no part of the question
-        one.sides["head"].contract["launches_a_graph"] = 77
+        one.sides["head"].contract["executions_per_graph"] = 77
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == [note]
 
 

@@ -1,4 +1,4 @@
-"""How a case is measured follows from what its launches found out."""
+"""How a case is measured follows from what its workers found out."""
 
 import pytest
 from hypothesis import given

@@ -19,8 +19,8 @@ PLANNED = SCHEDULES["steady"]
 OPEN, BLOCK = 0.02, 0.01
 
 
-def pair(index: int, rng: np.random.Generator, launch: float, placement: float, block: float) -> Pair:
-    shift = launch * rng.standard_normal()
+def pair(index: int, rng: np.random.Generator, worker: float, placement: float, block: float) -> Pair:
+    shift = worker * rng.standard_normal()
     blocks: dict[Side, list[list[tuple[float, float | None]]]] = {"base": [], "head": []}
     for _ in range(PLANNED.placements):
         own = shift + placement * rng.standard_normal()
@@ -48,9 +48,9 @@ def adapted(pairs: list[Pair], r: float) -> tuple[int, int]:
     return chosen.placements, chosen.blocks
 
 
-def taken(count: int, seed: int = 1, launch: float = 0.0, placement: float = 0.0, block: float = 0.0) -> list[Pair]:
+def taken(count: int, seed: int = 1, worker: float = 0.0, placement: float = 0.0, block: float = 0.0) -> list[Pair]:
     rng = np.random.default_rng(seed)
-    return [pair(index, rng, launch, placement, block) for index in range(count)]
+    return [pair(index, rng, worker, placement, block) for index in range(count)]
 
 
 def cost(shape: tuple[int, int]) -> float:
@@ -82,13 +82,13 @@ def test_what_is_out_of_reach_costs_no_more_than_planned(noise: float) -> None:
 def test_pairs_that_scatter_more_than_their_parts_tell_get_more() -> None:
     """Within launches all is calm, the launches differ: more effort is tried, within what is allowed."""
     calm = adapted(taken(8, block=0.003), r=0.01)
-    loud = adapted(taken(8, launch=0.004, block=0.003), r=0.01)
+    loud = adapted(taken(8, worker=0.004, block=0.003), r=0.01)
     assert cost(calm) < cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001
 
 
 def test_nothing_depends_on_which_side_is_called_base() -> None:
     """The same pairs with some of their sides exchanged: the signs of x must tell nothing of what is measured next."""
-    pairs = taken(8, seed=5, launch=0.001, placement=0.003, block=0.003)
+    pairs = taken(8, seed=5, worker=0.001, placement=0.003, block=0.003)
     rng = np.random.default_rng(2)
     flipped = []
     for one in pairs:

@@ -1,4 +1,4 @@
-"""Other tools' files as launches of base and head: what they can show, and what they cannot."""
+"""Other tools' files as workers of base and head: what they can show, and what they cannot."""
 
 import json
 import random
@@ -120,7 +120,7 @@ def test_other_limits_judge_the_same_files(tmp_path):
     assert {row.class_ for row in bound.rows} == {"violation"}  # without statistics here, too
 
 
-def test_one_launch_is_not_two(tmp_path):
+def test_one_worker_is_not_two(tmp_path):
     """The same file in both sides would be compared with itself, and twice in one side it would count twice."""
     base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
     copy = tmp_path / "copy.json"
@@ -130,7 +130,7 @@ def test_one_launch_is_not_two(tmp_path):
         ({"base": base, "head": [head[0]] * 8}, r"head-0\.json is given twice"),
         ({"base": base, "head": [*head[1:], copy]}, r"base-0\.json and .*copy\.json hold the same"),
     ):
-        with pytest.raises(UsageError, match=rf"^--import: .*{said}: each file is a launch of its own"):
+        with pytest.raises(UsageError, match=rf"^--import: .*{said}: each file is a worker of its own"):
             import_files(files, Policy(version=1))
 
 

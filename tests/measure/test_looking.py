@@ -1,4 +1,4 @@
-"""The profiling pass over real launches: one start of a tool for all cases, and what a case that breaks it costs."""
+"""The profiling pass over real workers: one start of a tool for all cases, and what a case that breaks it costs."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The schedule of a launch pair, and what becomes of its samples."""
+"""The schedule of a worker pair, and what becomes of its samples."""
 
 import math
 import random
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.rounds import _turns, launch_value
+from perfci.measure.rounds import _turns, worker_value
 
 
 @given(st.integers(1, 20), st.integers())
@@ -23,16 +23,16 @@ def test_turns_mirror_each_other(couples: int, seed: int) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1e-3])
 def test_an_unsound_sample_is_never_averaged_away(bad: float) -> None:
-    assert math.isnan(launch_value([[1e-3] * 20, [1e-3, bad, *[1e-3] * 18]]))
+    assert math.isnan(worker_value([[1e-3] * 20, [1e-3, bad, *[1e-3] * 18]]))
 
 
 def test_no_samples_are_no_value() -> None:
-    assert math.isnan(launch_value([]))
-    assert math.isnan(launch_value([[1e-3], []]))
+    assert math.isnan(worker_value([]))
+    assert math.isnan(worker_value([[1e-3], []]))
 
 
 def test_an_outlier_is_trimmed() -> None:
-    assert launch_value([[1e-3] * 9 + [5e-2]]) == pytest.approx(1e-3)
+    assert worker_value([[1e-3] * 9 + [5e-2]]) == pytest.approx(1e-3)
 
 
 def test_a_case_that_starves_the_gpu_is_named() -> None:

@@ -149,7 +149,7 @@ def test_short_kernels_keep_their_limits() -> None:
     kernel of 200 ns or 2 µs. A floor that somebody wrote holds as written."""
     from perfci.model.criteria import Subject, floor_of, judgements
 
-    steady, cold = {"name": "steady", "launches_a_graph": 256}, {"name": "cold"}
+    steady, cold = {"name": "steady", "executions_per_graph": 256}, {"name": "cold"}
     policy = parse_policy(LIMIT + "{regression: 10%}")
     cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
     assert floor_of(cpu, {"name": "cpu"}) == 0.0

@@ -243,7 +243,7 @@ def test_pointing_at_a_plot_reads_it_out(tab):
     page = tab("small").page
     page.evaluate("location.hash = '#case-0'")
     page.wait_for_selector("#case canvas")
-    for plot, says in (("launches", "pair "), ("ratios", "pair "), ("clock", " min"), ("timeline", "head: ")):
+    for plot, says in (("workers", "pair "), ("ratios", "pair "), ("clock", " min"), ("timeline", "head: ")):
         over = page.locator(f"#case figure[data-plot={plot}] .u-over")
         over.scroll_into_view_if_needed()
         box = over.bounding_box()

@@ -144,13 +144,13 @@ def test_every_plot_has_what_was_recorded(small):
     cases = [(row.case, row.device) for row in report.rows]
     place = cases.index(("matmul/m=448/n=64", "cuda"))
     drawn = page.data["cases"][place]
-    assert set(drawn) == {"launches", "clock", "ratios", "roof", "timeline"}
+    assert set(drawn) == {"workers", "clock", "ratios", "roof", "timeline"}
     case = next(case for case in recorded.results.cases if case.id == cases[place][0])
-    scale = {"ms": 1e-3, "µs": 1e-6}[drawn["launches"]["unit"]]
+    scale = {"ms": 1e-3, "µs": 1e-6}[drawn["workers"]["unit"]]
     for side in ("base", "head"):
         values = [pair.values[side]["time"] for pair in case.pairs]
-        assert drawn["launches"]["values"][side] == pytest.approx([value / scale for value in values], rel=1e-5)
-        placements = drawn["launches"]["samples"][side][3]
+        assert drawn["workers"]["values"][side] == pytest.approx([value / scale for value in values], rel=1e-5)
+        placements = drawn["workers"]["samples"][side][3]
         raw = recorded.samples[case.key][3][side]
         assert [one[0] * scale for one in placements] == pytest.approx([min(one) for one in raw], rel=1e-4)
         assert [one[-1] * scale for one in placements] == pytest.approx([max(one) for one in raw], rel=1e-4)
@@ -171,7 +171,7 @@ def test_figures_stand_where_there_is_something_to_draw(small):
     def figures(text: str) -> set[str]:
         return {attributes["data-plot"] for tag, attributes in Page(text).elements if tag == "figure"}
 
-    assert figures(html.render(report, recorded)) == {"overview", "launches", "ratios", "timeline", "roof", "clock"}
+    assert figures(html.render(report, recorded)) == {"overview", "workers", "ratios", "timeline", "roof", "clock"}
     assert figures(html.render(report)) == {"overview", "ratios", "roof"}
     assert figures(html.render(REPORTS["error"])) == set()
 
@@ -184,7 +184,7 @@ def test_values_that_are_no_numbers_are_left_out(small):
     report = judge(results)
     page = Page(html.render(report, Recorded(results, recorded.samples)))
     drawn = page.data["cases"][[row.case for row in report.rows].index(results.cases[0].id)]
-    assert drawn["launches"]["values"]["head"][0] is None
+    assert drawn["workers"]["values"]["head"][0] is None
     assert drawn["clock"]["seconds"] == []
     assert page.data["moments"][0][1] is None
 

@@ -100,7 +100,7 @@ def test_a_clock_that_sags_in_head_is_no_alarm():
     rng = np.random.default_rng(1)
     rows[:, 0], rows[:, 4] = 1e-3, 1e-3 * 1.03 * np.exp(0.0005 * rng.standard_normal(32))
     rows[:, 1], rows[:, 5] = 1.9e9, 1.9e9 / 1.03
-    rows[:, [2, 6]], rows[:, [3, 7]] = 1e-4, -1e-4  # within launches, time follows the clock fully
+    rows[:, [2, 6]], rows[:, [3, 7]] = 1e-4, -1e-4  # within workers, time follows the clock fully
     status, _ = judge.decided(judge.pairs_of(rows), 0.01, judge.Looks(), judge.M)
     assert status != "regression"
     rows[:, 4] *= 1.02
@@ -111,7 +111,7 @@ def test_a_clock_that_sags_in_head_is_no_alarm():
 def test_missing_data_are_no_row_rather_than_a_pass():
     assert judge.perfci_row(Recording(), "k", "steady", 0.0, 0.01, 10, 0) is None
     assert judge.peer_rows(Recording(), "k", 0.0) == []
-    with pytest.raises(ValueError, match="no launch pairs"):
+    with pytest.raises(ValueError, match="no worker pairs"):
         judge.red_runs(Recording(), "steady", 0.01, 1)
 
 

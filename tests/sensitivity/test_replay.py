@@ -28,7 +28,7 @@ def rates(recording):
 
 
 def test_the_recording_is_whole_and_small(recording):
-    """64 launch pairs and ten processes of each kernel; small enough for a repository."""
+    """64 worker pairs and ten processes of each kernel; small enough for a repository."""
     assert recording.kernels == KERNELS
     assert RECORDED.stat().st_size < 300_000
     for kernel in KERNELS:
@@ -107,7 +107,7 @@ def test_nvbench_mostly_does_not_answer(rates):
 
 @pytest.mark.slow
 def test_intervals_say_how_much_was_really_measured(rates):
-    """Resampling makes trials, not evidence: the wide interval rests on launches that are used once."""
+    """Resampling makes trials, not evidence: the wide interval rests on workers that are used once."""
     row = rates["perfci, r = 1 %", "steady"][0.0]
     assert (row.trials, row.independent) == (RUNS * 6, 48)
     assert row.interval[1] < 0.01 < row.wide_interval[1] < 0.1

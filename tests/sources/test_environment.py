@@ -59,7 +59,7 @@ def make(
 
 
 @pytest.mark.parametrize("build", [False, True])
-def test_no_secret_of_the_caller_reaches_a_build_or_a_launch(build: bool):
+def test_no_secret_of_the_caller_reaches_a_build_or_a_worker(build: bool):
     caller = dict.fromkeys(SECRETS, CANARY) | {"PATH": "/bin"}
     env = make(caller=caller, build=build)
     assert CANARY not in env.values()

@@ -14,14 +14,14 @@ SIDES = ("base", "head")
 LAUNCH, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
 
 
-def drawn(rng, launch=LAUNCH, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
+def drawn(rng, worker=LAUNCH, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
     """(log times, log clocks) of one pair, shape (2, a, n); the sds are those of the pair's ratio."""
     half = math.sqrt(0.5)
     shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(0, 0.05, (1, a, 1))  # drift and placement, alike in both sides
     clock = rng.normal(0, wander, (2, a, n)) if wander else np.zeros((2, a, n))
     time = (
         shared
-        + rng.normal(0, launch * half, (2, 1, 1))
+        + rng.normal(0, worker * half, (2, 1, 1))
         + rng.normal(0, placement * half, (2, a, 1))
         + rng.normal(0, block * half, (2, a, n))
         - clock
@@ -61,8 +61,8 @@ def planted(rng, pairs=400, **sds):
 
 def test_what_is_planted_is_found_and_what_both_sides_share_is_not():
     """400 pairs; drift and placement of 5 % that both sides share leave no trace."""
-    found = planted(np.random.default_rng(0), launch=0.002)
-    assert found.launch == pytest.approx(0.002, rel=0.25)
+    found = planted(np.random.default_rng(0), worker=0.002)
+    assert found.worker == pytest.approx(0.002, rel=0.25)
     assert found.placement == pytest.approx(PLACEMENT, rel=0.1)
     assert found.block == pytest.approx(BLOCK, rel=0.05)
     assert (found.placements, found.blocks) == (4, 6)
@@ -78,10 +78,10 @@ def test_the_noise_of_other_numbers_of_placements_and_blocks_is_foretold():
 
 
 def test_estimates_are_unbiased():
-    """Mean of the variances over 300 cases of 16 pairs; the launch component is large enough not to be cut at 0."""
+    """Mean of the variances over 300 cases of 16 pairs; the worker component is large enough not to be cut at 0."""
     rng = np.random.default_rng(2)
-    found = [planted(rng, pairs=16, launch=0.004, a=2, n=2) for _ in range(150)]
-    for name, true in (("launch", 0.004), ("placement", PLACEMENT), ("block", BLOCK)):
+    found = [planted(rng, pairs=16, worker=0.004, a=2, n=2) for _ in range(150)]
+    for name, true in (("worker", 0.004), ("placement", PLACEMENT), ("block", BLOCK)):
         assert np.mean([getattr(one, name) ** 2 for one in found]) == pytest.approx(true**2, rel=0.12)
 
 
@@ -96,7 +96,7 @@ def test_it_agrees_with_the_sums_worked_by_hand():
     found = components(case_of([pair_of(0, one), pair_of(1, none)]), 8)
     assert found.block == pytest.approx(1e-3)  # 4e-6 over 4 degrees of freedom
     assert found.placement == pytest.approx(math.sqrt(4e-6 - 0.5e-6))  # 8e-6 over 2, less half a block's
-    assert found.launch == pytest.approx(math.sqrt(4.5e-6 - (3.5e-6 + 0.5e-6) / 2))
+    assert found.worker == pytest.approx(math.sqrt(4.5e-6 - (3.5e-6 + 0.5e-6) / 2))
 
 
 def test_the_clock_is_taken_out():
@@ -140,9 +140,9 @@ def test_a_scatter_survives_its_document():
 
 
 def test_the_sentence_names_what_dominates_and_what_helps():
-    of = Components(launch=0.001, placement=0.0001, block=0.001, placements=3, blocks=4)
-    assert sentence(of) == "92 % of the variance from launches: only more pairs help"
-    assert "more placements in a launch help" in sentence(of._replace(placement=0.01))
+    of = Components(worker=0.001, placement=0.0001, block=0.001, placements=3, blocks=4)
+    assert sentence(of) == "92 % of the variance from workers: only more pairs help"
+    assert "more placements in a worker help" in sentence(of._replace(placement=0.01))
     assert "more blocks or longer ones help" in sentence(of._replace(block=0.02))
     assert sentence(Components(0, 0, 0, 3, 4)) == "pairs do not differ at all"
 
@@ -151,7 +151,7 @@ def test_the_sentence_names_what_dominates_and_what_helps():
 def test_blocks_are_allotted_as_cochran_says(block, cost):
     """In T seconds no less variance can be had than (P √cost of a placement + B √cost of a block)² / T; whole
     placements and even blocks come within a tenth of it."""
-    found = Components(launch=0.0, placement=0.005, block=block, placements=3, blocks=4)
+    found = Components(worker=0.0, placement=0.005, block=block, placements=3, blocks=4)
     a, n = allot(found, Costs(placement=cost, block=0.005), target=0.0, seconds=0.8, most=1.6)
     best = (0.005 * math.sqrt(cost) + block * math.sqrt(0.005)) ** 2 / 0.8
     assert best <= found.noise(a, n) ** 2 <= 1.1 * best
@@ -161,8 +161,8 @@ positive = st.floats(1e-5, 0.1)
 
 
 @given(positive, positive, positive, positive, positive, st.floats(0.0, 2.0))
-def test_an_allotment_keeps_to_its_time_or_meets_its_target(launch, placement, block, opening, each, seconds):
-    found = Components(launch, placement, block, 3, 4)
+def test_an_allotment_keeps_to_its_time_or_meets_its_target(worker, placement, block, opening, each, seconds):
+    found = Components(worker, placement, block, 3, 4)
     costs = Costs(opening, each)
 
     def scatter(a, n):
@@ -181,7 +181,7 @@ def test_an_allotment_keeps_to_its_time_or_meets_its_target(launch, placement, b
 
 
 def test_no_more_is_spent_than_the_target_asks():
-    calm = Components(launch=0.01, placement=1e-5, block=1e-5, placements=3, blocks=4)
+    calm = Components(worker=0.01, placement=1e-5, block=1e-5, placements=3, blocks=4)
     assert allot(calm, Costs(0.1, 0.01), target=1e-3, seconds=1.0, most=2.0) == (1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of launch values against scipy's distributions."""
+"""Descriptions of worker values against scipy's distributions."""
 
 import math
 

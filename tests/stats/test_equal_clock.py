@@ -41,21 +41,21 @@ class World:
     follows: float = 1.0
     """How far time follows the clock: 1 compute-bound, 0 memory-bound."""
     wander: float = 0.0
-    """Of the clock within a launch: a stationary walk, as at the power limit."""
+    """Of the clock within a worker: a stationary walk, as at the power limit."""
     between: float = 0.0
-    """Of the launches' mean clock."""
+    """Of the workers' mean clock."""
     reading: float = 0.0
     """Of one reading of the clock about the true one."""
     noise: float = 0.002
-    """Of a launch's time by itself, normal."""
+    """Of a worker's time by itself, normal."""
     block: float = 0.001
     blocks: int = 16
     head_clock: float = 0.0
     """Log shift of head's mean clock."""
     shift: float = 0.0
     """Log slow-down of head at equal clock."""
-    launches: object = None
-    """(rng, pairs) → log times of launches, shape (pairs, 2), instead of the normal `noise`."""
+    workers: object = None
+    """(rng, pairs) → log times of workers, shape (pairs, 2), instead of the normal `noise`."""
 
     def draw(self, rng, pairs=64):
         """Log times and read log clocks of every block, shape (pairs, 2, blocks) each."""
@@ -140,7 +140,7 @@ WORLDS = {
 
 
 def test_the_slope_is_that_of_an_analysis_of_covariance():
-    """Least squares on ln clock with a constant for each launch, by numpy."""
+    """Least squares on ln clock with a constant for each worker, by numpy."""
     rng = np.random.default_rng(0)
     time, clock = replace(POWER_LIMITED, follows=0.6).draw(rng, 8)
     design = np.column_stack([clock.ravel(), np.kron(np.eye(16), np.ones((16, 1)))])
@@ -289,7 +289,7 @@ def test_no_world_scatters_more_at_equal_clock_than_as_measured(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["compute-bound at the power limit", "half and half", "heavy tails", "bimodal launches"]
+    "name", ["compute-bound at the power limit", "half and half", "heavy tails", "bimodal workers"]
 )
 def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(name):
     """With α at 20 %, no demand on size, and no acquittal, every look spends its share: the union bound must hold."""

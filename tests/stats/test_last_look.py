@@ -252,7 +252,7 @@ class TestBounds:
             assert (d.status, d.look, d.last, d.n, d.p) == ("violation", None, True, 11, 2.0**-11)
 
     def test_on_the_right_side_in_the_end_is_within(self):
-        """On the wrong side at eight launches, on the right one with all."""
+        """On the wrong side at eight workers, on the right one with all."""
         values = [1.1] * 5 + [0.9] * 3 + [0.1] * 3
         assert decide_bound(values, 0.98, "max", LOOKS, 1).status == "continue"
         d = decide_bound(values, 0.98, "max", LOOKS, 1, ended=True)

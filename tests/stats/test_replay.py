@@ -1,6 +1,6 @@
 """The decision replayed on pairs recorded on one NVIDIA H200: 64 launch pairs of identical code, six kernels, three contracts.
 
-`pair_ratios.json`: `kernel|contract|time or cycles` → ln(B/A) of each pair's launch values (mean over eight placements of
+`pair_ratios.json`: `kernel|contract|time or cycles` → ln(B/A) of each pair's worker values (mean over eight placements of
 trimmed means; cycles are time × the SM clock measured beside the block). `equal_clock.json`: see `recorded.py`.
 """
 

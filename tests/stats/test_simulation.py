@@ -1,4 +1,4 @@
-"""Error rates and power of the decision on simulated launch pairs: the promises made to users, counted."""
+"""Error rates and power of the decision on simulated worker pairs: the promises made to users, counted."""
 
 import math
 
@@ -29,12 +29,12 @@ def heavy(sd, mean=0.0):
 
 
 def bimodal(gap, mean=0.0):
-    """Each launch of each side falls into one of two modes, as with the placement of buffers."""
+    """Each worker of each side falls into one of two modes, as with the placement of buffers."""
     return lambda rng: mean + gap * (rng.integers(0, 2, 64) - rng.integers(0, 2, 64)) + rng.normal(0, 0.001, 64)
 
 
 def drifting(per_pair, mean=0.0):
-    """The machine slows down through the run; the coin decides which side is launched first, hence hurt less."""
+    """The machine slows down through the run; the coin decides which side is started first, hence hurt less."""
     return lambda rng: mean + per_pair * rng.choice([-1, 1], 64) * np.linspace(1, 3, 64) + rng.normal(0, 0.001, 64)
 
 

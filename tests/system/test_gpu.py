@@ -241,7 +241,7 @@ def test_other_processes():
 
 
 def test_a_process_that_cannot_be_seen_is_anothers_only_if_it_was_there_before():
-    """In a container NVML tells the host's numbers: perfci's own launches cannot be told from others."""
+    """In a container NVML tells the host's numbers: perfci's own workers cannot be told from others."""
     hidden = GpuProcess(77, None, 2 * 10**9)
     assert describe([GpuState(at=0.0, processes=()), GpuState(at=1.0, processes=(hidden,))]) == []
     assert describe([GpuState(at=0.0, processes=(hidden,)), GpuState(at=1.0)]) == [

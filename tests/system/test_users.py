@@ -161,7 +161,9 @@ def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(account: Accoun
         "chmod 777 inner", "cp inner/tool inner/new && mv inner/new inner/tool",
     ):  # fmt: skip
         assert run_as(account, attempt, cwd=tree).returncode != 0, attempt
-    done = run_as(account, "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new", cwd=tree)
+    done = run_as(
+        account, "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new", cwd=tree
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "builty\n"
 

@@ -72,7 +72,7 @@ def test_trust_takes_down_every_module_of_the_worker():
     """A module that is imported only later could not be told from a replaced one."""
     guard.trust()
     names = {name.rsplit(".", 1)[0].rsplit(".", 1)[-1] for name in guard._trusted.then}
-    assert {"cpu", "gpu", "graph", "check", "compare", "bench", "launch"} <= names
+    assert {"cpu", "gpu", "graph", "check", "compare", "bench", "serve"} <= names
 
 
 # ---------------------------------------------------------------- work elsewhere

@@ -285,7 +285,7 @@ def profile(
 def calibrate(
     cases: Cases = None,
     pairs: Annotated[
-        int, typer.Option("--pairs", metavar="N", help="Launch pairs of every case; more tell smaller biases.")
+        int, typer.Option("--pairs", metavar="N", help="Worker pairs of every case; more tell smaller biases.")
     ] = 32,
     device: Device = None,
     budget: Budget = "10m",

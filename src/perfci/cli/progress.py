@@ -39,7 +39,7 @@ class Teller:
         self.console.print(f"perfci: {text}", highlight=False, markup=False, soft_wrap=not wraps)
 
     def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
-        """A launch pair is done."""
+        """A worker pair is done."""
         text = (
             f"pair {pairs} done · {cases - left} of {cases} cases decided · {seconds:.0f} s of at most {budget:.0f} s"
         )

@@ -22,7 +22,7 @@ FIRST_NAMESPACES = {
 GVISOR_VERSION = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
 GIB = 2**30
 LITTLE_MEMORY, MUCH_TOO_LITTLE_MEMORY = 4 * GIB, GIB // 2
-"""Free bytes: two launches with torch and CUDA hold about 4 GiB; without either perfci and numpy need the second."""
+"""Free bytes: two workers with torch and CUDA hold about 4 GiB; without either perfci and numpy need the second."""
 LITTLE_DISK, MUCH_TOO_LITTLE_DISK = 2 * 10**9, 200 * 10**6
 """Free bytes: two builds and their traces; a snapshot and the results."""
 
@@ -233,7 +233,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
     text = f"{free / GIB:.1f} GiB free of {usable / GIB:.1f} GiB usable"
     remedy = "end other programs, or raise the container's limit (docker run --memory)"
     if free < MUCH_TOO_LITTLE_MEMORY:
-        yield fail("memory", f"{text}: launches will be killed", remedy, usable=usable, free=free)
+        yield fail("memory", f"{text}: workers will be killed", remedy, usable=usable, free=free)
     elif free < LITTLE_MEMORY:
         yield warn("memory", f"{text}: base and head with torch need about 4 GiB", remedy, usable=usable, free=free)
     else:

@@ -28,7 +28,7 @@ MEMBER = "results.json"
 ARCHIVE_BYTES = 64 << 20
 MEMBER_BYTES = 16 << 20
 MOST_RATIO = 200
-"""Expansion of the member; JSON of launch values shrinks to a tenth."""
+"""Expansion of the member; JSON of worker values shrinks to a tenth."""
 MOST_ENTRIES = 10_000
 MOST_ARTIFACTS = 256
 """Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
@@ -43,7 +43,7 @@ SMALLEST_LIMIT = 1e-4
 MOST_ITEMS = 20_000
 """Of one list or object."""
 MOST_OBJECTS = 500_000
-"""JSON objects altogether; a launch pair has about ten in half a thousand bytes."""
+"""JSON objects altogether; a worker pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
 """Characters of one string, or digits of one number."""
 _OWN = re.compile(r": limits\[[0-9]{1,6}\]\Z")
@@ -249,7 +249,7 @@ def _check_bounds(results: Results) -> None:
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"has more than {MOST_CASES} cases")
     if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
-        raise Unfit(f"has a case with more than {MOST_PAIRS} launch pairs")
+        raise Unfit(f"has a case with more than {MOST_PAIRS} worker pairs")
     if len({case.key for case in results.cases}) != len(results.cases):
         raise Unfit("has two cases of one name")
     if len(plan.judgements) + len(plan.gates) > MOST_QUESTIONS:

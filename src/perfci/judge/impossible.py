@@ -20,7 +20,7 @@ def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
     """One line where a side's time is under its floor, else None.
 
     `extra`: of the fingerprint: `ceilings`, a mapping from device kind to what was measured of it, and `l2_bytes`.
-    The time of a side is the Hodges–Lehmann centre of its launches.
+    The time of a side is the Hodges–Lehmann centre of its workers.
     """
     ceilings = (extra.get("ceilings") or {}).get(case.device)
     if not ceilings:

@@ -24,7 +24,7 @@ LEVEL = 0.95
 _STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
-    "failed": ": a launch failed",
+    "failed": ": a worker failed",
 }
 
 
@@ -93,11 +93,11 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
         case "late":
             reason = f"{metric} is not reported in its first execution, and in later ones: report it in each"
         case "nonfinite":
-            reason = f"{metric} of a launch is not a finite number"
+            reason = f"{metric} of a worker is not a finite number"
         case "nonpositive":
-            reason = f"{metric} of a launch is not positive"
+            reason = f"{metric} of a worker is not positive"
         case "clock":
-            reason = "the clock measured beside a launch is not a finite positive number"
+            reason = "the clock measured beside a worker is not a finite positive number"
         case "margin" if judgement.better == "higher" and found.limit >= 1:
             reason = f"{metric} cannot fall by {limit_percent(found.limit)}: choose a limit under 100 %"
         case "margin":
@@ -238,5 +238,5 @@ def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer,
 def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
     first, stopped = context.looks.pairs[0], _STOPPED.get(case.stopped, "")
     if n < first:
-        return f"{n} of the {first} launches that a decision needs{stopped}"
-    return f"{broken}, but {n} launches do not prove it{stopped}"
+        return f"{n} of the {first} workers that a decision needs{stopped}"
+    return f"{broken}, but {n} workers do not prove it{stopped}"

@@ -32,7 +32,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
                 if values.size and np.isfinite(values).all():
                     sides[side] = Stats(**describe(values)._asdict())
                 elif values.size:
-                    notes.append(f"{case.key}: a launch's {metric} in {side} is not a finite number")
+                    notes.append(f"{case.key}: a worker's {metric} in {side} is not a finite number")
             if sides:
                 unit = context.unit(metric)
                 found.append(Measured(case=case.id, device=case.device, metric=metric, unit=unit, sides=sides))

@@ -83,7 +83,7 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def centre(values: Array) -> float | None:
-    """Hodges–Lehmann centre of launch values; None where there are none or one is not finite."""
+    """Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 

@@ -13,7 +13,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
-from perfci.system.process import Launch
+from perfci.system.process import Worker
 
 
 @dataclass
@@ -21,15 +21,15 @@ class Found:
     """What one side's suite declares."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Key (`id@device`) → the launch's description."""
+    """Key (`id@device`) → the worker's description."""
     files: list[FileFailure] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     """Suite files that did not import."""
 
 
-def load(side: SideWork, launch: Launch, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
-    """Import `suite` in a launch of the side. Raises Died, and MachineError when the module-origin check fails."""
-    reply = launch.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
+def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
+    """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails."""
+    reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
     found = Found()

@@ -12,7 +12,7 @@ from perfci.measure.timing import Asked, Probe
 from perfci.model.base import Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
-from perfci.system.process import Died, Launch
+from perfci.system.process import Died, Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
@@ -35,7 +35,7 @@ def check_side(
     Base goes first: its tolerances are then head's. `asked`: case key → contract.
     """
     probes: Probes = {}
-    launch: Launch | None = None
+    worker: Worker | None = None
     for key, side, recorded in journal.probes():
         if side == name:
             probes.setdefault(key, {})[name] = Probe(**recorded)
@@ -49,30 +49,30 @@ def check_side(
         note(f"checking {name} · {case.id}")
         probe: Probe | None = None
         try:
-            if launch is None or not launch.alive:
-                launch = bench.launch(name)
+            if worker is None or not worker.alive:
+                worker = bench.worker(name)
             shapes = 1 + (found[name].cases[case.key]["fuzz"] if fuzz else 0)
-            probe = _check_one(bench, launch, name, case, fuzz, shapes * bench.timeout)
+            probe = _check_one(bench, worker, name, case, fuzz, shapes * bench.timeout)
             if probe is not None and case.device == "cuda":
-                probe = _probe(bench, launch, case, name, probe, asked.get(case.key, "auto"))
+                probe = _probe(bench, worker, case, name, probe, asked.get(case.key, "auto"))
         except Died as died:
             side_case.status = "failed"
             side_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
         if probe is not None:
             probes.setdefault(case.key, {})[name] = probe
         journal.add_check(case.key, name, side_case, None if probe is None else asdict(probe))
-    if launch is not None:
-        launch.close()
+    if worker is not None:
+        worker.close()
     return probes
 
 
-def _check_one(bench: Bench, launch: Launch, name: Side, case: Case, fuzz: bool, timeout: float) -> Probe | None:
+def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool, timeout: float) -> Probe | None:
     """Check and estimate one case. Returns None where the result is wrong. Raises Died."""
     side = case.sides[name]
     base = case.sides.get("base")
     theirs = base.check if base is not None and base.status == "ok" else Check()
     fields = case_fields(case, name)
-    reply = launch.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
+    reply = worker.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     side.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
@@ -81,8 +81,8 @@ def _check_one(bench: Bench, launch: Launch, name: Side, case: Case, fuzz: bool,
         side.status = "failed"
         side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
         return None
-    opened = _describe(bench, launch, case, name)
-    launch.ask("close", bench.timeout, verify=False)
+    opened = _describe(bench, worker, case, name)
+    worker.ask("close", bench.timeout, verify=False)
     if opened["elsewhere"]:
         side.status = "failed"
         side.reason = Reason(kind="wrong", text=opened["elsewhere"])
@@ -95,26 +95,26 @@ def _check_one(bench: Bench, launch: Launch, name: Side, case: Case, fuzz: bool,
     return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
 
 
-def _describe(bench: Bench, launch: Launch, case: Case, name: Side) -> dict[str, Any]:
+def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> dict[str, Any]:
     contract = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "contract": contract, "sets": 1}
-    return launch.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
+    return worker.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
 
 
-def _probe(bench: Bench, launch: Launch, case: Case, name: Side, probe: Probe, asked: Asked) -> Probe:
-    """Whether the case can be captured. A capture that breaks the launch costs the launch, not the case."""
+def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: Asked) -> Probe:
+    """Whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
     if asked == "cold":
         return probe
     try:
         fields = {**case_fields(case, name), "contract": "hot", "sets": 1}
-        launch.ask("open", bench.timeout, seed=bench.seed, placement=0, **fields)
-        found = launch.ask("probe", bench.timeout)
-        launch.ask("close", bench.timeout, verify=False)
+        worker.ask("open", bench.timeout, seed=bench.seed, placement=0, **fields)
+        found = worker.ask("probe", bench.timeout)
+        worker.ask("close", bench.timeout, verify=False)
     except Died as died:
-        launch.close()
+        worker.close()
         return replace(probe, refused=died.reason.text)
     if found["refused"]:
-        launch.close()  # torch still takes the memory of whatever comes next for that of the failed capture
+        worker.close()  # torch still takes the memory of whatever comes next for that of the failed capture
         return replace(probe, refused=found["refused"])
     return replace(probe, graph_seconds=found["seconds"])
 

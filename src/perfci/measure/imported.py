@@ -1,4 +1,4 @@
-"""Results from what other tools measured: a file is a launch, and the files of both sides pair up in order."""
+"""Results from what other tools measured: a file is a worker, and the files of both sides pair up in order."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def import_files(
         told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
         raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
     everything = [file for one in read.values() for file in one]
-    _require_launches(everything)
+    _require_workers(everything)
     tools = {file.format.tool: file for file in reversed(everything)}
     if len(tools) > 1:
         told = " and ".join(f"{file.path} is of {tool}" for tool, file in sorted(tools.items()))
@@ -112,15 +112,15 @@ def _read(path: Path, policy: Policy) -> File:
         raise UsageError(f"--import: {error}") from None
 
 
-def _require_launches(files: Sequence[File]) -> None:
-    """Raise UsageError where two files hold the same: a file is a launch of its own, and no two take the same times."""
+def _require_workers(files: Sequence[File]) -> None:
+    """Raise UsageError where two files hold the same: a file is a worker of its own, and no two take the same times."""
     seen: dict[bytes, Path] = {}
     for file in files:
         found = _content(file)
         if found in seen:
             one = seen[found]
             again = f"{one} is given twice" if one == file.path else f"{one} and {file.path} hold the same"
-            raise UsageError(f"--import: {again}: each file is a launch of its own, of base or of head")
+            raise UsageError(f"--import: {again}: each file is a worker of its own, of base or of head")
         seen[found] = file.path
 
 

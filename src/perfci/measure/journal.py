@@ -79,7 +79,7 @@ class Journal:
         return [(r["key"], r["side"], r["probe"]) for r in self.extra if r["kind"] == "probe"]
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
-        """A launch pair of one case is finished; `samples` are seconds, per side and placement."""
+        """A worker pair of one case is finished; `samples` are seconds, per side and placement."""
         self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
         self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
 

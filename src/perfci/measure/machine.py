@@ -53,7 +53,7 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 def measure_ceilings(place: Place) -> None:
     """What each device does at most, into the fingerprint: the floors of all times follow from it.
 
-    In a launch that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
+    In a worker that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
     """
     side = place.sides["head"]
     folder = place.parent.scratch / "none"
@@ -62,9 +62,9 @@ def measure_ceilings(place: Place) -> None:
         arena = Arena(folder, folder, [], side.env, side.python, bench.threads, bench.cores)
         log = bench.logs / "facts.log"
         try:
-            launch = place.parent.launch(arena, log)
-            ceilings[device] = launch.ask("ceilings", LOAD_TIMEOUT, device=device)
-            launch.close()
+            worker = place.parent.worker(arena, log)
+            ceilings[device] = worker.ask("ceilings", LOAD_TIMEOUT, device=device)
+            worker.close()
         except Died as died:
             raise MachineError(f"{device}: its ceilings cannot be measured: {died.reason.text} (log: {log})") from None
     place.facts.extra["ceilings"] = ceilings

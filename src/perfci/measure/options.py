@@ -45,7 +45,7 @@ class Options:
     lock_clocks: str | None = None
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     profile: bool = False
-    """Judge nothing: a few launches, then profilers look at every case, and what they wrote is kept in `out`."""
+    """Judge nothing: a few workers, then profilers look at every case, and what they wrote is kept in `out`."""
     counters: bool = True
     """Whether ncu may look: reading counters takes rights that code which is not trusted shall not have."""
     raw: bool = False
@@ -69,4 +69,4 @@ class Progress(Protocol):
         """Something worth a line of its own."""
 
     def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
-        """A launch pair is done: `left` of `cases` cases need more."""
+        """A worker pair is done: `left` of `cases` cases need more."""

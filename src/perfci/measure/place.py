@@ -24,7 +24,7 @@ from perfci.system.process import Arena, Died, Parent
 from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
-"""Share of the free memory that all live launches together may use, where the policy names no limit."""
+"""Share of the free memory that all live workers together may use, where the policy names no limit."""
 LOAD_TIMEOUT = 60.0
 """Seconds at least for importing a suite: libraries are read from a cold disk."""
 
@@ -192,13 +192,13 @@ def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
 
 
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
-    """Facts of machine, interpreter and GPU, as a launch outside both sides sees them."""
+    """Facts of machine, interpreter and GPU, as a worker outside both sides sees them."""
     nowhere.mkdir()
     parent.account.give(nowhere)
     try:
-        launch = parent.launch(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
-        seen = launch.ask("facts", LOAD_TIMEOUT)
-        launch.close()
+        worker = parent.worker(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
+        seen = worker.ask("facts", LOAD_TIMEOUT)
+        worker.close()
     except Died as died:
         raise MachineError(f"{side.python}: cannot tell its facts: {died.reason.text} (log: {log})") from None
     facts = host_facts(perfci.__version__)
@@ -214,7 +214,7 @@ def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Pat
 
 
 def discover(place: Place) -> dict[Side, Found]:
-    """What the suites declare, each side's in a launch of its own.
+    """What the suites declare, each side's in a worker of its own.
 
     A file whose import ends the process costs that file: the files are then imported one by one, and the side goes on
     with those that work. Raises MachineError.
@@ -242,11 +242,11 @@ def require_untouched(place: Place) -> None:
 
 
 def _load(bench: Bench, side: SideWork, suite: list[str]) -> Found:
-    launch = bench.parent.launch(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
+    worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
     try:
-        return load(side, launch, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
+        return load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
     finally:
-        launch.close()
+        worker.close()
 
 
 def _load_one_by_one(bench: Bench, side: SideWork) -> Found:

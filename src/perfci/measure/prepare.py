@@ -24,8 +24,8 @@ from perfci.system.files import end_of
 from perfci.system.process import Arena, Died, Parent
 
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
-"""Launches keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
-history of the process whether an output is paged in anew each time: launches of the same code then differed by a
+"""Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
+history of the process whether an output is paged in anew each time: workers of the same code then differed by a
 factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
 _OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
@@ -83,7 +83,7 @@ class SideWork:
         return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
 
     def arena(self, threads: int, cores: list[int]) -> Arena:
-        """What this side's launches get."""
+        """What this side's workers get."""
         return Arena(self.tree, self.site, self.path(), self.env, self.python, threads, cores)
 
 

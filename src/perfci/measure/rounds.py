@@ -1,4 +1,4 @@
-"""One round: a launch of each side, block by block in turns, over every case that still needs pairs."""
+"""One round: a worker of each side, block by block in turns, over every case that still needs pairs."""
 
 import math
 import random
@@ -15,7 +15,7 @@ from perfci.model.base import Side
 from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
-from perfci.system.process import Died, Launch, Parent, Under
+from perfci.system.process import Died, Parent, Under, Worker
 
 Samples = dict[Side, list[list[float]]]
 VERIFIED = 0.25
@@ -38,17 +38,17 @@ class Bench:
     setups: dict[str, Setup] = field(default_factory=dict)
     """Case key → how it is measured, the same in both sides."""
 
-    def launch(self, name: Side, under: Under | None = None, log: Path | None = None) -> Launch:
-        """A fresh launch of one side with its suite imported, `under` a profiler. Raises Died."""
+    def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
+        """A fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
-        launch = self.parent.launch(arena, log or self.logs / f"{name}.log", under)
+        worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
         try:
-            launch.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
+            worker.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
         except Died:
-            launch.kill()
+            worker.kill()
             raise
-        return launch
+        return worker
 
 
 @dataclass
@@ -68,7 +68,7 @@ def run_round(
     done: Callable[[Outcome], None],
     deadline: float = math.inf,
 ) -> None:
-    """Measure one pair of each case. A case that breaks a launch costs that case; the rest goes on in new launches.
+    """Measure one pair of each case. A case that breaks a worker costs that case; the rest goes on in new workers.
 
     `done` is called as each case ends, so that nothing finished is lost. No case is begun after `deadline`, in seconds
     of the monotonic clock.
@@ -76,47 +76,47 @@ def run_round(
     rng = random.Random(f"{bench.seed}/round/{index}")
     todo = list(cases)
     rng.shuffle(todo)
-    launches: dict[Side, Launch] = {}
+    workers: dict[Side, Worker] = {}
     order: list[Side] = []
     with ExitStack() as stack:
-        stack.callback(_close_all, launches)
+        stack.callback(_close_all, workers)
         for case in todo:
             if time.monotonic() >= deadline:
                 break
             if bench.setups[case.key].alternating:
-                _close_all(launches)  # neither memory nor an exclusive device is left to them
+                _close_all(workers)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))
                 continue
-            if not launches or not all(launch.alive for launch in launches.values()):
-                _close_all(launches)
+            if not workers or not all(worker.alive for worker in workers.values()):
+                _close_all(workers)
                 order = list(bench.sides)
                 rng.shuffle(order)
                 try:
                     for name in order:
-                        launches[name] = bench.launch(name)
+                        workers[name] = bench.worker(name)
                 except Died as died:
                     done(Outcome(case, failures={name: died.reason}))
                     continue
             taking = _Taking(bench, case, order, verify=_verified(case, rng))
-            taking.take(launches, together(bench.setups[case.key], taking.names, rng))
+            taking.take(workers, together(bench.setups[case.key], taking.names, rng))
             done(taking.outcome())
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
-    """Whether this pair checks results after timing: the first, and others by a coin that launches cannot foresee."""
+    """Whether this pair checks results after timing: the first, and others by a coin that workers cannot foresee."""
     return rng.random() < VERIFIED or not case.pairs
 
 
-def _close_all(launches: dict[Side, Launch]) -> None:
-    for launch in launches.values():
-        launch.dismiss()  # letting go of a GPU takes a launch some 150 ms: both at a time
-    for launch in launches.values():
-        launch.close()
-    launches.clear()
+def _close_all(workers: dict[Side, Worker]) -> None:
+    for worker in workers.values():
+        worker.dismiss()  # letting go of a GPU takes a worker some 150 ms: both at a time
+    for worker in workers.values():
+        worker.close()
+    workers.clear()
 
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
-    """One pair whose launches live one after the other."""
+    """One pair whose workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case, rng))
@@ -124,19 +124,19 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
     seeds = [rng.getrandbits(62) for _ in range(setup.placements)]
     for name in taking.names:
         try:
-            launch = bench.launch(name)
+            worker = bench.worker(name)
         except Died as died:
             taking.failures[name] = died.reason
             break
-        taking.take({name: launch}, alone(setup, name, seeds))
-        launch.close()
+        taking.take({name: worker}, alone(setup, name, seeds))
+        worker.close()
         if taking.failures:
             break
     return taking.outcome()
 
 
 class Step(NamedTuple):
-    """One request to one launch."""
+    """One request to one worker."""
 
     op: Literal["open", "block", "close"]
     side: Side
@@ -179,32 +179,32 @@ class _Taking:
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
 
-    def take(self, launches: Mapping[Side, Launch], steps: Iterator[Step]) -> None:
-        """Carry out `steps`. A launch that dies, or a wrong result, is a failure of its side."""
+    def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
+        """Carry out `steps`. A worker that dies, or a wrong result, is a failure of its side."""
         timeout = self.bench.timeout
         for step in steps:
-            launch = launches[step.side]
+            worker = workers[step.side]
             start = time.monotonic()
             try:
                 if step.op == "open":
                     fields: dict[str, Any] = {"contract": self.setup.contract, "sets": self.setup.sets}
                     fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
-                    launch.ask("open", timeout, **fields)
+                    worker.ask("open", timeout, **fields)
                     self.blocks[step.side].append([])
                 elif step.op == "block":
                     setup = self.setup
                     asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
-                    block = launch.ask("block", timeout, **asked)
+                    block = worker.ask("block", timeout, **asked)
                     self.blocks[step.side][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
                 else:
                     check = _tolerance_side(self.case).check
                     verify = step.last and self.verify
-                    closed = launch.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
+                    closed = worker.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
                     if not closed["ok"]:
                         text = f"after timing: {closed['text']}"
                         self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
             except Died as died:
-                log = f"logs/{launch.log.name}"
+                log = f"logs/{worker.log.name}"
                 self.failures[step.side] = died.reason.model_copy(update={"log": log})
                 return
             kind = "first" if step.op == "open" and step.placement == 0 else step.op
@@ -233,7 +233,7 @@ class _Taking:
 
 
 class Block(NamedTuple):
-    """What a launch answers to `block`."""
+    """What a worker answers to `block`."""
 
     times: list[float]
     """Seconds of one execution, one for each sample."""
@@ -246,7 +246,7 @@ class Block(NamedTuple):
 def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:
     """Block times in seconds and clocks, as `stats.components` takes them."""
     return {
-        name: [[(launch_value([block.times]), block.hertz) for block in placement] for placement in placements]
+        name: [[(worker_value([block.times]), block.hertz) for block in placement] for placement in placements]
         for name, placements in sides.items()
     }
 
@@ -256,21 +256,21 @@ def _joined(placement: Sequence[Block]) -> list[float]:
 
 
 def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
-    """Time of a launch, and its cycles where the clock was measured beside every block."""
-    values = {"time": launch_value([_joined(placement) for placement in placements])}
+    """Time of a worker, and its cycles where the clock was measured beside every block."""
+    values = {"time": worker_value([_joined(placement) for placement in placements])}
     if all(block.hertz for placement in placements for block in placement):
         cycles = [[t * (b.hertz or math.nan) for b in placement for t in b.times] for placement in placements]
-        values["cycles"] = launch_value(cycles)
+        values["cycles"] = worker_value(cycles)
     return values
 
 
 def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
-    """The clock of each launch and how its block times moved with it; empty where a block lacks either."""
+    """The clock of each worker and how its block times moved with it; empty where a block lacks either."""
     clocks = {}
     for name, found in blocks.items():
         if not found or not all(_sound([*block.times, block.hertz or 0.0]) for block in found):
             return {}
-        times = [math.log(launch_value([block.times])) for block in found]
+        times = [math.log(worker_value([block.times])) for block in found]
         hertz = [math.log(block.hertz or math.nan) for block in found]
         centre, mean = math.fsum(times) / len(times), math.fsum(hertz) / len(hertz)
         clocks[name] = Clock(
@@ -292,7 +292,7 @@ def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
 
 
 def case_fields(case: Case, name: Side) -> dict[str, Any]:
-    """What names a case to a launch."""
+    """What names a case to a worker."""
     side = case.sides[name]
     return {"kernel": case.kernel, "params": side.params, "device": case.device}
 
@@ -303,8 +303,8 @@ def _tolerance_side(case: Case) -> Any:
     return base if base is not None and base.status == "ok" else case.sides["head"]
 
 
-def launch_value(placements: Sequence[Sequence[float]]) -> float:
-    """Value of a launch, in the samples' unit: the mean over placements of trimmed means of their samples.
+def worker_value(placements: Sequence[Sequence[float]]) -> float:
+    """Value of a worker, in the samples' unit: the mean over placements of trimmed means of their samples.
 
     NaN where a sample is no finite positive number: judged `invalid`, never averaged away.
     """
@@ -318,7 +318,7 @@ def _sound(samples: Sequence[float]) -> bool:
 
 
 def _spread(placements: Sequence[Sequence[float]]) -> float:
-    """Relative standard deviation of all samples of a launch."""
+    """Relative standard deviation of all samples of a worker."""
     flat = [value for samples in placements for value in samples]
     if len(flat) < 2 or not _sound(flat):
         return 0.0

@@ -38,7 +38,7 @@ from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
 PROFILED_PAIRS = 2
-"""Launch pairs of a profile: times to stand beside what profilers see, and no more."""
+"""Worker pairs of a profile: times to stand beside what profilers see, and no more."""
 QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
@@ -103,7 +103,7 @@ class Measurement:
         self.watch: Watch | None = None
         self.lock: Lock | None = None
         self.spent: dict[str, list[float]] = {}
-        """Case key → wall seconds of its pairs; the first case of a round bears the start of the launches."""
+        """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
 
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
@@ -249,7 +249,7 @@ class Measurement:
                 "compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"
             )
         if options.profile:
-            notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} launches")
+            notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
         if options.quick and not options.profile:
             notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
         return notes
@@ -332,7 +332,7 @@ class Measurement:
         runner: Runner,
         journal: Journal,
     ) -> None:
-        """Rounds of launch pairs until every case is decided, the cap is reached or the budget is spent."""
+        """Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
         assert self.results is not None
         start = time.monotonic()
         self.progress.stage("measuring")

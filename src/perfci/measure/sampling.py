@@ -21,8 +21,8 @@ LEAST_PAIRS = 2
 CALM = 4
 """Pairs that scatter by the margin over this are calm enough: 8 of them acquit unchanged code in over 99 % of runs."""
 SHARE = 6
-"""What differs within launches may scatter by the margin over this: that leaves as much again for what differs
-between launches."""
+"""What differs within workers may scatter by the margin over this: that leaves as much again for what differs
+between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
 DEAREST = 2.0
@@ -32,7 +32,7 @@ DEAREST = 2.0
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     """Set the placements and blocks of the next pair of `case`, alike in both sides.
 
-    What is looked at, scatter within launches and squares of the pairs' log ratios, is the same whichever side is
+    What is looked at, scatter within workers and squares of the pairs' log ratios, is the same whichever side is
     called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
     """
     bench = benches.get(case.device)

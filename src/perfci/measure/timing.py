@@ -20,19 +20,19 @@ REPLAY = 300e-6
 """Seconds that a replay of a graph aims at: some hundred times what starting it costs."""
 LONG_REPLAY = 2e-3
 """Seconds from which on a replay needs no other one before and behind those measured."""
-MOST_LAUNCHES = 1024
+MOST_EXECUTIONS = 1024
 """Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
 """Seconds that a batch of executions on the CPU may take in the slower side."""
 MEMORY_SHARE = 0.9
-"""Share of the GPU's memory that two live launches may need together."""
+"""Share of the GPU's memory that two live workers may need together."""
 CONTEXT = 600 * 2**20
 """Bytes of device memory that a CUDA context and the libraries' workspaces take besides tensors."""
 
 SCHEDULES: dict[Contract, Schedule] = {
-    # Some 100 ms of samples per launch and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
+    # Some 100 ms of samples per worker and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
     "cpu": Schedule(placements=3, blocks=6, samples=5, sample_time=1e-3, block_time=6e-3),
-    # 8 graphs a launch, as the noise of tests/data/h200 was measured with; a graph scatters as much as a placement.
+    # 8 graphs a worker, as the noise of tests/data/h200 was measured with; a graph scatters as much as a placement.
     "steady": Schedule(placements=2, blocks=4, samples=6, block_time=5e-3),
     "hot": Schedule(placements=2, blocks=4, samples=6, block_time=5e-3),
     # 8 placements of 14 samples: what the noise of `cold` was measured with.
@@ -42,7 +42,7 @@ SCHEDULES: dict[Contract, Schedule] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """What one side's launch found out about a case before it is timed."""
+    """What one side's worker found out about a case before it is timed."""
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
@@ -51,7 +51,7 @@ class Probe:
     footprint: int = 0
     """Bytes of device memory that one set of inputs takes."""
     peak: int = 0
-    """Bytes of device memory that the launch has needed at most."""
+    """Bytes of device memory that the worker has needed at most."""
     graph_seconds: float | None = None
     """Of one execution in a CUDA graph; None where it was not captured."""
     refused: str = ""
@@ -64,7 +64,7 @@ class Setup:
 
     contract: Contract
     batch: int
-    """Executions in one sample: calls of a CPU batch, launches of a CUDA graph, one under `cold`."""
+    """Executions in one sample: calls of a CPU batch, those of a CUDA graph, one under `cold`."""
     samples: int
     """Per block."""
     placements: int
@@ -75,7 +75,7 @@ class Setup:
     bracket: bool = True
     """Whether a graph is replayed before and behind the samples of a block too."""
     alternating: bool = False
-    """Whether the launches of a pair live one after the other instead of together."""
+    """Whether the workers of a pair live one after the other instead of together."""
     says: Mapping[str, Any] = field(default_factory=dict)
     """The contract as it stands in the results."""
 
@@ -122,15 +122,15 @@ def settle(device: DeviceKind, asked: Asked, probes: Mapping[Side, Probe], gpu: 
         return _setup(contract, schedule, 1, samples, 1, bool(alternating), says)
     sets = rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes) if contract == "steady" else 1
     times = [probe.graph_seconds or probe.seconds for probe in probes.values()]
-    walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_LAUNCHES // sets))
-    launches = sets * walks
+    walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_EXECUTIONS // sets))
+    executions = sets * walks
     footprint = min(probe.footprint for probe in probes.values())
-    says.update(name=contract, cache=_cache(contract, sets, footprint, gpu.l2_bytes), launches_a_graph=launches)
+    says.update(name=contract, cache=_cache(contract, sets, footprint, gpu.l2_bytes), executions_per_graph=executions)
     if contract == "steady":
         says.update(sets=sets, rotated_bytes=sets * footprint)
-    samples = _clamp(schedule.block_time / (max(times) * launches), 2, schedule.samples)
-    bracket = max(times) * launches < LONG_REPLAY
-    return replace(_setup(contract, schedule, launches, samples, sets, bool(alternating), says), bracket=bracket)
+    samples = _clamp(schedule.block_time / (max(times) * executions), 2, schedule.samples)
+    bracket = max(times) * executions < LONG_REPLAY
+    return replace(_setup(contract, schedule, executions, samples, sets, bool(alternating), says), bracket=bracket)
 
 
 def _setup(
@@ -167,7 +167,7 @@ def _cache(contract: Contract, sets: int, footprint: int, l2_bytes: int) -> str:
 
 
 def _must_alternate(probes: Mapping[Side, Probe], gpu: Gpu, contract: Contract) -> str:
-    """Why two launches cannot live together on the GPU; empty where they can."""
+    """Why two workers cannot live together on the GPU; empty where they can."""
     if len(probes) < 2:
         return ""
     if gpu.exclusive:

@@ -35,7 +35,7 @@ class CaseCalibration(Document):
     """When: UTC, ISO 8601."""
     pairs: int = Field(ge=2)
     value: Amount
-    """Median launch value of base, in the metric's unit."""
+    """Median worker value of base, in the metric's unit."""
     noise: Amount
     """Standard deviation of the pairs' log ratios."""
     robust: Amount

@@ -302,7 +302,7 @@ def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
 
     What the limit says, or what the timer resolves of an execution: a sample under `steady` holds hundreds of them.
     """
-    executions = contract.get("launches_a_graph", 1)
+    executions = contract.get("executions_per_graph", 1)
     return max(judgement.floor, judgement.tick / max(1, int(executions)))
 
 

@@ -8,7 +8,7 @@ from perfci.model.base import Document
 
 
 class Fingerprint(Document):
-    """Facts of machine, device, driver and tools, as the launches saw them."""
+    """Facts of machine, device, driver and tools, as the workers saw them."""
 
     perfci: str = ""
     """Version of perfci."""

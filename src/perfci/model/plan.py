@@ -45,10 +45,10 @@ class Looks(Document):
 
 
 class Schedule(Document):
-    """How a launch pair is measured."""
+    """How a worker pair is measured."""
 
     placements: int = Field(3, ge=1, le=64)
-    """Fresh allocations of each case's inputs in one launch."""
+    """Fresh allocations of each case's inputs in one worker."""
     blocks: int = Field(4, ge=2, le=64)
     """Blocks of samples per side and placement; even."""
     samples: int = Field(5, ge=1, le=1000)

@@ -212,7 +212,7 @@ class Policy(Document):
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
     """For the build of one side."""
     memory: Size | None = None
-    """Host memory that one launch may use; by default what is free, shared out over the launches that live together."""
+    """Host memory that one worker may use; by default what is free, shared out over the workers that live together."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of inputs and schedule."""
     mode: Literal["gate", "observe"] = "gate"

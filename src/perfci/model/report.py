@@ -36,19 +36,19 @@ class Interval(Document):
 
 
 class Stats(Document):
-    """Launch values of one side, in the metric's unit."""
+    """Worker values of one side, in the metric's unit."""
 
     n: int
-    """Launches."""
+    """Workers."""
     mean: float
     sd: float
-    """Standard deviation; 0 for one launch."""
+    """Standard deviation; 0 for one worker."""
     median: float
     low: float
     """Lower end of the exact interval of the median."""
     high: float
     level: float
-    """Coverage of [low, high]; 0 where there are too few launches for an interval."""
+    """Coverage of [low, high]; 0 where there are too few workers for an interval."""
 
 
 class Row(Document):
@@ -67,7 +67,7 @@ class Row(Document):
     reason: str = ""
     """One sentence: why this class."""
     base: float | None = None
-    """Centre of base's launches, in `unit`."""
+    """Centre of base's workers, in `unit`."""
     head: float | None = None
     change: float | None = None
     """Ratio head/base of the metric (Hodges–Lehmann over pairs): at equal SM clock where the clock was measured, and as
@@ -105,18 +105,18 @@ class Measured(Document):
 
 
 class Noise(Document):
-    """Where the noise of a case's launch pairs comes from: standard deviations of log ratios at equal clock."""
+    """Where the noise of a case's worker pairs comes from: standard deviations of log ratios at equal clock."""
 
     pair: float
     """Of one pair, as foretold from its parts."""
-    launch: float
-    """From launch pair to launch pair."""
+    worker: float
+    """From worker pair to worker pair."""
     placement: float
     """From placement to placement within one."""
     block: float
     """From block to block within a placement."""
     placements: int
-    """In a launch."""
+    """In a worker."""
     blocks: int
     """In a placement and side."""
     text: str
@@ -271,7 +271,7 @@ class Report(Document):
     gpu_hour: Price | None = None
     """What an hour on the GPU costs, as the policy says."""
     pairs: int = 0
-    """Launch pairs of the case that took most."""
+    """Worker pairs of the case that took most."""
     noise: float | None = None
     """Median over cases of the relative standard deviation of one pair's time ratio, at equal clock where it was
     measured."""

@@ -98,9 +98,9 @@ class CaseSide(Document):
 
 
 class Clock(Document):
-    """The SM clock of one launch, measured beside every block, and how the block times moved with it.
+    """The SM clock of one worker, measured beside every block, and how the block times moved with it.
 
-    The two sums run over the blocks of the launch, as natural logarithms less their mean over the launch.
+    The two sums run over the blocks of the worker, as natural logarithms less their mean over the worker.
     """
 
     hertz: float
@@ -140,11 +140,11 @@ class Scatter(Document):
 
 
 class Pair(Document):
-    """One launch of each side: the unit of the statistics. Values are in the metric's unit."""
+    """One worker of each side: the unit of the statistics. Values are in the metric's unit."""
 
     index: int = Field(ge=0)
     first: Side | None = None
-    """Which side was launched first."""
+    """Which side was started first."""
     values: dict[Side, dict[str, float]]
     samples: dict[Side, int] = Field(default_factory=dict)
     """Number of timed samples behind `time`."""
@@ -172,7 +172,7 @@ class Case(Document):
     kernel: str
     device: DeviceKind
     origin: Literal["kernel", "command", "imported"] = "kernel"
-    """`imported`: from another tool's file; a launch of a side is a file."""
+    """`imported`: from another tool's file; a worker of a side is a file."""
     sides: dict[Side, CaseSide]
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
@@ -249,7 +249,7 @@ class Results(Document):
     seconds: Finite = 0.0
     """Wall time of everything."""
     measuring_seconds: Finite = 0.0
-    """Wall time of the launch pairs."""
+    """Wall time of the worker pairs."""
     command: list[str]
     """Command line that reproduces the run."""
     repository: str = ""

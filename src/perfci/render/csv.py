@@ -17,7 +17,7 @@ COLUMNS = (
 def render(report: Report) -> str:
     """One line per case, device, metric and side, numbers in the metric's unit and in full precision.
 
-    The interval is that of the median over launches; `interval_level` is its exact coverage, 0 for none.
+    The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -6,7 +6,7 @@ from typing import Any
 from perfci.model.units import show
 from perfci.render.words import plain
 
-_OF_ONE_CASE = ("launches_a_graph", "rotated_bytes", "sets")
+_OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
 """Parts of a contract that follow from the size and time of a case."""
 _AMOUNTS = {
     "l2_bytes": ("L2", "B"),

@@ -207,22 +207,22 @@ class View:
         )
 
     def median(self, entry: Measured | None, side: Side) -> str:
-        """The median over the launches of one side."""
+        """The median over the workers of one side."""
         if entry is None or side not in entry.sides:
             return "–"
         return self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:
-        """`0.1 %`: half of the interval of the median, relative to it; `–` for too few launches."""
+        """`0.1 %`: half of the interval of the median, relative to it; `–` for too few workers."""
         stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
         return relative(stats.low, stats.high, stats.median) or "–"
 
     @staticmethod
-    def launches(entry: Measured | None, side: Side) -> str:
-        """Number of launches behind a value."""
+    def workers(entry: Measured | None, side: Side) -> str:
+        """Number of workers behind a value."""
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
@@ -272,7 +272,7 @@ class View:
         report = self.report
         parts = []
         if report.pairs:
-            one, many = ("pair", "pairs") if self.comparing else ("launch", "launches")
+            one, many = ("pair", "pairs") if self.comparing else ("worker", "workers")
             parts.append(f"{report.pairs} {one if report.pairs == 1 else many}")
         if report.noise is not None and math.isfinite(report.noise):
             parts.append(f"noise {significant(report.noise * 100, 2)} %")

@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     limit: float
     """The limit that was applied: a relative change, never under the floor; or the absolute bound."""
     base: Array
-    """Base's launch values in the metric's unit, shape (n,); for bounds all that there are."""
+    """Base's worker values in the metric's unit, shape (n,); for bounds all that there are."""
     head: Array
     ratios: LogRatios | None = None
     """Of the pairs that were decided on; None for bounds, and where there are no values with a logarithm."""
@@ -87,7 +87,7 @@ def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
 
 
 def _observed(head: Array, bound: float, kind: Literal["min", "max"]) -> Decision:
-    """Whether the centre of all launches keeps to the bound, without statistics: often a file is all there is."""
+    """Whether the centre of all workers keeps to the bound, without statistics: often a file is all there is."""
     if not np.isfinite(head).all():
         return invalid("nonfinite", len(head))
     centre = hodges_lehmann(head)

@@ -194,7 +194,7 @@ class Draws:
 
 def draw(pairs: int, looks: Looks, runs: int = RUNS, *, flip: bool, seed: int = 0) -> Draws:
     """Draw pairs with replacement; with `flip` each is turned by a coin, which leaves noise alone and takes any fixed
-    bias out. Used for all cases of a run, so that what a launch pair has in common stays together.
+    bias out. Used for all cases of a run, so that what a worker pair has in common stays together.
 
     Raises ValueError for pairs < 1.
     """

@@ -1,4 +1,4 @@
-"""Where the noise of a launch pair comes from: the launch, the placement of buffers, or the block of samples.
+"""Where the noise of a worker pair comes from: the worker, the placement of buffers, or the block of samples.
 
 A nested analysis of variance of the pairs' log ratios by the method of moments (Searle, Casella & McCulloch,
 Variance Components, 1992, 3.6 and 5.2; Snedecor & Cochran, Statistical Methods, 8th ed., 13.8). With K pairs of
@@ -8,7 +8,7 @@ a placements of n blocks, block ratios x_kij = ln(head/base) of the blocks that 
     E Σ (x_ki. - x_k..)² / (K (a - 1))   = P² + B²/n
     variance of a pair's x               = L² + P²/a + B²/(a n)
 
-L, P and B are what differs from launch pair to launch pair, from placement to placement within one, and from block
+L, P and B are what differs from worker pair to worker pair, from placement to placement within one, and from block
 to block within a placement. What both sides share (drift, the same offsets of buffers) cancels in the ratio and
 is in none of them.
 """
@@ -27,26 +27,26 @@ from perfci.stats.series import both
 Blocks = Mapping[Side, Sequence[Sequence[tuple[float, float | None]]]]
 """Side → placement → block → (seconds, clock in hertz or None), in the order measured."""
 MOST = 16
-"""Placements of a launch, and blocks of a placement, at most."""
+"""Placements of a worker, and blocks of a placement, at most."""
 
 
 class Components(NamedTuple):
     """Standard deviations, in log units, of a pair's log ratio at equal clock."""
 
-    launch: float
+    worker: float
     placement: float
     """Of one placement."""
     block: float
     """Of one block."""
     placements: int
-    """In a launch, as measured last."""
+    """In a worker, as measured last."""
     blocks: int
     """In a placement and side."""
 
     def shares(self) -> dict[str, float]:
         """The part of each in the variance of a pair, as measured."""
         return {
-            "launch": self.launch**2,
+            "worker": self.worker**2,
             "placement": self.placement**2 / self.placements,
             "block": self.block**2 / (self.placements * self.blocks),
         }
@@ -54,7 +54,7 @@ class Components(NamedTuple):
     def noise(self, placements: int | None = None, blocks: int | None = None) -> float:
         """The standard deviation of a pair's log ratio with so many placements and blocks; as measured for None."""
         a, n = placements or self.placements, blocks or self.blocks
-        return math.sqrt(self.launch**2 + self.placement**2 / a + self.block**2 / (a * n))
+        return math.sqrt(self.worker**2 + self.placement**2 / a + self.block**2 / (a * n))
 
 
 class Costs(NamedTuple):
@@ -120,16 +120,16 @@ def components(case: Case, first: int) -> Components | None:
     thinned = sum((s.placements - 1) / s.blocks for s in scatters) / of_placements
     placement = max(0.0, sum(s.placement.at(b) for s in scatters) / of_placements - block * thinned)
     within = sum((placement + block / s.blocks) / s.placements for s in scatters) / len(scatters)
-    launch = max(0.0, float(np.var([x for x, _ in found], ddof=1)) - within)
-    if not all(math.isfinite(v) for v in (block, placement, launch)):
+    worker = max(0.0, float(np.var([x for x, _ in found], ddof=1)) - within)
+    if not all(math.isfinite(v) for v in (block, placement, worker)):
         return None
     last = scatters[-1]
-    return Components(math.sqrt(launch), math.sqrt(placement), math.sqrt(block), last.placements, last.blocks)
+    return Components(math.sqrt(worker), math.sqrt(placement), math.sqrt(block), last.placements, last.blocks)
 
 
 _HELP = {
-    "launch": ("launches", "only more pairs help"),
-    "placement": ("placements", "more placements in a launch help"),
+    "worker": ("workers", "only more pairs help"),
+    "placement": ("placements", "more placements in a worker help"),
     "block": ("blocks", "more blocks or longer ones help"),
 }
 
@@ -146,9 +146,9 @@ def sentence(found: Components) -> str:
 
 
 def allot(found: Components, costs: Costs, target: float, seconds: float, most: float) -> tuple[int, int]:
-    """Placements in a launch and blocks in a placement (even) for the next pairs.
+    """Placements in a worker and blocks in a placement (even) for the next pairs.
 
-    The cheapest with which what differs within launches scatters by `target` at most, a standard deviation in log
+    The cheapest with which what differs within workers scatters by `target` at most, a standard deviation in log
     units, for up to `most` seconds a pair; where that is out of reach, those that scatter least for `seconds`. What is
     tried is every choice of up to 16 each; without bounds the least scatter lies at n = √(cost_placement/cost_block) ·
     B/P (Cochran, Sampling Techniques, 3rd ed., 10.6). Where `seconds` allow nothing it is one placement of two blocks.

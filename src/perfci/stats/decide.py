@@ -1,8 +1,8 @@
-"""The decision: what launch pairs say about a limit, look by look.
+"""The decision: what worker pairs say about a limit, look by look.
 
 A group-sequential test without asymptotics: each look may spend a share of α on a conviction and a share of
 β on an acquittal, and the shares of all looks sum to at most 1, so that both error rates hold by a union
-bound. Every test is an exact signed-rank test over launch pairs. α is divided by the number of gating
+bound. Every test is an exact signed-rank test over worker pairs. α is divided by the number of gating
 judgements (Bonferroni), so that it bounds the chance that a *run* on unchanged code fails.
 
 Where pairs end between two looks, because the budget did, a *last look* spends of what is left; see `LAST`.
@@ -280,7 +280,7 @@ def decide_bound(
     *,
     ended: bool = False,
 ) -> Decision:
-    """Is the location of head's launch values at least (`min`) or at most (`max`) `bound`?
+    """Is the location of head's worker values at least (`min`) or at most (`max`) `bound`?
 
     `values`: shape (n,), in the metric's unit and in the order measured; they need not be positive.
     `violation` where the location is beyond the bound within the look's share of α/m; `unchanged` at the

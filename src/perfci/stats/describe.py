@@ -1,4 +1,4 @@
-"""Descriptions of samples and launch values."""
+"""Descriptions of samples and worker values."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 class Description(NamedTuple):
-    """Launch values of one side in their own unit; the fields of `perfci.model.report.Stats`."""
+    """Worker values of one side in their own unit; the fields of `perfci.model.report.Stats`."""
 
     n: int
     mean: float

@@ -1,4 +1,4 @@
-"""Launch values of a case, metric by metric, with the metrics that follow from time and declared work."""
+"""Worker values of a case, metric by metric, with the metrics that follow from time and declared work."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ def in_order(case: Case) -> list[Pair]:
 
 
 def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
-    """The launch value of `metric`, None where it was not measured; NaN where it derives from a time that
+    """The worker value of `metric`, None where it was not measured; NaN where it derives from a time that
     is none."""
     values = pair.values.get(side, {})
     if metric in values:
         return values[metric]
-    if metric == "cv":  # a launch of a single sample has none
+    if metric == "cv":  # a worker of a single sample has none
         return 100 * pair.spread[side] if pair.spread.get(side, 0.0) > 0 else None
     if metric not in DERIVED or "time" not in values:
         return None
@@ -49,7 +49,7 @@ def _declared(case: Case, side: Side, amount: Callable[[Work], float]) -> float:
 
 
 def side_values(case: Case, side: Side, metric: str) -> Array:
-    """The launch values of one side in the order measured, shape (launches,), in the metric's unit."""
+    """The worker values of one side in the order measured, shape (workers,), in the metric's unit."""
     found = (value(case, pair, side, metric) for pair in in_order(case))
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
@@ -81,7 +81,7 @@ def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]
 
 
 def metrics(case: Case) -> list[str]:
-    """Names of the metrics that have a value in some launch: time first, then cycles, derived ones,
+    """Names of the metrics that have a value in some worker: time first, then cycles, derived ones,
     reported ones."""
     reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
     known = ["time", "cycles", *DERIVED]

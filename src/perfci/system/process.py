@@ -1,6 +1,6 @@
-"""Everything that perfci starts: one parent, launches forked from it, commands spawned by it.
+"""Everything that perfci starts: one parent, workers forked from it, commands spawned by it.
 
-The conductor talks to the parent (`perfci/worker/parent.py`) and to each launch over Unix sockets. Whatever happens to
+The conductor talks to the parent (`perfci/worker/parent.py`) and to each worker over Unix sockets. Whatever happens to
 the conductor, the parent kills what is left.
 """
 
@@ -31,11 +31,11 @@ BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
 START_TIMEOUT = 120.0
 """Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
 POLL = 0.25
-"""Seconds between looks at a launch's memory."""
+"""Seconds between looks at a worker's memory."""
 
 
 class Died(Exception):
-    """A launch or a command ended, or had to be ended, before it answered."""
+    """A worker or a command ended, or had to be ended, before it answered."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.text)
@@ -66,7 +66,7 @@ class Exit:
 
 @dataclass
 class Arena:
-    """What every launch of one side gets: its trees, path, environment, cores."""
+    """What every worker of one side gets: its trees, path, environment, cores."""
 
     tree: Path
     site: Path
@@ -79,12 +79,12 @@ class Arena:
 
 @dataclass(frozen=True)
 class Under:
-    """How a launch is started by a profiler."""
+    """How a worker is started by a profiler."""
 
     command: Callable[[list[str]], list[str]]
-    """The profiler's command line out of the launch's."""
+    """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
-    """What of the launch's environment is let through: reports keep it."""
+    """What of the worker's environment is let through: reports keep it."""
 
 
 def memory_of(pid: int) -> int:
@@ -122,7 +122,7 @@ def _opened(log: Path) -> int:
 def _greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
     """A new connection, where process `pid` says at its other end that it is `name`."""
     if pid is not None and _peer(sock) not in (pid, None):
-        return None  # code under test, in the place of a launch
+        return None  # code under test, in the place of a worker
     channel = Channel(sock)
     try:
         hello = channel.receive(timeout=10)
@@ -191,7 +191,7 @@ class Parent:
         deadline = time.monotonic() + timeout
         while True:
             if isinstance(name, int) and name in self._exits:
-                raise Died(Reason(kind="crash", text=f"the launch {self._exits[name].words()} before it began"))
+                raise Died(Reason(kind="crash", text=f"the worker {self._exits[name].words()} before it began"))
             if name == "parent" and self._process.poll() is not None:
                 tail = end_of(log, 4000).decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
                 who = f", which user {self.account.ids[0]} may run" if self.account.ids else ""
@@ -218,7 +218,7 @@ class Parent:
             message = None
         if message is None:
             raise MachineError(
-                "the parent of the launches was killed: run again; if memory is short, set memory: in perfci.yaml"
+                "the parent of the workers was killed: run again; if memory is short, set memory: in perfci.yaml"
             )
         if "exited" in message:
             self._exits[message["exited"]] = Exit(
@@ -234,7 +234,7 @@ class Parent:
         try:
             self.control.send(request, file)
         except OSError:
-            raise MachineError("the parent of the launches was killed: run again") from None
+            raise MachineError("the parent of the workers was killed: run again") from None
         finally:
             if file is not None:
                 os.close(file)
@@ -244,7 +244,7 @@ class Parent:
                 message = self._pump()
                 if answer in message:
                     return message
-        raise MachineError(f"the parent of the launches did not answer within {timeout:g} s")
+        raise MachineError(f"the parent of the workers did not answer within {timeout:g} s")
 
     def preload(self) -> None:
         """Import torch in the parent, where the interpreter has one. Raises MachineError if it is broken there."""
@@ -257,10 +257,10 @@ class Parent:
         self._next += 1
         return self._next
 
-    def launch(self, arena: Arena, log: Path, under: "Under | None" = None) -> "Launch":
-        """Start a launch: forked from the parent, or spawned where the sides' interpreters differ. Raises Died.
+    def worker(self, arena: Arena, log: Path, under: "Under | None" = None) -> "Worker":
+        """Start a worker: forked from the parent, or spawned where the sides' interpreters differ. Raises Died.
 
-        Never one side so and the other so: that would be a difference between the sides. A launch under a profiler is
+        Never one side so and the other so: that would be a difference between the sides. A worker under a profiler is
         spawned, for the profiler to start it.
         """
         ident = self._ident()
@@ -280,12 +280,12 @@ class Parent:
             started = self._ask({"op": "fork", **setup}, "started", log=log)
             pid = started["pid"]
         else:
-            argv = [arena.python, str(BOOT), "launch", json.dumps(setup)]
+            argv = [arena.python, str(BOOT), "worker", json.dumps(setup)]
             argv = argv if under is None else under.command(argv)
             started = self._spawn(ident, argv, env, arena.tree, log, arena.cores)
-            pid = None  # the profiler starts the launch, or a script in the place of an interpreter
+            pid = None  # the profiler starts the worker, or a script in the place of an interpreter
         try:
-            return Launch(self, ident, started["pid"], self._accept(ident, pid, START_TIMEOUT, log), log)
+            return Worker(self, ident, started["pid"], self._accept(ident, pid, START_TIMEOUT, log), log)
         except MachineError as error:
             if under is None:
                 raise
@@ -391,8 +391,8 @@ class Parent:
             self._process.wait()
 
 
-class Launch:
-    """The conductor's side of one launch."""
+class Worker:
+    """The conductor's side of one worker."""
 
     def __init__(self, parent: Parent, ident: int, pid: int, channel: Channel, log: Path) -> None:
         self.parent = parent
@@ -407,7 +407,7 @@ class Launch:
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
         if not self.alive:
-            raise Died(Reason(kind="crash", text="the launch has ended already"))
+            raise Died(Reason(kind="crash", text="the worker has ended already"))
         try:
             self.channel.send({"op": op, **fields})
             self.parent._wait(self.ident, self.pid, timeout, self.channel)
@@ -441,12 +441,12 @@ class Launch:
         return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
 
     def kill(self) -> None:
-        """Kill the launch and everything below it."""
+        """Kill the worker and everything below it."""
         self.alive = False
         self.parent.kill(self.ident)
 
     def dismiss(self) -> None:
-        """Tell the launch to end by itself, without waiting for it."""
+        """Tell the worker to end by itself, without waiting for it."""
         if self.alive:
             self.alive = False
             self.leaving = True
@@ -455,7 +455,7 @@ class Launch:
             self.channel.close()
 
     def finish(self, timeout: float) -> Exit | None:
-        """Let the launch end by itself, and with it the profiler around it. None, and killed, if that takes longer."""
+        """Let the worker end by itself, and with it the profiler around it. None, and killed, if that takes longer."""
         self.dismiss()
         self.leaving = False
         ended = self.parent.wait_exit(self.ident, timeout)
@@ -464,7 +464,7 @@ class Launch:
         return ended
 
     def close(self) -> None:
-        """Let the launch end by itself; kill it if it does not."""
+        """Let the worker end by itself; kill it if it does not."""
         self.dismiss()
         if not self.leaving:
             return

@@ -1,4 +1,4 @@
-"""Entry into the interpreter of the code under test: `python boot.py parent|launch ADDRESS …`.
+"""Entry into the interpreter of the code under test: `python boot.py parent|worker ADDRESS …`.
 
 Loads this folder as the package `perfci_worker` by its path, so that nothing of perfci needs to be installed there.
 """
@@ -25,4 +25,4 @@ if __name__ == "__main__":
     load()
     from perfci_worker import parent, serve  # type: ignore[import-not-found]  # loaded just now
 
-    {"parent": parent.main, "launch": serve.main}[sys.argv[1]](*sys.argv[2:])
+    {"parent": parent.main, "worker": serve.main}[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON over a socket: what conductor, parent and launches speak."""
+"""Newline-delimited JSON over a socket: what conductor, parent and workers speak."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Events = list[tuple[Any, Any]]
 
 
 class Rig:
-    """What all placements of a launch share. Made before the suite is imported: what it calls is torch's own."""
+    """What all placements of a worker share. Made before the suite is imported: what it calls is torch's own."""
 
     def __init__(self) -> None:
         import torch

@@ -54,7 +54,7 @@ WATCHED = (
 )
 """What times, flushes and compares. Code under test has no reason to put anything in its place."""
 NOT_OURS = ("boot", "bytecode", "parent")
-"""Modules of this package that a launch does not use once the suite is imported."""
+"""Modules of this package that a worker does not use once the suite is imported."""
 
 LONGER = 1.5
 LATER = 30e-6
@@ -103,7 +103,7 @@ class Trusted:
 
 
 def trust() -> None:
-    """Take down what is trusted, once. To be called in a launch with torch imported and the suite not yet."""
+    """Take down what is trusted, once. To be called in a worker with torch imported and the suite not yet."""
     global _trusted
     if _trusted is _first:
         prefix = (__package__ or "") + "."

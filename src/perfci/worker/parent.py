@@ -1,4 +1,4 @@
-"""The common parent: imports torch once, leaves CUDA untouched, forks the launches of both sides and runs commands.
+"""The common parent: imports torch once, leaves CUDA untouched, forks the workers of both sides and runs commands.
 
 It owns every process that perfci starts. When the conductor goes away, however it goes, the parent kills them all and
 ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.
@@ -97,7 +97,7 @@ class Parent:
             self.channel.send({"killed": message["id"]})
 
     def fork(self, message: dict[str, Any]) -> None:
-        """Start a launch as a fork of this process."""
+        """Start a worker as a fork of this process."""
         log = self.channel.file()
         start = time.monotonic()
         pid = os.fork()
@@ -146,7 +146,7 @@ class Parent:
             if pid in self.running:
                 ident, start = self.running.pop(pid)
                 if not self.running:
-                    self.sweep()  # not before: orphans of one launch may serve another of its children
+                    self.sweep()  # not before: orphans of one worker may serve another of its children
                 self.channel.send(
                     {
                         "exited": ident,
@@ -186,7 +186,7 @@ class Parent:
 
 
 def preload() -> dict[str, Any]:
-    """Import torch where there is one: the seconds are then paid once, not by every launch."""
+    """Import torch where there is one: the seconds are then paid once, not by every worker."""
     start = time.monotonic()
     failure = None
     try:
@@ -196,7 +196,7 @@ def preload() -> dict[str, Any]:
             failure = serve.one_line(error)
     except Exception as error:
         failure = serve.one_line(error)
-    # What is imported now lives as long as the launches: collections there need not walk it, nor copy its pages.
+    # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.
     gc.collect()
     gc.freeze()
     return {"preloaded": "torch" in sys.modules, "error": failure, "seconds": time.monotonic() - start}

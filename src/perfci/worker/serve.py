@@ -1,4 +1,4 @@
-"""A launch: one fresh process of one side. It imports the suite, checks and times cases, and answers in JSON."""
+"""A worker: one fresh process of one side. It imports the suite, checks and times cases, and answers in JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .leash import leash
 MOST_SETS = 256
 """Input sets of one placement at most."""
 KEPT_SHARE = 0.1
-"""Share of the GPU's memory up to which a launch keeps what it has freed."""
+"""Share of the GPU's memory up to which a worker keeps what it has freed."""
 TEXT_LIMIT = 400
 """Characters of a reason that are kept: the log holds the rest."""
 
@@ -44,13 +44,13 @@ def facade() -> types.ModuleType:
 
 
 def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
-    """Turn this process, just forked or spawned, into a launch of one side. Never returns.
+    """Turn this process, just forked or spawned, into a worker of one side. Never returns.
 
     `log`: an open file for all output; None where it has it already.
     """
-    code = 70  # EX_SOFTWARE: the launch itself broke
+    code = 70  # EX_SOFTWARE: the worker itself broke
     try:
-        if os.getsid(0) != os.getpid():  # a spawned launch leads a session already
+        if os.getsid(0) != os.getpid():  # a spawned worker leads a session already
             os.setsid()
         leash(message.get("cores"))
         if log is not None:
@@ -62,7 +62,7 @@ def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
             os.environ.update(message["env"])
         channel = connect(message["address"])
         channel.send({"hello": message["id"], "pid": os.getpid()})
-        Launch(channel, message).run()
+        Worker(channel, message).run()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -76,11 +76,11 @@ def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
 
 
 def main(setup: str) -> None:
-    """Entry of a spawned launch: `setup` is the JSON that a fork would get."""
+    """Entry of a spawned worker: `setup` is the JSON that a fork would get."""
     enter(json.loads(setup))
 
 
-class Launch:
+class Worker:
     """Serves the conductor's requests, one at a time."""
 
     def __init__(self, channel: Channel, setup: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Launch:
             return False
         try:
             torch.cuda.synchronize()
-        except Exception:  # whatever it raises: the context is lost, and the conductor takes a new launch
+        except Exception:  # whatever it raises: the context is lost, and the conductor takes a new worker
             return True
         return False
 
@@ -255,7 +255,7 @@ class Launch:
         try:
             return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
-            # Left for the conductor, which takes a new launch if the failed capture has broken this one.
+            # Left for the conductor, which takes a new worker if the failed capture has broken this one.
             return {"refused": one_line(error)}
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def _transient(device: str, fn: Any) -> int:
 
 
 def _give_back() -> None:
-    """Return cached device memory where much is kept: the launch of the other side needs it too."""
+    """Return cached device memory where much is kept: the worker of the other side needs it too."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

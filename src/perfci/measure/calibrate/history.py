@@ -28,7 +28,7 @@ VARIABLE = "PERFCI_CALIBRATION"
 LEAST_PAIRS = 8
 """Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
 _MOST_REMARKS = 5
-_VOLATILE = ("launches_a_graph", "because", "sides")
+_VOLATILE = ("executions_per_graph", "because", "sides")
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
@@ -42,7 +42,7 @@ def noise_metric(metric: str) -> str:
 
 
 def limit_in_effect(judgement: Judgement, value: float | None, contract: Mapping[str, Any] | None) -> float:
-    """The relative limit, never under its floor. `value`: a typical launch value in the metric's unit, if known.
+    """The relative limit, never under its floor. `value`: a typical worker value in the metric's unit, if known.
 
     `contract`: None where it is not known yet; then what the timer resolves is left out.
     """
@@ -219,7 +219,7 @@ Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 16
 """Pairs that a case of unknown noise is planned with: the first look at which a change can be convicted."""
 _OVERHEAD = 1.5
-"""What opening placements and starting launches add to the blocks alone; 1.3 to 1.8 times on a CPU."""
+"""What opening placements and starting workers add to the blocks alone; 1.3 to 1.8 times on a CPU."""
 
 
 class CasePlan(NamedTuple):

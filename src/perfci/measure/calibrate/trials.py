@@ -86,7 +86,7 @@ class _Measured:
     metric: str
     x: Array
     value: float
-    """Median launch value of base, in the metric's unit."""
+    """Median worker value of base, in the metric's unit."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
         for metric in sorted(wanted, key=lambda name: (name != "time", name)):
             x = ratios(case, metric, plan.looks)
             if not np.isfinite(x).all():
-                lacking.append(f"{case.id}: not calibrated, as {metric} of a launch is no finite positive number")
+                lacking.append(f"{case.id}: not calibrated, as {metric} of a worker is no finite positive number")
             elif x.size < LEAST_PAIRS:
                 why = "the budget ended" if case.stopped == "budget" else f"{metric} was not measured more often"
                 lacking.append(f"{case.id}: not calibrated, {x.size} of {LEAST_PAIRS} pairs at least: {why}")
@@ -232,7 +232,7 @@ def _case(
         asked=tightest and tightest.limit,
         replayed=tightest and _shares(tightest.kept),
         seconds=seconds,
-        components={"launch": parts.launch, "placement": parts.placement, "block": parts.block} if parts else {},
+        components={"worker": parts.worker, "placement": parts.placement, "block": parts.block} if parts else {},
     )
 
 

@@ -99,8 +99,8 @@ def _wheels(side: SideWork, account: Account) -> list[Path]:
     """Where the side's interpreter looks for modules."""
     try:
         asked = subprocess.run(
-            [*account.prefix(), side.python, "-c", sass.SEARCH], env=side.env, cwd=side.folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=SEARCH_TIME, check=False,
+            [*account.prefix(), side.python, "-c", sass.SEARCH], env=side.env, cwd=side.folder, timeout=SEARCH_TIME,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return []  # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it

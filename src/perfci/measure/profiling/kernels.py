@@ -28,9 +28,9 @@ CHECKED = frozenset({"peak_memory"})
 SESSIONS = 3
 """Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0
-"""Seconds that a tool may take to write its report once the launch is done."""
+"""Seconds that a tool may take to write its report once the worker is done."""
 WRITTEN, WRITING = 60.0, 0.2
-"""Seconds that a launch waits at most for a tool to write its report before it ends, and between looks at that."""
+"""Seconds that a worker waits at most for a tool to write its report before it ends, and between looks at that."""
 
 Seen = TypeVar("Seen", Trace, Counters)
 
@@ -54,7 +54,7 @@ class Look(NamedTuple, Generic[Seen]):
 
 
 class Profiler(Protocol[Seen]):
-    """A tool around a launch."""
+    """A tool around a worker."""
 
     tool: Tool
     executions: int
@@ -66,13 +66,13 @@ class Profiler(Protocol[Seen]):
     """That one case may take."""
 
     def under(self, report: Path) -> Under | None:
-        """How a launch is started under the tool, which writes to `report`; None for one inside the launch."""
+        """How a worker is started under the tool, which writes to `report`; None for one inside the worker."""
 
     def path(self, report: Path, name: str) -> str | None:
-        """Where a profiler inside the launch writes what it sees of one case."""
+        """Where a profiler inside the worker writes what it sees of one case."""
 
     def written(self, report: Path) -> bool:
-        """Whether all is written that must be before the launch ends: some tools lose what they still hold then."""
+        """Whether all is written that must be before the worker ends: some tools lose what they still hold then."""
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
         """What the report holds once the tool has ended; `ended` None where it was killed."""
@@ -193,17 +193,17 @@ def _session(
     begun: list[str] = []
     ended: Exit | None = None
     try:
-        launch = bench.launch(name, profiler.under(report), log)
+        worker = bench.worker(name, profiler.under(report), log)
     except Died as died:
         return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(tool, died, see)]), True
     if profiler.window is False:
         # What a case loads at first is not the case's, and some versions of nsys lose all that follows it.
         for ident, case in todo.items():
             try:
-                launch.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
+                worker.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
             except Died as died:
                 faults[ident] = died_of(tool, died, see)
-                if not launch.alive:
+                if not worker.alive:
                     return faults, Read(), False
     for ident, case in todo.items():
         if ident in faults:
@@ -211,22 +211,22 @@ def _session(
         note(f"{tool}: {name} · {case.id}")
         try:
             if profiler.window is False and not begun:
-                launch.ask("capture", profiler.seconds, on=True, device=case.device)
+                worker.ask("capture", profiler.seconds, on=True, device=case.device)
             begun.append(ident)
             asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
-            launch.ask("profile", profiler.seconds, **asked)
+            worker.ask("profile", profiler.seconds, **asked)
         except Died as died:
             faults[ident] = died_of(tool, died, see)
-            if not launch.alive:
+            if not worker.alive:
                 break
-    if launch.alive:
+    if worker.alive:
         try:
             if profiler.window is False:
-                launch.ask("capture", profiler.seconds, on=False)
+                worker.ask("capture", profiler.seconds, on=False)
             deadline = time.monotonic() + WRITTEN
             while begun and not profiler.written(report) and time.monotonic() < deadline:
                 time.sleep(WRITING)
-            ended = launch.finish(FINISH)
+            ended = worker.finish(FINISH)
         except Died as died:
             return faults, Read(general=[died_of(tool, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
@@ -236,7 +236,7 @@ def _session(
 def _asked(
     bench: Bench, name: Side, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
 ) -> dict[str, Any]:
-    """What a launch is told to execute a case for a profiler."""
+    """What a worker is told to execute a case for a profiler."""
     path = profiler.path(report, ident)
     fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
     return {**case_fields(case, name), **fields}

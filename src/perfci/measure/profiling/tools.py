@@ -55,7 +55,7 @@ def _end_of(log: Path) -> str:
 
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
-    """Nsight Systems around a launch; one start for all cases of a side. Or around a command, as a whole."""
+    """Nsight Systems around a worker; one start for all cases of a side. Or around a command, as a whole."""
 
     installed: InstalledNsys
     seconds: float
@@ -72,7 +72,7 @@ class Nsys(Profiler[Trace]):
     window: bool | None = False
 
     def under(self, report: Path) -> Under:
-        """How a launch or a command is started under nsys."""
+        """How a worker or a command is started under nsys."""
         output = report.with_suffix(".nsys-rep")
         duration = nsys_command.DURATION if self.whole else None
 
@@ -102,7 +102,7 @@ class Nsys(Profiler[Trace]):
         return None
 
     def written(self, report: Path) -> bool:
-        """Whether the report is there: it is written as the capture ends. Without CUDA, as the launch does."""
+        """Whether the report is there: it is written as the capture ends. Without CUDA, as the worker does."""
         return not self.cuda or report.with_suffix(".nsys-rep").is_file()
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
@@ -219,7 +219,7 @@ def _blind(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a launch; one start for all cases of a side, one execution of each. Or around a command."""
+    """Nsight Compute around a worker; one start for all cases of a side, one execution of each. Or around a command."""
 
     installed: InstalledNcu
     chip: str
@@ -243,7 +243,7 @@ class Ncu(Profiler[Counters]):
     window: bool | None = True
 
     def under(self, report: Path) -> Under:
-        """How a launch or a command is started under ncu."""
+        """How a worker or a command is started under ncu."""
 
         def command(argv: list[str]) -> list[str]:
             return ncu_command.command(
@@ -268,11 +268,11 @@ class Ncu(Profiler[Counters]):
         return None
 
     def written(self, report: Path) -> bool:
-        """Ncu writes as the launch ends."""
+        """Ncu writes as the worker ends."""
         return True
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
-        """Read the report; what ncu said goes to the log of the launch."""
+        """Read the report; what ncu said goes to the log of the worker."""
         self.account.reclaim(report.parent)
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
@@ -295,7 +295,7 @@ class Ncu(Profiler[Counters]):
 
 @dataclass(frozen=True)
 class Kineto(Profiler[Trace]):
-    """torch.profiler inside the launch, where nsys cannot be used."""
+    """torch.profiler inside the worker, where nsys cannot be used."""
 
     seconds: float
     device: DeviceKind = "cuda"
@@ -307,14 +307,14 @@ class Kineto(Profiler[Trace]):
     window: bool | None = None
 
     def under(self, report: Path) -> None:
-        """A launch like any other."""
+        """A worker like any other."""
 
     def path(self, report: Path, name: str) -> str | None:
         """A trace of its own for each case."""
         return f"{report}-{name}.json.gz"
 
     def written(self, report: Path) -> bool:
-        """Each case's trace is there when its launch has answered."""
+        """Each case's trace is there when its worker has answered."""
         return True
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:

@@ -58,7 +58,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
         plots: dict[str, Any] = {}
         if case := cases.get(key):
             metric = _metric(case)
-            plots["launches"] = _launches(
+            plots["workers"] = _workers(
                 case, metric, measured.get((*key, metric)), recorded.samples.get(case.key), ranks
             )
             plots["clock"] = _clock(case, start)
@@ -110,7 +110,7 @@ def _ranks(recorded: Recorded) -> tuple[float, ...]:
     return next((ranks for ranks in _RANKS if placements * len(ranks) <= MOST_SAMPLES), _RANKS[-1])
 
 
-def _launches(
+def _workers(
     case: Case, metric: str, measured: Measured | None, samples: Any, ranks: Sequence[float]
 ) -> dict[str, Any] | None:
     pairs = _in_order(case)

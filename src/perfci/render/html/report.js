@@ -139,7 +139,7 @@
 
   const whole = { incrs: [1, 2, 5, 10, 20, 50] };
 
-  function launches(plot) {
+  function workers(plot) {
     const sides = SIDES.filter((side) => plot.values[side]?.some((value) => value != null));
     const offset = (side) => (sides.length < 2 ? 0 : side === "base" ? -0.2 : 0.2);
     const at = new Map();
@@ -186,7 +186,7 @@
     };
     const unit = plot.unit ? ` ${plot.unit}` : "";
     return {
-      legend: [...sides.map((side) => [side, SHAPES[side], `${side}, a launch`]), ...sides.filter((side) => plot.medians[side] != null).map((side) => [side, "dash", `median of ${side}: ${number(plot.medians[side])}${unit}`])],
+      legend: [...sides.map((side) => [side, SHAPES[side], `${side}, a worker`]), ...sides.filter((side) => plot.medians[side] != null).map((side) => [side, "dash", `median of ${side}: ${number(plot.medians[side])}${unit}`])],
       table: {
         head: ["pair", "first", ...sides.flatMap((side) => [`${side}${plot.unit ? ` (${plot.unit})` : ""}`, ...(boxes[side].size ? [`${side}, placements: smallest – middle – largest`] : [])])],
         rows: plot.pairs.map((pair, index) => [pair, plot.first[index] ?? "–", ...sides.flatMap((side) => [number(plot.values[side][index], 6), ...(boxes[side].size ? [(plot.samples[side][index] ?? []).map((ranks) => `${number(ranks[0])} – ${number(ranks[ranks.length >> 1])} – ${number(ranks.at(-1))}`).join(", ")] : [])])]),
@@ -437,7 +437,7 @@
     };
   }
 
-  const MAKERS = { launches, ratios, clock, roof, timeline };
+  const MAKERS = { workers, ratios, clock, roof, timeline };
 
   // ---- figures
 

@@ -28,7 +28,9 @@ class Told(NamedTuple):
     cases: dict[str, Reported]
 
 
-def read(form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME) -> Told:
+def read(
+    form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME
+) -> Told:
     """What a file of this format tells; of the format that it is recognised by, where none is given.
 
     `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
