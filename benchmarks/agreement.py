@@ -144,7 +144,7 @@ def main(processes: int) -> int:
         (folder / "program.py").write_text(PROGRAM)
         suite = ", ".join(sorted({f"{file}.py" for file, _, _ in CASES}))
         limits = "\n".join(f"  - {{cases: '{i}', metric: time, max: 1s}}" for i in ids)
-        (folder / "perfci.yaml").write_text(f"version: 1\nsuite: [{suite}]\ncontract: cold\nlimits:\n{limits}\n")
+        (folder / "perfci.yaml").write_text(f"version: 1\nsuite: [{suite}]\ntiming: cold\nlimits:\n{limits}\n")
         for seed in range(0, processes, GROUP):
             found = of_perfci(folder, seed)
             for ident in ids:

@@ -19,7 +19,7 @@ def main() -> int:
     live.add_argument("--pairs", type=int, default=64)
     live.add_argument("--processes", type=int, default=64)
     live.add_argument("--seed", type=int, default=1)
-    live.add_argument("--contract", choices=["auto", "steady", "cold", "hot"], default="auto")
+    live.add_argument("--timing", choices=["auto", "rotating", "cold", "hot"], default="auto")
     for verb, words in (
         ("verdicts", "ask nvbench-compare-robust about a recording's cuda-bench samples"),
         ("replay", "hits and false alarms, as a table"),
@@ -67,9 +67,9 @@ def replay(asked: argparse.Namespace) -> int:
     recording = Recording.load(asked.recording)
     rows = evaluate(recording, asked.runs)
     sys.stdout.write(realised_table(recording) + "\n" + table(pooled(rows)))
-    if "steady" in recording.contracts("pairs"):
+    if "rotating" in recording.modes("pairs"):
         runs = max(10, asked.runs // 10)
-        red, undecided = red_runs(recording, "steady", 0.01, runs)
+        red, undecided = red_runs(recording, "rotating", 0.01, runs)
         low, high = clopper_pearson(red, runs)
         sys.stdout.write(
             f"\n{red} of {runs} runs of 100 unchanged cases red ({100 * low:.1f}–{100 * high:.1f} %), "

@@ -64,7 +64,7 @@ class Asked:
     pairs: int = 64
     """Of perfci per case, at most: the time may end them earlier."""
     seed: int = 1
-    contract: str = "auto"
+    mode: str = "auto"
     """Of perfci on a GPU."""
     turns: int = 12
     captures: int = 4
@@ -169,7 +169,7 @@ class Collector:
         self.repo.mkdir()
         shutil.copy(HERE / "kernels.py", self.repo)
         (self.repo / "amounts.json").write_text("{}\n")
-        (self.repo / "perfci.yaml").write_text(f"contract: {self.asked.contract}\n{POLICY}")
+        (self.repo / "perfci.yaml").write_text(f"timing mode: {self.asked.mode}\n{POLICY}")
         git(self.repo, "init", "-q", "-b", "main")
         git(self.repo, "add", "-A")
         git(self.repo, "commit", "-q", "-m", "unchanged")
@@ -234,11 +234,11 @@ class Collector:
             if not rows:
                 continue
             done += len(rows)
-            contract = str(case.sides["head"].contract.get("name", "?"))
+            mode = str(case.sides["head"].mode.get("name", "?"))
             name, by = case.kernel, float(case.sides["head"].params["slow"])
             array = np.array(rows, dtype=np.float32)
-            self.recording.put(array, "pairs", name, contract, by)
-            self.recording.put(array[:, [0, 4]], "launches", name, contract, by)
+            self.recording.put(array, "pairs", name, mode, by)
+            self.recording.put(array[:, [0, 4]], "workers", name, mode, by)
         fewest = min((len(case.pairs) for case in results.cases), default=0)
         if fewest < JUDGEMENT <= self.asked.pairs:
             self.problem(f"perfci: only {fewest} pairs of some cases, a conviction needs {JUDGEMENT}: more minutes")
@@ -275,9 +275,9 @@ class Collector:
             start = time.monotonic()
             seed = 1000 * self.asked.seed + number
             # cuda-bench takes the cold samples where it works.
-            contracts = ["steady"] if nvbench else ["steady", "cold"]
+            modes = ["rotating"] if nvbench else ["rotating", "cold"]
             found = self.probe(
-                "samples", max(60.0, self.left() + 60), seed=seed, seconds=quarter, contracts=contracts, amounts=amounts
+                "samples", max(60.0, self.left() + 60), seed=seed, seconds=quarter, modes=modes, amounts=amounts
             )
             if found is None:
                 break

@@ -52,7 +52,7 @@ class Row:
     """What one tool did on one kernel at one slow-down."""
 
     tool: str
-    contract: str
+    mode: str
     kernel: str
     slow: float
     """Nominal."""
@@ -96,7 +96,7 @@ def pool(rows: Sequence[Row]) -> Row:
     first = rows[0]
     return Row(
         first.tool,
-        first.contract,
+        first.mode,
         "all",
         first.slow,
         sum(row.trials for row in rows),
@@ -205,12 +205,10 @@ def consumed(pairs: Sequence[Pair], r: float, m: int = M) -> list[tuple[Status, 
     return found
 
 
-def perfci_row(
-    recording: Recording, kernel: str, contract: str, slow: float, r: float, runs: int, seed: int
-) -> Row | None:
+def perfci_row(recording: Recording, kernel: str, mode: str, slow: float, r: float, runs: int, seed: int) -> Row | None:
     """perfci on one kernel. Pairs of the same code are scaled where no slower code was measured."""
-    live = recording.get("pairs", kernel, contract, slow)
-    array = live if live is not None else recording.get("pairs", kernel, contract, 0.0)
+    live = recording.get("pairs", kernel, mode, slow)
+    array = live if live is not None else recording.get("pairs", kernel, mode, 0.0)
     if array is None or len(array) < Looks().pairs[0]:
         return None
     pairs = pairs_of(array)
@@ -224,7 +222,7 @@ def perfci_row(
         trials = own
     return Row(
         f"perfci, r = {percent(r)}",
-        contract,
+        mode,
         kernel,
         slow,
         len(trials),
@@ -235,18 +233,14 @@ def perfci_row(
     )
 
 
-def red_runs(
-    recording: Recording, contract: str, r: float, runs: int, cases: int = M, seed: int = 0
-) -> tuple[int, int]:
+def red_runs(recording: Recording, mode: str, r: float, runs: int, cases: int = M, seed: int = 0) -> tuple[int, int]:
     """Runs on unchanged code with an alarm, and judgements that were not `unchanged`, of `runs` × `cases`.
 
     Each case of a run is one of the kernels, with worker pairs drawn anew.
     """
-    sources = [
-        ways(pairs_of(array), 0.0) for kernel in recording.kernels for array in _alike(recording, kernel, contract)
-    ]
+    sources = [ways(pairs_of(array), 0.0) for kernel in recording.kernels for array in _alike(recording, kernel, mode)]
     if not sources:
-        raise ValueError(f"no worker pairs of unchanged code under the contract {contract!r}")
+        raise ValueError(f"no worker pairs of unchanged code under the timing mode {mode!r}")
     rng = np.random.default_rng(seed)
     red = undecided = 0
     for _ in range(runs):
@@ -256,8 +250,8 @@ def red_runs(
     return red, undecided
 
 
-def _alike(recording: Recording, kernel: str, contract: str) -> Iterator[NDArray[Any]]:
-    array = recording.get("pairs", kernel, contract, 0.0)
+def _alike(recording: Recording, kernel: str, mode: str) -> Iterator[NDArray[Any]]:
+    array = recording.get("pairs", kernel, mode, 0.0)
     if array is not None and len(array) >= Looks().pairs[0]:
         yield array
 
@@ -265,22 +259,22 @@ def _alike(recording: Recording, kernel: str, contract: str) -> Iterator[NDArray
 # ---------------------------------------------------------------- the others
 
 
-def centres(recording: Recording, kernel: str, contract: str, slow: float) -> tuple[list[float], list[float]]:
+def centres(recording: Recording, kernel: str, mode: str, slow: float) -> tuple[list[float], list[float]]:
     """Medians of base's and head's processes, head's scaled where no slower code was measured."""
-    base, head = samples_of(recording, kernel, contract, slow)
+    base, head = samples_of(recording, kernel, mode, slow)
     return [float(np.median(one)) for one in base], [float(np.median(one)) for one in head]
 
 
 def samples_of(
-    recording: Recording, kernel: str, contract: str, slow: float
+    recording: Recording, kernel: str, mode: str, slow: float
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """Samples of base's processes and of head's; empty where there are none. Index is the process."""
-    base = recording.get("samples", kernel, contract, "base")
-    head = recording.get("samples", kernel, contract, slow)
+    base = recording.get("samples", kernel, mode, "base")
+    head = recording.get("samples", kernel, mode, slow)
     factor = 1.0
     if head is None:
         # Base's own processes serve as head's too: none is ever compared with itself.
-        again = recording.get("samples", kernel, contract, "again")
+        again = recording.get("samples", kernel, mode, "again")
         head, factor = base if again is None else again, 1 + slow
     if base is None or head is None:
         return [], []
@@ -304,21 +298,21 @@ def splits(processes: int, each: int, seed: int) -> list[tuple[tuple[int, ...], 
     ]
 
 
-def stored_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int) -> NDArray[np.float64]:
+def stored_ratios(recording: Recording, kernel: str, mode: str, slow: float, each: int) -> NDArray[np.float64]:
     """head/base of the medians over `each` processes a side, for every choice of processes that share none."""
-    base, head = centres(recording, kernel, contract, slow)
+    base, head = centres(recording, kernel, mode, slow)
     chosen = splits(len(base), each, seed=1)
     return np.array([np.median([head[j] for j in h]) / np.median([base[i] for i in b]) for b, h in chosen])
 
 
-def worker_ratios(recording: Recording, kernel: str, contract: str, slow: float, each: int = 16) -> NDArray[np.float64]:
+def worker_ratios(recording: Recording, kernel: str, mode: str, slow: float, each: int = 16) -> NDArray[np.float64]:
     """The same from perfci's own workers, base's taken from one stretch of time and head's from another.
 
-    As many workers a side as perfci convicts with, under the same contract, so at the same GPU time: what is left of
+    As many workers a side as perfci convicts with, under the same timing mode, so at the same GPU time: what is left of
     a stored baseline's disadvantage is that its two sides were not measured side by side.
     """
-    live = recording.get("launches", kernel, contract, slow)
-    array = live if live is not None else recording.get("launches", kernel, contract, 0.0)
+    live = recording.get("workers", kernel, mode, slow)
+    array = live if live is not None else recording.get("workers", kernel, mode, 0.0)
     if array is None:
         return np.array([])
     factor = 1.0 if live is not None else 1 + slow
@@ -328,10 +322,10 @@ def worker_ratios(recording: Recording, kernel: str, contract: str, slow: float,
 
 
 def asv_ratios(
-    recording: Recording, kernel: str, contract: str, slow: float, each: int
+    recording: Recording, kernel: str, mode: str, slow: float, each: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ratio of medians and two-sided p of Mann and Whitney's test, over the samples of `each` processes a side."""
-    base, head = samples_of(recording, kernel, contract, slow)
+    base, head = samples_of(recording, kernel, mode, slow)
     chosen = splits(len(base), each, seed=2)
     if not chosen:
         return np.array([]), np.array([])
@@ -347,30 +341,30 @@ def asv_ratios(
 
 
 def peer_rows(recording: Recording, kernel: str, slow: float) -> list[Row]:
-    """Every other tool on one kernel, under every contract that there is data for."""
+    """Every other tool on one kernel, under every timing mode that there is data for."""
     rows = []
 
-    def add(tool: str, contract: str, alarms: NDArray[np.bool_], independent: int, unanswered: int = 0) -> None:
+    def add(tool: str, mode: str, alarms: NDArray[np.bool_], independent: int, unanswered: int = 0) -> None:
         if len(alarms):
             count = int(np.count_nonzero(alarms))
-            rows.append(Row(tool, contract, kernel, slow, len(alarms), count, unanswered, independent))
+            rows.append(Row(tool, mode, kernel, slow, len(alarms), count, unanswered, independent))
 
-    for contract in recording.contracts("samples"):
-        processes = len(samples_of(recording, kernel, contract, slow)[0])
+    for mode in recording.modes("samples"):
+        processes = len(samples_of(recording, kernel, mode, slow)[0])
         for each in sorted({1, max(1, processes // 2)}):
-            ratios = stored_ratios(recording, kernel, contract, slow, each)
+            ratios = stored_ratios(recording, kernel, mode, slow, each)
             for threshold in THRESHOLDS:
-                add(stored_name(each, threshold), contract, ratios > 1 + threshold, processes // (2 * each))
+                add(stored_name(each, threshold), mode, ratios > 1 + threshold, processes // (2 * each))
         rounds = ASV_ROUNDS if processes >= 2 * ASV_ROUNDS else 1
-        ratios, p_values = asv_ratios(recording, kernel, contract, slow, rounds)
+        ratios, p_values = asv_ratios(recording, kernel, mode, slow, rounds)
         for factor in FACTORS:
             alarms = (ratios > factor) & (p_values < P_VALUE)
-            add(f"asv's rule, factor {factor:g}", contract, alarms, processes // (2 * rounds))
-    for contract in recording.contracts("launches"):
-        ratios = worker_ratios(recording, kernel, contract, slow)
+            add(f"asv's rule, factor {factor:g}", mode, alarms, processes // (2 * rounds))
+    for mode in recording.modes("workers"):
+        ratios = worker_ratios(recording, kernel, mode, slow)
         for threshold in THRESHOLDS:
             windows = math.isqrt(len(ratios)) + 1 if len(ratios) else 0  # k (k - 1) ratios of k windows
-            add(stored_name(16, threshold), contract, ratios > 1 + threshold, windows // 2)
+            add(stored_name(16, threshold), mode, ratios > 1 + threshold, windows // 2)
     verdicts = recording.get("verdicts", kernel, slow)
     if verdicts is not None:
         asked = verdicts[verdicts != UNASKED]
@@ -395,8 +389,8 @@ def percent(share: float) -> str:
 # ---------------------------------------------------------------- all of it
 
 
-LIMITS = {"steady": (0.01, 0.005), "cold": (0.02,)}
-"""r, the slow-down that perfci must find, by contract; 1 % under any other."""
+LIMITS = {"rotating": (0.01, 0.005), "cold": (0.02,)}
+"""r, the slow-down that perfci must find, by timing mode; 1 % under any other."""
 
 
 def evaluate(recording: Recording, runs: int, seed: int = 0) -> list[Row]:
@@ -405,9 +399,9 @@ def evaluate(recording: Recording, runs: int, seed: int = 0) -> list[Row]:
     rows = []
     for kernel in recording.kernels:
         for by in SLOW:
-            for contract in recording.contracts("pairs"):
-                for r in LIMITS.get(contract, (0.01,)):
-                    row = perfci_row(recording, kernel, contract, by, r, runs, seed)
+            for mode in recording.modes("pairs"):
+                for r in LIMITS.get(mode, (0.01,)):
+                    row = perfci_row(recording, kernel, mode, by, r, runs, seed)
                     if row is not None:
                         rows.append(row)
             rows += peer_rows(recording, kernel, by)
@@ -415,10 +409,10 @@ def evaluate(recording: Recording, runs: int, seed: int = 0) -> list[Row]:
 
 
 def pooled(rows: Sequence[Row]) -> list[Row]:
-    """One row per tool, contract and slow-down, kernels together, in order of appearance."""
+    """One row per tool, timing mode and slow-down, kernels together, in order of appearance."""
     groups: dict[tuple[str, str, float], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.tool, row.contract, row.slow), []).append(row)
+        groups.setdefault((row.tool, row.mode, row.slow), []).append(row)
     return [pool(group) for group in groups.values()]
 
 
@@ -427,7 +421,7 @@ class Curve:
     """False alarms and hits of a rule as its threshold moves, kernels together."""
 
     tool: str
-    contract: str
+    mode: str
     thresholds: list[float]
     false_alarms: list[float]
     hits: dict[float, list[float]]
@@ -437,42 +431,42 @@ class Curve:
 def curves(recording: Recording, slow: Sequence[float] = (0.01, 0.02)) -> list[Curve]:
     """The stored baseline and asv's rule at every threshold: no choice of one would have done better."""
     found = []
-    for contract in recording.contracts("samples"):
+    for mode in recording.modes("samples"):
 
-        def stored(kernel: str, by: float, contract: str = contract) -> NDArray[np.float64]:
-            return stored_ratios(recording, kernel, contract, by, 1)
+        def stored(kernel: str, by: float, mode: str = mode) -> NDArray[np.float64]:
+            return stored_ratios(recording, kernel, mode, by, 1)
 
-        def asv(kernel: str, by: float, contract: str = contract) -> NDArray[np.float64]:
-            processes = len(samples_of(recording, kernel, contract, by)[0])
+        def asv(kernel: str, by: float, mode: str = mode) -> NDArray[np.float64]:
+            processes = len(samples_of(recording, kernel, mode, by)[0])
             rounds = ASV_ROUNDS if processes >= 2 * ASV_ROUNDS else 1
-            ratios, p_values = asv_ratios(recording, kernel, contract, by, rounds)
+            ratios, p_values = asv_ratios(recording, kernel, mode, by, rounds)
             return np.where(p_values < P_VALUE, ratios, 0.0)
 
-        found.append(_curve("stored baseline of 1 worker", contract, recording, stored, slow))
-        found.append(_curve("asv's rule", contract, recording, asv, slow))
-    for contract in recording.contracts("launches"):
+        found.append(_curve("stored baseline of 1 worker", mode, recording, stored, slow))
+        found.append(_curve("asv's rule", mode, recording, asv, slow))
+    for mode in recording.modes("workers"):
 
-        def launches(kernel: str, by: float, contract: str = contract) -> NDArray[np.float64]:
-            return worker_ratios(recording, kernel, contract, by)
+        def launches(kernel: str, by: float, mode: str = mode) -> NDArray[np.float64]:
+            return worker_ratios(recording, kernel, mode, by)
 
-        found.append(_curve("stored baseline of 16 workers", contract, recording, launches, slow))
+        found.append(_curve("stored baseline of 16 workers", mode, recording, launches, slow))
     return [curve for curve in found if curve.false_alarms]
 
 
-def _curve(tool: str, contract: str, recording: Recording, ratios: Any, slow: Sequence[float]) -> Curve:
+def _curve(tool: str, mode: str, recording: Recording, ratios: Any, slow: Sequence[float]) -> Curve:
     def shares(by: float) -> list[float]:
         each = [found for kernel in recording.kernels if len(found := ratios(kernel, by))]
         return [float(np.mean([np.mean(one > 1 + t) for one in each])) for t in CURVE] if each else []
 
-    return Curve(tool, contract, CURVE, shares(0.0), {by: shares(by) for by in slow})
+    return Curve(tool, mode, CURVE, shares(0.0), {by: shares(by) for by in slow})
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows as a Markdown table: per tool and contract, alarms at each slow-down with the independent interval."""
+    """Rows as a Markdown table: per tool and timing mode, alarms at each slow-down with the independent interval."""
     slow = sorted({row.slow for row in rows})
-    cells = {(row.tool, row.contract, row.slow): row for row in rows}
-    names = list(dict.fromkeys((row.tool, row.contract) for row in rows))
-    head = ["tool", "contract", *("false alarms" if by == 0 else f"found at {percent(by)}" for by in slow)]
+    cells = {(row.tool, row.mode, row.slow): row for row in rows}
+    names = list(dict.fromkeys((row.tool, row.mode) for row in rows))
+    head = ["tool", "timing", *("false alarms" if by == 0 else f"found at {percent(by)}" for by in slow)]
     head += ["no answer", "trials (independent)"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name in names:

@@ -49,20 +49,20 @@ def draw(recording: Recording, out: Path, runs: int) -> list[Path]:
 
 
 def chosen(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Tool and contract of the curves that are drawn: one or two of each tool."""
-    have = list(dict.fromkeys((row.tool, row.contract) for row in rows))
+    """Tool and timing mode of the curves that are drawn: one or two of each tool."""
+    have = list(dict.fromkeys((row.tool, row.mode) for row in rows))
 
-    def first(tool: str, *contracts: str) -> list[tuple[str, str]]:
+    def first(tool: str, *modes: str) -> list[tuple[str, str]]:
         own = [pair for pair in have if pair[0] == tool]
-        return ([pair for wanted in contracts for pair in own if pair[1] == wanted] or own)[:1]
+        return ([pair for wanted in modes for pair in own if pair[1] == wanted] or own)[:1]
 
     return [
-        *first("perfci, r = 1 %", "steady", "cold"),
-        *first("perfci, r = 0.5 %", "steady", "cold"),
-        *first(stored_name(1, 0.02), "cold", "nvbench", "steady"),
-        *first(stored_name(16, 0.02), "steady"),
-        *first("asv's rule, factor 1.01", "cold", "nvbench", "steady"),
-        *first("asv's rule, factor 1.1", "cold", "nvbench", "steady"),
+        *first("perfci, r = 1 %", "rotating", "cold"),
+        *first("perfci, r = 0.5 %", "rotating", "cold"),
+        *first(stored_name(1, 0.02), "cold", "nvbench", "rotating"),
+        *first(stored_name(16, 0.02), "rotating"),
+        *first("asv's rule, factor 1.01", "cold", "nvbench", "rotating"),
+        *first("asv's rule, factor 1.1", "cold", "nvbench", "rotating"),
         *first(NVBENCH, "cold"),
     ]
 
@@ -73,14 +73,14 @@ def power(pyplot: Any, recording: Recording, rows: Sequence[Row]) -> Any:
     realised = recording.meta.get("realised", {})
     figure, panels = pyplot.subplots(2, -(-len(kernels) // 2), figsize=(11, 6), sharex=True, sharey=True, squeeze=False)
     for panel, kernel in zip(panels.flat, kernels, strict=False):
-        for (tool, contract), (colour, marker, dash) in zip(chosen(rows), STYLES, strict=False):
-            own = [r for r in rows if (r.tool, r.contract, r.kernel) == (tool, contract, kernel)]
+        for (tool, mode), (colour, marker, dash) in zip(chosen(rows), STYLES, strict=False):
+            own = [r for r in rows if (r.tool, r.mode, r.kernel) == (tool, mode, kernel)]
             if own:
                 # Realised where it was measured; all tools saw the same code.
                 slow = realised.get(kernel, {}).get("slow", {})
                 x = [100 * slow.get(f"{row.slow:g}", {}).get("slower", row.slow) for row in own]
                 y = [100 * row.rate for row in own]
-                label = f"{tool} ({contract})"
+                label = f"{tool} ({mode})"
                 panel.plot(x, y, color=colour, marker=marker, linestyle=dash, label=label, markersize=5)
         panel.set_title(kernel, loc="left")
         panel.grid(alpha=0.3)
@@ -106,17 +106,17 @@ def tradeoff(pyplot: Any, rows: Sequence[Row], lines: Sequence[Curve]) -> Any:
     """Hits against false alarms, kernels together: each other rule at every threshold, perfci as points."""
     slow = sorted(lines[0].hits) if lines else [0.01]
     figure, panels = pyplot.subplots(1, len(slow), figsize=(11, 4.6), sharey=True, squeeze=False)
-    share = {(row.tool, row.contract, row.slow): row.rate for row in rows}
+    share = {(row.tool, row.mode, row.slow): row.rate for row in rows}
     for panel, by in zip(panels[0], slow, strict=True):
         for line, (colour, marker, dash) in zip(lines, [*STYLES[1:], STYLES[0]], strict=False):
             x, y = ([100 * value for value in values] for values in (line.false_alarms, line.hits[by]))
-            label = f"{line.tool} ({line.contract})"
+            label = f"{line.tool} ({line.mode})"
             panel.plot(x, y, color=colour, marker=marker, linestyle=dash, label=label, markersize=4)
             at = line.thresholds.index(MARKED)
             panel.annotate(percent(MARKED), (x[at], y[at]), textcoords="offset points", xytext=(5, 3), fontsize=7)
-        for (tool, contract, at_slow), hits in share.items():
-            if at_slow == by and tool.startswith("perfci") and contract == "steady":
-                x_own = 100 * share[tool, contract, 0.0]
+        for (tool, mode, at_slow), hits in share.items():
+            if at_slow == by and tool.startswith("perfci") and mode == "rotating":
+                x_own = 100 * share[tool, mode, 0.0]
                 marker = "*" if "0.5" in tool else "o"
                 panel.plot([x_own], [100 * hits], marker, color=STYLES[0][0], markersize=12, label=tool, clip_on=False)
         panel.set_title(f"true slow-down of {percent(by)}", loc="left")

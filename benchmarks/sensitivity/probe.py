@@ -294,7 +294,7 @@ def thinned(values: Sequence[float]) -> NDArray[np.float32]:
 
 def samples(options: dict[str, Any]) -> Recording:
     """Samples of every variant of every kernel, `seconds` each: replays of graphs that rotate through input sets
-    (`steady`), and single executions behind a flush of the L2 (`cold`)."""
+    (`rotating`), and single executions behind a flush of the L2 (`cold`)."""
     rng = random.Random(options["seed"])
     recording = Recording(meta={"problems": [], "seconds": {}})
     chosen = [(name, declared, variant) for name, declared in declared_kernels(options) for variant in VARIANTS]
@@ -303,12 +303,12 @@ def samples(options: dict[str, Any]) -> Recording:
         try:
             kernel = Kernel(declared, options["device"], rng.getrandbits(31))
             kernel.dial.value = amount_of(options, name, variant)
-            for contract in options["contracts"]:
-                take = cold if contract == "cold" else steady
+            for mode in options["modes"]:
+                take = cold if mode == "cold" else rotating
                 start = time.perf_counter()
                 found = take(kernel, options["seconds"])
-                recording.meta["seconds"][f"{name}|{contract}|{variant}"] = time.perf_counter() - start
-                recording.put(thinned(found), "samples", name, contract, variant)
+                recording.meta["seconds"][f"{name}|{mode}|{variant}"] = time.perf_counter() - start
+                recording.put(thinned(found), "samples", name, mode, variant)
             kernel.release()
         except Exception as error:  # noqa: BLE001 - as above
             recording.meta["problems"].append(f"samples {name} {variant}: {type(error).__name__}: {str(error)[:300]}")
@@ -316,7 +316,7 @@ def samples(options: dict[str, Any]) -> Recording:
     return recording
 
 
-def steady(kernel: Kernel, seconds: float) -> list[float]:
+def rotating(kernel: Kernel, seconds: float) -> list[float]:
     """Replays for `seconds`."""
     replay = kernel.capture(kernel.rounds())
     found: list[float] = []
@@ -360,7 +360,7 @@ def cold(kernel: Kernel, seconds: float) -> list[float]:
 
 
 def nvbench(options: dict[str, Any]) -> Recording:
-    """Every variant of every kernel through cuda-bench: samples under the contract `nvbench`, clocks as `clocks`."""
+    """Every variant of every kernel through cuda-bench: samples under the timing mode `nvbench`, clocks as `clocks`."""
     import torch
     from cuda import bench
 

@@ -2,12 +2,12 @@
 
 Arrays, by key:
 
-- `pairs|kernel|contract|slow`: worker pairs of perfci, shape (pairs, 8): per side (base, head) the worker value in
+- `pairs|kernel|timing mode|slow`: worker pairs of perfci, shape (pairs, 8): per side (base, head) the worker value in
   seconds, the SM clock in hertz, and the two sums of `perfci.model.results.Clock`, variance and covariance, of
   BLOCKS blocks. The clock is NaN where it was not measured.
-- `launches|kernel|contract|slow`: one number of each launch in seconds, shape (pairs, 2): base, head. The median of
+- `workers|kernel|timing mode|slow`: one number of each worker in seconds, shape (pairs, 2): base, head. The median of
   its samples where these were recorded, else its worker value.
-- `samples|kernel|contract|variant`: samples in seconds of separate processes, shape (processes, samples), filled up
+- `samples|kernel|timing mode|variant`: samples in seconds of separate processes, shape (processes, samples), filled up
   with NaN. Variants: `base`, or a nominal slow-down such as `0.02`; `again` where the same code was timed twice in
   each process.
 - `verdicts|kernel|slow`: what nvbench-compare-robust said, shape (base processes, head processes), indices into
@@ -49,8 +49,8 @@ class Recording:
         """Keep an array under `kind, kernel, …`."""
         self.arrays["|".join(map(text, key))] = array
 
-    def contracts(self, kind: str) -> list[str]:
-        """Contracts under which there are arrays of this kind, in order of appearance."""
+    def modes(self, kind: str) -> list[str]:
+        """Timing modes under which there are arrays of this kind, in order of appearance."""
         return list(dict.fromkeys(key.split("|")[2] for key in self.arrays if key.startswith(f"{kind}|")))
 
     @property

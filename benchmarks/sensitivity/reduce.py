@@ -1,8 +1,8 @@
 """Reduce what was recorded on an H200 to what the replay needs: `python -m benchmarks.sensitivity reduce FOLDER`.
 
 The recordings hold unchanged code only, timed in time and SM clock: `placements.npz` (worker pairs, placements drawn
-anew, contracts cold and steady), `separate_processes.npz` (ten processes) and `paired_launches.npz` (twelve processes
-a side, with the clock of every block). The replay scales head's times to make it slower.
+anew, timing modes cold and rotating), `separate_processes.npz` (ten processes) and `paired_launches.npz` (twelve
+processes a side, with the clock of every block). The replay scales head's times to make it slower.
 """
 
 import tempfile
@@ -25,9 +25,10 @@ NAMES = {
     "mm8192": "gemm8192",
 }
 """Kernels as the recordings call them → kernels of the same class here."""
-CONTRACTS = {"cold": "cold", "rot": "steady"}
+MODES = {"cold": "cold", "rot": "rotating"}
 PAIR_SECONDS = 5.8 / 18
-"""Seconds of one worker pair, per kernel and contract: recorded for six kernels under three contracts together."""
+"""Seconds of one worker pair, per kernel and timing mode: recorded for six kernels under three timing modes
+together."""
 FLUSH = 40e-6
 """Seconds that flushing the L2 takes before each cold sample (120 MB written)."""
 
@@ -54,24 +55,24 @@ def _placements(recording: Recording, path: Path) -> None:
         kernels = dict.fromkeys(key.split("|")[0] for key in file.files)
         pairs = 1 + max(int(key.split("|")[2]) for key in file.files)
         for kernel in kernels:
-            for contract, name in CONTRACTS.items():
+            for mode, name in MODES.items():
                 rows, medians = [], []
                 for pair in range(pairs):
-                    stem = f"{kernel}|{contract}|{pair}"
+                    stem = f"{kernel}|{mode}|{pair}"
                     sides = [(file[f"{stem}|{a}"] * 1e-6, file[f"{stem}|clk{a}"].astype(float) * 1e9) for a in "AB"]
                     rows.append([value for times, clocks in sides for value in worker(times.astype(float), clocks)])
                     medians.append([float(np.median(times)) for times, _ in sides])
                 recording.put(np.array(rows, dtype=np.float32), "pairs", NAMES[kernel], name, 0.0)
-                recording.put(np.array(medians, dtype=np.float32), "launches", NAMES[kernel], name, 0.0)
+                recording.put(np.array(medians, dtype=np.float32), "workers", NAMES[kernel], name, 0.0)
 
 
 def _processes(recording: Recording, path: Path) -> None:
     costs: dict[str, float] = {}
     with np.load(path) as file:
         for kernel in dict.fromkeys(key.split("|")[0] for key in file.files):
-            for contract, name in (("cold", "cold"), ("hot", "warm")):
+            for mode, name in (("cold", "cold"), ("hot", "warm")):
                 for variant, own in (("0", "base"), ("0b", "again")):
-                    found = [file[f"{kernel}|{contract}|{variant}|{process}"] for process in range(10)]
+                    found = [file[f"{kernel}|{mode}|{variant}|{process}"] for process in range(10)]
                     recording.put(np.stack(found) * np.float32(1e-6), "samples", NAMES[kernel], name, own)
             mean = float(np.mean([file[f"{kernel}|cold|0|{process}"].mean() for process in range(10)])) * 1e-6
             costs[NAMES[kernel]] = file[f"{kernel}|cold|0|0"].size * (mean + FLUSH)

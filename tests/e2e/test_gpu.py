@@ -62,7 +62,7 @@ def test_slow_down_and_a_poisoned_context(repo: Repo) -> None:
     assert run.results["fingerprint"]["devices"]["cuda"]
 
 
-CONTRACTS = """
+MODES = """
     import perfci
     import torch
 
@@ -77,13 +77,13 @@ CONTRACTS = """
         x = bench.randn(1024, 1024)
         return lambda: torch.sin(x) if x.sum().item() < 1e9 else x
 
-    @perfci.kernel(devices=["cuda"], contract="hot")
+    @perfci.kernel(devices=["cuda"], timing="hot")
     def in_the_cache(bench):
         x = bench.randn(1024, 1024)
         return lambda: torch.sin(x)
 
-    @perfci.kernel(devices=["cuda"], contract="steady")
-    def cannot_be_steady(bench):
+    @perfci.kernel(devices=["cuda"], timing="rotating")
+    def cannot_be_rotating(bench):
         x = bench.randn(1024, 1024)
         return lambda: torch.sin(x) if x.sum().item() < 1e9 else x
 
@@ -95,24 +95,24 @@ CONTRACTS = """
 """
 
 
-def test_contracts_and_their_reasons(repo: Repo) -> None:
+def test_timing_modes_and_their_reasons(repo: Repo) -> None:
     """Steady where it can be captured, else cold and why; what was asked for or not at all; large cases alternate."""
     limits = "limits: [{cases: '*', metric: time, regression: 10%}]"
     repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\nbudget: 90s\n{limits}\n")
-    repo.write("kernels/k.py", CONTRACTS)
+    repo.write("kernels/k.py", MODES)
     repo.commit("base")
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 3, "a case that fails in both sides measures nothing: " + run.out + run.err
     cases = {case["id"]: case for case in run.results["cases"]}
-    contract = {name: case["sides"]["head"]["contract"] for name, case in cases.items()}
-    assert contract["captured"]["name"] == "steady"
-    assert contract["captured"]["sets"] > 10
-    assert contract["synchronises"]["name"] == "cold"
-    assert "base cannot be captured into a CUDA graph" in contract["synchronises"]["because"]
-    assert contract["in_the_cache"]["name"] == "hot"
-    assert "contract steady" in cases["cannot_be_steady"]["sides"]["head"]["reason"]["text"]
+    timing = {name: case["sides"]["head"]["timing"] for name, case in cases.items()}
+    assert timing["captured"]["name"] == "rotating"
+    assert timing["captured"]["sets"] > 10
+    assert timing["synchronises"]["name"] == "cold"
+    assert "base cannot be captured into a CUDA graph" in timing["synchronises"]["because"]
+    assert timing["in_the_cache"]["name"] == "hot"
+    assert "timing mode rotating" in cases["cannot_be_rotating"]["sides"]["head"]["reason"]["text"]
     large = cases["more_than_half_of_the_memory"]
-    assert "together they need" in contract["more_than_half_of_the_memory"].get("sides", ""), large["sides"]
+    assert "together they need" in timing["more_than_half_of_the_memory"].get("sides", ""), large["sides"]
     for name in ("captured", "in_the_cache", "more_than_half_of_the_memory", "synchronises"):
         assert len(cases[name]["pairs"]) >= 8, (name, run.out, run.err)
         assert all(pair["clock"]["base"]["hertz"] > 5e8 for pair in cases[name]["pairs"])

@@ -74,7 +74,7 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
     assert {f"b/{case}" for case in CASES[tool]} <= slower.classes().keys()
     assert all(slower.classes()[f"b/{case}"] == "regression" for case in CASES[tool])
     case = next(one for one in slower.results["cases"] if one["id"] == f"b/{CASES[tool][0]}")
-    assert len(case["pairs"]) >= 8 and case["sides"]["head"]["contract"]["reads"] == tool
+    assert len(case["pairs"]) >= 8 and case["sides"]["head"]["timing"]["reads"] == tool
 
 
 @TOOLS

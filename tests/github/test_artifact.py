@@ -249,7 +249,7 @@ def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> Non
     results = measured(1.1)
     results.fingerprint.extra = {"ceilings": {"cuda": ["no", "mapping"]}}
     for side in results.cases[0].sides.values():
-        side.contract = {"executions_per_graph": {"a": 1}}
+        side.timing = {"executions_per_graph": {"a": 1}}
     hub.upload(run, packed(results))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3

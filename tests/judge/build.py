@@ -56,7 +56,7 @@ def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **
         "line": 7,
         "params": {"n": 64},
         "inputs": "ab" * 32,
-        "contract": {"timer": "events"},
+        "timing": {"timer": "events"},
     }
     if status == "absent":
         defaults = {}

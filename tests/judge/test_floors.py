@@ -19,7 +19,7 @@ def judged(found, **fields):
 
 
 def cold(read=TRUE, **fields):
-    return side(work=Work(read=read), contract={"name": "cold"}, **fields)
+    return side(work=Work(read=read), timing={"name": "cold"}, **fields)
 
 
 def test_a_believable_case_is_judged_as_ever():

@@ -314,7 +314,7 @@ def test_on_a_gpu_agrees_with_its_reference_at_all_its_shapes(case, built):
     "case", [case for case in GPU_CASES if "memory=pageable" not in case.id], ids=lambda case: case.id
 )
 def test_on_a_gpu_can_be_captured_and_replayed(case, built):
-    """What the contract `steady` needs; all but copies from pageable memory, which wait for the GPU."""
+    """What the timing mode `rotating` needs; all but copies from pageable memory, which wait for the GPU."""
     prepared = prepare(KERNELS[case.kernel], case.params, "cuda", 0, 0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

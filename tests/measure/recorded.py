@@ -1,4 +1,4 @@
-"""A calibration of recorded H200 pairs: six kernels under `steady`, 32 pairs each."""
+"""A calibration of recorded H200 pairs: six kernels under `rotating`, 32 pairs each."""
 
 import json
 from functools import cache
@@ -31,7 +31,7 @@ def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
 
 def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
     """A case whose pairs have these log ratios."""
-    side = CaseSide(params={"n": 1}, contract={"name": "steady", "threads": 1})
+    side = CaseSide(params={"n": 1}, mode={"name": "rotating", "threads": 1})
     pairs = [
         Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
         for i, v in enumerate(x)
@@ -43,7 +43,7 @@ def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> 
 def results(cases: list[Case], judgements: list[Judgement] | None = None, **more) -> Results:
     asked = [judgement(one.id, device=one.device) for one in cases] if judgements is None else judgements
     plan = Plan(
-        seed=0, sides=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"steady": Schedule()},
+        seed=0, sides=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"rotating": Schedule()},
         judgements=asked, m=max(1, len(asked)), exact_pairs=32, budget=600,
     )  # fmt: skip
     facts = Fingerprint(

@@ -27,7 +27,7 @@ from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
 from tests.stats.recorded import FOLDER, KERNELS, recorded_pairs
 
-KEYS = [f"{kernel}|{contract}" for kernel in KERNELS for contract in ("rot", "cold")]
+KEYS = [f"{kernel}|{timing}" for kernel in KERNELS for timing in ("rot", "cold")]
 PAIRS = {key: recorded_pairs(key) for key in KEYS}
 COSTS = [
     [sum(pair["seconds"].values()) for pair in case["pairs"]]

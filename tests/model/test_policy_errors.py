@@ -145,18 +145,18 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
 
 
 def test_short_kernels_keep_their_limits() -> None:
-    """The timer is read once a batch on the CPU, once a graph under `steady`: its tick must not widen the limit of a
+    """The timer is read once a batch on the CPU, once a graph under `rotating`: its tick must not widen the limit of a
     kernel of 200 ns or 2 µs. A floor that somebody wrote holds as written."""
     from perfci.model.criteria import Subject, floor_of, judgements
 
-    steady, cold = {"name": "steady", "executions_per_graph": 256}, {"name": "cold"}
+    rotating, cold = {"name": "rotating", "executions_per_graph": 256}, {"name": "cold"}
     policy = parse_policy(LIMIT + "{regression: 10%}")
     cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
     assert floor_of(cpu, {"name": "cpu"}) == 0.0
     assert floor_of(cuda, cold) == 32e-9
-    assert floor_of(cuda, steady) == 32e-9 / 256
+    assert floor_of(cuda, rotating) == 32e-9 / 256
     (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, floor: 200ns}"), [Subject("a", "cuda")])
-    assert floor_of(written, steady) == floor_of(written, cold) == pytest.approx(200e-9)
+    assert floor_of(written, rotating) == floor_of(written, cold) == pytest.approx(200e-9)
 
 
 def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:

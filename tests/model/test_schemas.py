@@ -135,7 +135,7 @@ def results(value: float) -> Results:
         params={"n": 64, "dtype": "bf16"},
         work=Work(flops=1e9),
         inputs="ab12",
-        contract={"cache": "cold", "threads": 1},
+        timing={"cache": "cold", "threads": 1},
         check=Check(shapes=3, compared=3, worst=0.2, rtol=1e-2, atol=1e-3, sketch=[1.0, value]),
     )
     pair = Pair(

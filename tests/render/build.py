@@ -120,7 +120,7 @@ def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fie
         "device": device,
         "work": work,
         "checks": {"base": check, "head": check},
-        "contract": CONTRACT,
+        "timing": CONTRACT,
     }
     return CaseFacts.model_validate(data | fields)
 

@@ -210,5 +210,5 @@ def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, oth
     report.sides["base"].ref = other
     report.fingerprint.devices["cuda"] = reason
     report.fingerprint.extra[case] = other
-    report.facts[0].contract[case] = sentence
+    report.facts[0].timing[case] = sentence
     whole(markdown.render(report))

@@ -71,9 +71,9 @@ def test_the_whole_on_the_cpu(tmp_path):
         pairs = recording.get("pairs", "copy512m", "cpu", by)
         assert pairs.shape == (2, 8)
         assert (pairs[:, [0, 4]] > 0).all()
-    for contract in ("steady", "cold"):
+    for mode in ("rotating", "cold"):
         for variant in probe.VARIANTS:
-            samples = recording.get("samples", "copy512m", contract, variant)
+            samples = recording.get("samples", "copy512m", mode, variant)
             assert len(samples) == 2
             assert np.isfinite(samples).any(axis=1).all()
     # The time of a judgement is what perfci's own cost.

@@ -1,6 +1,6 @@
-"""64 launch pairs of identical code, six kernels, three contracts, recorded on one NVIDIA H200.
+"""64 launch pairs of identical code, six kernels, three timing modes, recorded on one NVIDIA H200.
 
-`equal_clock.json`: `kernel|contract` → for each pair the log ratios B/A of time (mean over eight placements of trimmed
+`equal_clock.json`: `kernel|timing mode` → for each pair the log ratios B/A of time (mean over eight placements of trimmed
 means) and of the SM clock measured beside each placement (geometric mean); and for each side of each pair (base is A)
 the sums over its placements of squared deviations of ln clock and of products with those of ln time.
 """

@@ -175,7 +175,7 @@ def test_expected_pairs_are_those_of_the_decision():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_an_side_effect_of_3_in_1000_is_caught_on_recorded_pairs(kernel):
-    """`steady`, 32 pairs, corrected for a suite of 100 cases; without it the same pairs show none."""
+    """`rotating`, 32 pairs, corrected for a suite of 100 cases; without it the same pairs show none."""
     x = np.array(RATIOS[f"{kernel}|rot|cycles"])[:32]
     assert not noise(x, 100).differs
     for planted in (0.003, -0.003):

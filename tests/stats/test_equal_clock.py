@@ -132,7 +132,7 @@ WORLDS = {
     "compute-bound at the power limit": POWER_LIMITED,
     "memory-bound, clock read badly": MEMORY_BOUND,
     "half and half": replace(POWER_LIMITED, follows=0.5),
-    "steady clock read badly": World(reading=0.01, noise=0.001),
+    "rotating clock read badly": World(reading=0.01, noise=0.001),
     "heavy tails": replace(POWER_LIMITED, launches=heavy),
     "bimodal launches": replace(POWER_LIMITED, launches=bimodal),
     "drift": replace(POWER_LIMITED, launches=drifting),

@@ -29,9 +29,9 @@ def test_reads_of_a_cold_case():
     assert words == "move the declared bytes (4.30 TB/s at most)"
 
 
-def test_operations_count_at_the_best_rate_of_any_type_under_every_contract():
-    for contract in (COLD, {"name": "hot"}, {"name": "steady"}, {}):
-        seconds, words = floor(Work(flops=1e12), H200, contract, "cuda", L2)
+def test_operations_count_at_the_best_rate_of_any_type_under_every_timing_mode():
+    for timing in (COLD, {"name": "hot"}, {"name": "rotating"}, {}):
+        seconds, words = floor(Work(flops=1e12), H200, timing, "cuda", L2)
         assert seconds == pytest.approx(1e12 / 1.3e15 / 1.25)
         assert words == "do the declared operations (1300 TFLOP/s at most)"
 
@@ -43,17 +43,17 @@ def test_the_larger_of_both_counts():
 
 
 @pytest.mark.parametrize(
-    "contract",
+    "timing",
     [
         {"name": "hot"},
-        {"name": "steady"},
-        {"name": "steady", "rotated_bytes": 1.9 * L2, "sets": 4},
+        {"name": "rotating"},
+        {"name": "rotating", "rotated_bytes": 1.9 * L2, "sets": 4},
         {"name": "cpu"},
         {},
     ],
 )
-def test_reads_that_a_cache_may_hold_do_not_count(contract):
-    assert floor(Work(read=1e9), H200, contract, "cuda", L2) is None
+def test_reads_that_a_cache_may_hold_do_not_count(timing):
+    assert floor(Work(read=1e9), H200, timing, "cuda", L2) is None
 
 
 def test_reads_on_a_cpu_do_not_count_and_its_slack_is_larger():
@@ -66,13 +66,13 @@ def test_written_bytes_never_count():
 
 
 @given(st.integers(2, 200), st.floats(1e3, 1e8), st.floats(0, 1e9))
-def test_a_cache_of_any_policy_stays_under_the_steady_floor(sets, each, shared):
+def test_a_cache_of_any_policy_stays_under_the_rotating_floor(sets, each, shared):
     """What an ideal cache would have to read again in a walk through the sets takes longer than the floor.
 
     `shared` bytes are read by every set and belong to none: they may stay in the cache, for nothing.
     """
-    contract = {"name": "steady", "rotated_bytes": sets * each, "sets": sets}
-    found = floor(Work(read=each + shared), H200, contract, "cuda", L2)
+    timing = {"name": "rotating", "rotated_bytes": sets * each, "sets": sets}
+    found = floor(Work(read=each + shared), H200, timing, "cuda", L2)
     honest = max(0.0, sets * each - L2) / sets / 4.3e12
     if sets * each < 2 * L2:
         assert found is None

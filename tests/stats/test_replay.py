@@ -1,6 +1,6 @@
-"""The decision replayed on pairs recorded on one NVIDIA H200: 64 launch pairs of identical code, six kernels, three contracts.
+"""The decision replayed on pairs recorded on one NVIDIA H200: 64 launch pairs of identical code, six kernels, three timing modes.
 
-`pair_ratios.json`: `kernel|contract|time or cycles` → ln(B/A) of each pair's worker values (mean over eight placements of
+`pair_ratios.json`: `kernel|timing mode|time or cycles` → ln(B/A) of each pair's worker values (mean over eight placements of
 trimmed means; cycles are time × the SM clock measured beside the block). `equal_clock.json`: see `recorded.py`.
 """
 
@@ -39,7 +39,7 @@ def test_the_recording_is_whole():
 
 @pytest.mark.parametrize("r", [0.01, 0.005])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_steady_cycles_never_cry_wolf_and_find_the_limit(kernel, r):
+def test_rotating_cycles_never_cry_wolf_and_find_the_limit(kernel, r):
     key = f"{kernel}|rot|cycles"
     alike = replay(key, 400, r, 0.0)
     assert share(alike, "unchanged") == 1
@@ -49,18 +49,18 @@ def test_steady_cycles_never_cry_wolf_and_find_the_limit(kernel, r):
     assert np.median([d.n for d in slower]) <= 16
 
 
-@pytest.mark.parametrize("contract", ["cold", "hot", "rot"])
+@pytest.mark.parametrize("timing", ["cold", "hot", "rot"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_no_contract_cries_wolf_in_time_or_cycles(kernel, contract):
-    """However loud the contract: identical code is unchanged or inconclusive."""
+def test_no_timing_mode_cries_wolf_in_time_or_cycles(kernel, mode):
+    """However loud the timing mode: identical code is unchanged or inconclusive."""
     for unit in ("time", "cycles"):
-        statuses = {d.status for d in replay(f"{kernel}|{contract}|{unit}", 120, 0.01, 0.0, seed=2)}
+        statuses = {d.status for d in replay(f"{kernel}|{mode}|{unit}", 120, 0.01, 0.0, seed=2)}
         assert statuses <= {"unchanged", "inconclusive"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_steady_cycles_at_length(kernel):
+def test_rotating_cycles_at_length(kernel):
     key = f"{kernel}|rot|cycles"
     for r in (0.01, 0.005):
         assert share(replay(key, 10_000, r, 0.0, seed=3), "unchanged") == 1
@@ -68,7 +68,7 @@ def test_steady_cycles_at_length(kernel):
 
 
 PAIR_SD = {"add64k": 0.16, "copy512M": 0.01, "mm1024": 0.135, "mm8192": 0.09, "resample": 0.036, "sdpa512": 0.18}
-"""Percent, of a pair's log ratio at equal clock, contract rot; in time mm8192 has 0.58, sdpa512 0.83, copy512M 0.016."""
+"""Percent, of a pair's log ratio at equal clock, timing mode rot; in time mm8192 has 0.58, sdpa512 0.83, copy512M 0.016."""
 
 
 def log_ratios_of(key):
@@ -89,14 +89,14 @@ def test_pairs_scatter_no_more_at_equal_clock_than_in_time_or_cycles(kernel):
     assert here <= 1.05 * of_all
 
 
-def replay_at_equal_clock(kernel, contract, runs, r, seed, slower=False):
+def replay_at_equal_clock(kernel, mode, runs, r, seed, slower=False):
     shift = margin(r, "lower") if slower else 0.0
-    return recorded.replay(f"{kernel}|{contract}", runs, r, shift, LOOKS, M, seed)
+    return recorded.replay(f"{kernel}|{mode}", runs, r, shift, LOOKS, M, seed)
 
 
 @pytest.mark.parametrize("r", [0.01, 0.005])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_steady_times_at_equal_clock_never_cry_wolf_and_find_the_limit(kernel, r):
+def test_rotating_times_at_equal_clock_never_cry_wolf_and_find_the_limit(kernel, r):
     """12 × 600 judgements of identical code and as many of a true slow-down of r."""
     alike = replay_at_equal_clock(kernel, "rot", 600, r, seed=5)
     assert share(alike, "unchanged") >= 0.99
@@ -113,17 +113,17 @@ def test_a_quarter_of_a_percent_is_found_where_pairs_agree_within_a_tenth(kernel
     assert share(replay_at_equal_clock(kernel, "rot", 600, 0.0025, seed=8, slower=True), "regression") >= 0.95
 
 
-@pytest.mark.parametrize("contract", ["cold", "hot"])
+@pytest.mark.parametrize("timing", ["cold", "hot"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_other_contracts_do_not_cry_wolf_at_equal_clock(kernel, contract):
+def test_other_timing_modes_do_not_cry_wolf_at_equal_clock(kernel, mode):
     """A conviction by chance has 1 in 10 000 here, as anywhere."""
-    statuses = {d.status for d in replay_at_equal_clock(kernel, contract, 200, 0.01, seed=9)}
+    statuses = {d.status for d in replay_at_equal_clock(kernel, mode, 200, 0.01, seed=9)}
     assert statuses <= {"unchanged", "inconclusive"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_steady_times_at_equal_clock_at_length(kernel):
+def test_rotating_times_at_equal_clock_at_length(kernel):
     for r in (0.01, 0.005):
         alike = replay_at_equal_clock(kernel, "rot", 10_000, r, seed=10)
         assert share(alike, "regression") == share(alike, "clock") == 0

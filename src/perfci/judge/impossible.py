@@ -29,7 +29,7 @@ def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
     for name in names:
         side = case.sides.get(name, CaseSide())
         times = side_values(case, name, "time")
-        found = floor(side.work, ceilings, side.contract, case.device, extra.get("l2_bytes"))
+        found = floor(side.work, ceilings, side.timing, case.device, extra.get("l2_bytes"))
         if found is None or not times.size or not (times > 0).all():
             continue
         seconds, words = found

@@ -40,7 +40,8 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
 
 
 def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
-    """Work, checks, contract, reasons, noise and roofline of a case; work and contract are head's, or else base's.
+    """Work, checks, timing mode, reasons, noise and roofline of a case; work and timing mode are head's, or else
+    base's.
 
     `first`: pairs of the first look. `ceilings`: of the case's device, as measured.
     """
@@ -52,7 +53,7 @@ def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
         device=case.device,
         work=said.work,
         checks={name: side.check for name, side in sides.items()},
-        contract={name: str(value) for name, value in sorted(said.contract.items())},
+        timing={name: str(value) for name, value in sorted(said.timing.items())},
         reasons={name: side.reason for name, side in sides.items() if side.reason},
         noise=_parts(components(case, first)),
         roof=roof(case, ceilings),

@@ -8,7 +8,7 @@ from typing import Any
 from perfci.measure.cases import Found
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
-from perfci.measure.timing import Asked, Probe
+from perfci.measure.timing import Probe, TimingMode
 from perfci.model.base import Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
@@ -28,11 +28,11 @@ def check_side(
     *,
     fuzz: bool,
     note: Callable[[str], None],
-    asked: Mapping[str, Asked],
+    asked: Mapping[str, TimingMode],
 ) -> Probes:
     """Check every case of one side; fills `case.sides[name]`. Returns what is needed to settle how a case is measured.
 
-    Base goes first: its tolerances are then head's. `asked`: case key → contract.
+    Base goes first: its tolerances are then head's. `asked`: case key → timing mode.
     """
     probes: Probes = {}
     worker: Worker | None = None
@@ -96,17 +96,17 @@ def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool,
 
 
 def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> dict[str, Any]:
-    contract = "cold" if case.device == "cuda" else "cpu"
-    fields = {**case_fields(case, name), "contract": contract, "sets": 1}
+    mode = "cold" if case.device == "cuda" else "cpu"
+    fields = {**case_fields(case, name), "mode": mode, "sets": 1}
     return worker.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
 
 
-def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: Asked) -> Probe:
+def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:
     """Whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
     if asked == "cold":
         return probe
     try:
-        fields = {**case_fields(case, name), "contract": "hot", "sets": 1}
+        fields = {**case_fields(case, name), "mode": "hot", "sets": 1}
         worker.ask("open", bench.timeout, seed=bench.seed, placement=0, **fields)
         found = worker.ask("probe", bench.timeout)
         worker.ask("close", bench.timeout, verify=False)

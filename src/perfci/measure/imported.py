@@ -157,13 +157,13 @@ def _case_side(name: Side, ident: str, files: Sequence[File]) -> CaseSide:
     if any(one.work != known[0].work or one.values.keys() != known[0].values.keys() for one in known):
         text = f"the files of {name} do not agree on its work or its metrics"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
-    contract = {
+    timing = {
         "name": "imported",
         "reads": files[0].format.tool,
         "time": ", ".join(sorted({one.statistic for one in known})),
         "machine": "; ".join(sorted({_machine(file.about) for file in files})),
     }
-    return CaseSide(work=known[0].work or Work(), contract=contract)
+    return CaseSide(work=known[0].work or Work(), timing=timing)
 
 
 def _pair(index: int, ident: str, read: Mapping[Side, Sequence[File]], sides: Mapping[Side, CaseSide]) -> Pair:

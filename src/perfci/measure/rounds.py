@@ -187,7 +187,7 @@ class _Taking:
             start = time.monotonic()
             try:
                 if step.op == "open":
-                    fields: dict[str, Any] = {"contract": self.setup.contract, "sets": self.setup.sets}
+                    fields: dict[str, Any] = {"mode": self.setup.mode, "sets": self.setup.sets}
                     fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
                     worker.ask("open", timeout, **fields)
                     self.blocks[step.side].append([])

@@ -24,7 +24,7 @@ from perfci.measure.prepare import SideWork, Sources
 from perfci.measure.profiling.collect import find_tools, observe
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.measure.sampling import adapt, next_batch
-from perfci.measure.timing import CONTRACTS, SCHEDULES, Asked, Gpu, Refused, settle
+from perfci.measure.timing import MODES, SCHEDULES, Gpu, Refused, TimingMode, settle
 from perfci.model.base import DeviceKind, PerfciError, PolicyError, Side
 from perfci.model.comparison import differences
 from perfci.model.criteria import Subject, gates, judgements, late, looser, told, waiting
@@ -67,7 +67,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         sides=list(place.sides),
         looks=looks,
         devices=list(place.benches),
-        schedules={name: SCHEDULES[name] for device in place.benches for name in CONTRACTS[device]},
+        schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
         judgements=asked,
         gates=gating,
         waiting=unanswered,
@@ -284,7 +284,7 @@ class Measurement:
         fuzz: bool,
     ) -> Probes:
         probes: Probes = {}
-        asked = {case.key: contract_of(case, found, place.limits) for case in cases}
+        asked = {case.key: timing_of(case, found, place.limits) for case in cases}
         for device, bench in place.benches.items():
             kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
             for name in place.sides:
@@ -297,7 +297,7 @@ class Measurement:
         return probes
 
     def _gpu(self, place: Place) -> Gpu:
-        """What contracts need to know of the GPU."""
+        """What timing modes need to know of the GPU."""
         extra = place.facts.extra
         exclusive = (extra.get("nvml") or {}).get("compute_mode") == "exclusive"
         return Gpu(extra.get("l2_bytes", 0), extra.get("memory_bytes", 0), exclusive)
@@ -308,7 +308,7 @@ class Measurement:
             working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
             if case.origin != "kernel" or not working:
                 continue
-            asked = contract_of(case, found, place.limits)
+            asked = timing_of(case, found, place.limits)
             bench = place.benches[case.device]
             try:
                 setup = settle(case.device, asked, working, self._gpu(place), bench.threads)
@@ -320,9 +320,9 @@ class Measurement:
                 continue
             bench.setups[case.key] = setup
             for name, probe in working.items():
-                case.sides[name].contract = {**setup.says, **probe.settings}
+                case.sides[name].timing = {**setup.says, **probe.settings}
                 if self.lock is not None and case.device == "cuda":
-                    case.sides[name].contract["clocks"] = self.lock.words()
+                    case.sides[name].timing["clocks"] = self.lock.words()
 
     def _rounds(
         self,
@@ -428,11 +428,12 @@ def can_measure(case: Case) -> bool:
     return case.sides["head"].status == "ok"
 
 
-def contract_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> Asked:
-    """The contract that a case asks for: base's declaration where base has the case, else head's, else the policy's."""
+def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
+    """The timing mode that a case asks for: base's declaration where base has the case, else head's, else the
+    policy's."""
     names: list[Side] = ["base", "head"]
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
-    asked: Asked = (declared[0]["contract"] if declared else None) or limits.contract
+    asked: TimingMode = (declared[0]["timing"] if declared else None) or limits.timing
     return asked
 
 

@@ -48,7 +48,7 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     if len(ratios) >= SEEN:
         size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
         target *= min(1.0, asked / CALM / size) if size > 0 else 1.0
-    planned = plan.schedules[setup.contract]
+    planned = plan.schedules[setup.mode]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)
     bench.setups[case.key] = replace(setup, placements=a, blocks=n)

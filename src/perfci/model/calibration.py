@@ -30,7 +30,7 @@ class CaseCalibration(Document):
     device: DeviceKind
     metric: str = "time"
     question: str
-    """Digest of parameters, declared work and contract: noise holds for the same question alone."""
+    """Digest of parameters, declared work and timing mode: noise holds for the same question alone."""
     measured: str
     """When: UTC, ISO 8601."""
     pairs: int = Field(ge=2)

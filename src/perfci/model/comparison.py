@@ -52,7 +52,7 @@ def differences(base: CaseSide, head: CaseSide) -> list[str]:
     if base.inputs != head.inputs:
         mine, theirs = (side.inputs[:12] or "unknown" for side in (base, head))
         found.append(_both("the inputs' digest", mine, theirs))
-    return found + _dicts("contract", base.contract, head.contract)
+    return found + _dicts("timing", base.timing, head.timing)
 
 
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:

@@ -297,12 +297,12 @@ def _gated(
     return made
 
 
-def floor_of(judgement: Judgement, contract: Mapping[str, Any]) -> float:
-    """Seconds under which a change of one execution is never a regression, for a case under this contract.
+def floor_of(judgement: Judgement, timing: Mapping[str, Any]) -> float:
+    """Seconds under which a change of one execution is never a regression, for a case under this timing mode.
 
-    What the limit says, or what the timer resolves of an execution: a sample under `steady` holds hundreds of them.
+    What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
     """
-    executions = contract.get("executions_per_graph", 1)
+    executions = timing.get("executions_per_graph", 1)
     return max(judgement.floor, judgement.tick / max(1, int(executions)))
 
 

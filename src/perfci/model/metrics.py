@@ -56,7 +56,7 @@ STALLS = (
 CATALOGUE: dict[str, Metric] = {
     m.name: m
     for m in (
-        _timing("time", "s", "lower", "time of one execution under the case's contract"),
+        _timing("time", "s", "lower", "time of one execution under the case's timing mode"),
         _timing("cycles", "cycles", "lower", "time × the SM clock measured beside it"),
         _timing("cv", "%", "lower", "relative standard deviation of the samples of a launch"),
         _timing("tflops", "TFLOP/s", "higher", "declared floating-point operations over time"),

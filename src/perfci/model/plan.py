@@ -147,7 +147,7 @@ class Plan(Document):
     devices: list[DeviceKind] = Field(default_factory=list)
     """What is measured on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
-    """Contract → how a pair of a case under it is measured at first."""
+    """Timing mode → how a pair of a case under it is measured at first."""
     judgements: Items[Judgement] = Field(default_factory=list)
     gates: Items[Gate] = Field(default_factory=list)
     """What profilers must be asked, and what must hold of it."""

@@ -196,9 +196,9 @@ class Policy(Document):
     """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
     devices: list[DeviceKind] | None = None
     """Which devices to measure on; the GPU where there is one, else the CPU."""
-    contract: Literal["auto", "steady", "cold", "hot"] = "auto"
-    """How cases are timed on a GPU, where a kernel does not say: `steady`, `cold` and `hot` as docs/measurement.md
-    describes them; `auto` is steady where a case can be captured into a CUDA graph, else cold."""
+    timing: Literal["auto", "rotating", "cold", "hot"] = "auto"
+    """How cases are timed on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
+    describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"
     """When profilers look at a case: where it changed, always or never; always where a limit needs what they see."""
     counters: Literal["default", "deep"] = "default"

@@ -184,7 +184,7 @@ class CaseFacts(Document):
     device: DeviceKind
     work: Work
     checks: dict[Side, Check]
-    contract: dict[str, str]
+    timing: dict[str, str]
     reasons: dict[Side, Reason] = Field(default_factory=dict)
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""

@@ -88,7 +88,7 @@ class CaseSide(Document):
     """Digest of shapes, types and values of the inputs of the first placement."""
     dtype: str = ""
     """Type of most of their bytes."""
-    contract: dict[str, Any] = Field(default_factory=dict)
+    timing: dict[str, Any] = Field(default_factory=dict)
     """How the numbers were measured: timer, cache state, threads, batching."""
     check: Check = Field(default_factory=Check)
     reports: list[str] | None = None

@@ -1,4 +1,4 @@
-"""Contracts and devices in words."""
+"""Timing modes and devices in words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from perfci.model.units import show
 from perfci.render.words import plain
 
 _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
-"""Parts of a contract that follow from the size and time of a case."""
+"""Parts of a timing mode that follow from the size and time of a case."""
 _AMOUNTS = {
     "l2_bytes": ("L2", "B"),
     "memory_bytes": ("device memory", "B"),
@@ -15,11 +15,11 @@ _AMOUNTS = {
 }
 
 
-def contract(contract: Mapping[str, str]) -> str:
-    """A contract in words, its name first."""
-    rest = {key: value for key, value in sorted(contract.items()) if key not in ("name", *_OF_ONE_CASE)}
+def timing(timing: Mapping[str, str]) -> str:
+    """A timing mode in words, its name first."""
+    rest = {key: value for key, value in sorted(timing.items()) if key not in ("name", *_OF_ONE_CASE)}
     words = [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
-    return f"{contract.get('name', 'unnamed')}: {', '.join(words)}"
+    return f"{timing.get('name', 'unnamed')}: {', '.join(words)}"
 
 
 def device_facts(extra: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.units import parse_price, show, show_change, significant
 from perfci.render.escape import visible
-from perfci.render.facts import contract, device_facts
+from perfci.render.facts import device_facts, timing
 from perfci.render.words import class_count, count, direction, duration, half_width, percent, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
@@ -66,7 +66,7 @@ class View:
     @property
     def imported(self) -> bool:
         """Whether the numbers are another tool's."""
-        return any(facts.contract.get("name") == "imported" for facts in self.report.facts)
+        return any(facts.timing.get("name") == "imported" for facts in self.report.facts)
 
     @cached_property
     def failing(self) -> list[Row]:
@@ -348,12 +348,12 @@ class View:
         return [facts for _, facts in sorted(known, key=lambda item: (-item[0], item[1].case, item[1].device))]
 
     @cached_property
-    def contracts(self) -> list[tuple[str, int]]:
+    def timings(self) -> list[tuple[str, int]]:
         """How numbers were measured, with the number of cases measured so."""
         groups: dict[str, int] = {}
         for facts in self.report.facts:
-            if facts.contract:
-                text = contract(facts.contract)
+            if facts.timing:
+                text = timing(facts.timing)
                 groups[text] = groups.get(text, 0) + 1
         return sorted(groups.items(), key=lambda item: (-item[1], item[0]))
 

@@ -107,7 +107,7 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    floor = floor_of(judgement, case.sides.get("head", CaseSide()).contract) if judgement.unit == "s" else 0.0
+    floor = floor_of(judgement, case.sides.get("head", CaseSide()).timing) if judgement.unit == "s" else 0.0
     if floor > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
         limit = max(limit, floor / float(np.median(base[: looks.pairs[0]])))

@@ -14,27 +14,27 @@ from perfci.model.units import show
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}
 """How far a ceiling may have been missed when it was measured. A CPU shares clock and caches with its neighbours."""
 ROTATED = 2.0
-"""Times the L2 that the input sets of a `steady` case must pass for its reads to count."""
+"""Times the L2 that the input sets of a `rotating` case must pass for its reads to count."""
 
 
 def floor(
     work: Work,
     ceilings: Mapping[str, Any],
-    contract: Mapping[str, Any],
+    timing: Mapping[str, Any],
     device: DeviceKind,
     l2_bytes: float | None = None,
 ) -> tuple[float, str] | None:
     """Seconds that `work` takes at least on `device`, and the amount that says so; None where nothing can be said.
 
-    `ceilings`: what worker.ceilings.measure() returned for the device. Declared reads count under a contract
-    that leaves none of them in a cache: `cold`, or `steady` whose `rotated_bytes` (of all `sets` together) are at
+    `ceilings`: what worker.ceilings.measure() returned for the device. Declared reads count under a timing mode
+    that leaves none of them in a cache: `cold`, or `rotating` whose `rotated_bytes` (of all `sets` together) are at
     least twice `l2_bytes`. Then at most one set's bytes count, since what the sets share stays in the L2, less
     the share l2/rotated: more than its own size no cache can serve of a walk in circles, whatever it evicts. Writes
-    never count: they may stay in the L2. Operations count under every contract, at the best rate of any type.
+    never count: they may stay in the L2. Operations count under every timing mode, at the best rate of any type.
     """
     bounds = []
     rate = _value(ceilings.get("read"))
-    read = _cold_reads(work, contract, device, l2_bytes)
+    read = _cold_reads(work, timing, device, l2_bytes)
     if rate and read > 0:
         bounds.append((read / rate / SLACK[device], f"move the declared bytes ({show(rate, 'B/s')} at most)"))
     rates = [_value(one) for one in (ceilings.get("matmul") or {}).values()]
@@ -45,14 +45,14 @@ def floor(
     return max(bounds, default=None)
 
 
-def _cold_reads(work: Work, contract: Mapping[str, Any], device: DeviceKind, l2_bytes: float | None) -> float:
+def _cold_reads(work: Work, timing: Mapping[str, Any], device: DeviceKind, l2_bytes: float | None) -> float:
     """Bytes of the declared reads that must come from the device's memory."""
     if device != "cuda":
         return 0.0
-    if contract.get("name") == "cold":
+    if timing.get("name") == "cold":
         return work.read
-    rotated, sets = contract.get("rotated_bytes"), contract.get("sets")
-    if contract.get("name") != "steady" or not rotated or not sets or not l2_bytes or rotated < ROTATED * l2_bytes:
+    rotated, sets = timing.get("rotated_bytes"), timing.get("sets")
+    if timing.get("name") != "rotating" or not rotated or not sets or not l2_bytes or rotated < ROTATED * l2_bytes:
         return 0.0
     return float(min(work.read, rotated / sets) * (1 - l2_bytes / rotated))
 

@@ -104,7 +104,7 @@ class Lock:
         self._guardian = guardian
 
     def words(self) -> str:
-        """For the contract: `locked at 1980 MHz`, `locked at base`."""
+        """For the timing mode: `locked at 1980 MHz`, `locked at base`."""
         return f"locked at {self.frequency}" if self.mhz is None else f"locked at {self.mhz} MHz"
 
     def require(self) -> None:

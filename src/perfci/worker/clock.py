@@ -46,7 +46,7 @@ TICKS = 100
 class SmClock:
     """Stamps time and cycles on the current device and stream.
 
-    A window lies between two stamps. Window 0 is the whole block; the others, where a contract has them, lie around
+    A window lies between two stamps. Window 0 is the whole block; the others, where a timing mode has them, lie around
     one sample each: within a flush the SMs run faster than within a kernel at the power limit (H200, cold matmul 4096:
     by 4 % on average over the block), and the clock is to be that of the kernel.
     """

@@ -14,7 +14,7 @@ from typing import Any, Optional, TypeVar, Union
 __all__ = ["CaseSpec", "Kernel", "Variant", "collecting", "kernel"]
 
 DEVICES = ("cuda", "cpu")
-CONTRACTS = ("auto", "steady", "cold", "hot")
+MODES = ("auto", "rotating", "cold", "hot")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.+-]")
 
@@ -54,7 +54,7 @@ class Kernel:
     """`fn(bench, **params)` builds one case and returns what is to be timed, a callable without arguments."""
     devices: dict[str, Variant]
     limits: list[dict[str, Any]] = field(default_factory=list)
-    contract: Optional[str] = None
+    timing: Optional[str] = None
     """How it is timed on a GPU; None leaves it to the policy."""
     file: str = ""
     line: int = 0
@@ -108,7 +108,7 @@ def kernel(
     devices: Union[str, Sequence[str], Mapping[str, Optional[Mapping[str, Any]]]] = DEVICES,
     fuzz: Optional[Mapping[str, Sequence[Any]]] = None,
     limits: Sequence[Mapping[str, Any]] = (),
-    contract: Optional[str] = None,
+    timing: Optional[str] = None,
     name: Optional[str] = None,
 ) -> Callable[[Function], Function]:
     """Declare a function as a kernel under test; the function itself stays as it is.
@@ -126,8 +126,8 @@ def kernel(
     "cuda" and "cpu", or a mapping from these to None or to what differs there: under "params" lists that
     replace those of the same name, under "fuzz" all of `fuzz`. `fuzz`: name → list; every combination, over
     the case's own parameters, is checked for correctness and never timed. `limits`: mappings such as
-    `{"metric": "time", "regression": "5%"}`, as in the policy but without `cases`. `contract`: how it
-    is timed on a GPU, "steady", "cold", "hot" or "auto"; by default as the policy says. `name`: the function's own by
+    `{"metric": "time", "regression": "5%"}`, as in the policy but without `cases`. `timing`: how it
+    is timed on a GPU, "rotating", "cold", "hot" or "auto"; by default as the policy says. `name`: the function's own by
     default.
 
     Raises TypeError and ValueError with one line that begins with the place of the function.
@@ -139,7 +139,7 @@ def kernel(
         file, line = _place(fn)
         try:
             label = _name(fn if name is None else name)
-            declared = Kernel(label, fn, {}, _limits(limits), _contract(contract), file, line)
+            declared = Kernel(label, fn, {}, _limits(limits), _timing(timing), file, line)
             for device, overrides in _devices(devices).items():
                 declared.devices[device] = _variant(fn, params or {}, fuzz or {}, device, overrides)
                 _distinct(declared.cases(device))
@@ -171,12 +171,12 @@ def _name(source: Any) -> str:
     return label
 
 
-def _contract(contract: Any) -> Optional[str]:
-    if contract is None:
+def _timing(timing: Any) -> Optional[str]:
+    if timing is None:
         return None
-    if contract not in CONTRACTS:
-        raise ValueError(f"contract={contract!r} is unknown: write one of {', '.join(map(repr, CONTRACTS))}")
-    return str(contract)
+    if timing not in MODES:
+        raise ValueError(f"timing={timing!r} is unknown: write one of {', '.join(map(repr, MODES))}")
+    return str(timing)
 
 
 def _devices(devices: Any) -> dict[str, Mapping[str, Any]]:

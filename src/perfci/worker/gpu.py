@@ -229,7 +229,7 @@ class GpuSampler(abc.ABC):
 
 
 class ColdSampler(GpuSampler):
-    """Contract `cold`: one execution a sample, the L2 flushed before it."""
+    """Timing mode `cold`: one execution a sample, the L2 flushed before it."""
 
     windows = True
 

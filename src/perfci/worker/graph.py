@@ -1,4 +1,4 @@
-"""Contracts `steady` and `hot`: replays of a CUDA graph that walks through the input sets of a case."""
+"""Timing modes `rotating` and `hot`: replays of a CUDA graph that walks through the input sets of a case."""
 
 from __future__ import annotations
 

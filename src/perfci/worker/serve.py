@@ -177,7 +177,7 @@ class Worker:
                             "file": spec.file,
                             "line": spec.line,
                             "limits": list(kernel.limits),
-                            "contract": kernel.contract,
+                            "timing": kernel.timing,
                             "fuzz": len(kernel.fuzz_sets(device, spec.params)),
                         }
                     )
@@ -235,8 +235,8 @@ class Worker:
             said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
             said["peak"] = _peak(device)
             said["dtype"] = made.main_dtype()
-        self.sampler = _sampler(message["contract"], [one.fn for one in self.prepared])
-        name = json.dumps([message["kernel"], message["params"], device, message["contract"]], sort_keys=True)
+        self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared])
+        name = json.dumps([message["kernel"], message["params"], device, message["mode"]], sort_keys=True)
         self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
         if message.get("describe"):
             said["seconds"] = self.sampler.estimate()
@@ -322,11 +322,11 @@ class Worker:
         return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text}
 
 
-def _sampler(contract: str, fns: list[Any]) -> Any:
-    """The sampler of a contract."""
-    if contract == "cpu":
+def _sampler(mode: str, fns: list[Any]) -> Any:
+    """The sampler of a timing mode."""
+    if mode == "cpu":
         return CpuSampler(fns[0])
-    return ColdSampler(fns[0]) if contract == "cold" else GraphSampler(fns)
+    return ColdSampler(fns[0]) if mode == "cold" else GraphSampler(fns)
 
 
 def _allocated(device: str) -> int:

@@ -5,7 +5,7 @@ import ctypes
 import perfci
 
 
-@perfci.kernel(devices=["cuda"], contract="cold")
+@perfci.kernel(devices=["cuda"], timing="cold")
 def persisting_l2(bench):
     x = bench.randn(1024, 1024)
     bench.reference(lambda: x.double().exp(), rtol=1e-4, atol=1e-5)

@@ -41,12 +41,12 @@ def noise_metric(metric: str) -> str:
     return "time" if metric in DERIVED else metric
 
 
-def limit_in_effect(judgement: Judgement, value: float | None, contract: Mapping[str, Any] | None) -> float:
+def limit_in_effect(judgement: Judgement, value: float | None, timing: Mapping[str, Any] | None) -> float:
     """The relative limit, never under its floor. `value`: a typical worker value in the metric's unit, if known.
 
-    `contract`: None where it is not known yet; then what the timer resolves is left out.
+    `timing`: None where it is not known yet; then what the timer resolves is left out.
     """
-    floor = judgement.floor if contract is None else floor_of(judgement, contract)
+    floor = judgement.floor if timing is None else floor_of(judgement, timing)
     if judgement.unit == "s" and floor > 0 and value is not None and value > 0:
         return max(judgement.bound, floor / value)
     return judgement.bound
@@ -87,17 +87,18 @@ def key_of(facts: Mapping[str, str]) -> str:
 
 
 def question(side: CaseSide, plan: Plan) -> str:
-    """Digest of what a case asks: noise is comparable where parameters, declared work, contract and schedule are alike.
+    """Digest of what a case asks: noise is comparable where parameters, declared work, timing mode and schedule are
+    alike.
 
-    What a contract says that depends on measured times is left out, or no two runs would ask the same.
+    What a timing mode says that depends on measured times is left out, or no two runs would ask the same.
     """
-    contract = {name: value for name, value in side.contract.items() if name not in _VOLATILE}
-    schedule = plan.schedules.get(side.contract.get("name", ""))
+    timing = {name: value for name, value in side.timing.items() if name not in _VOLATILE}
+    schedule = plan.schedules.get(side.timing.get("name", ""))
     return _digest(
         {
             "params": side.params,
             "work": side.work.model_dump(mode="json"),
-            "contract": {**contract, "alternating": "sides" in side.contract},
+            "timing": {**timing, "alternating": "sides" in side.timing},
             "schedule": schedule and schedule.model_dump(mode="json"),
         }
     )
@@ -159,7 +160,7 @@ def stored(plan: Plan, facts: Fingerprint) -> tuple[dict[DeviceKind, Machine], l
 
 
 def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bool) -> list[str]:
-    """Notes on limits that are smaller than what this machine can hold. Call once the contracts are known.
+    """Notes on limits that are smaller than what this machine can hold. Call once the timing modes are known.
 
     Raises UsageError under `strict` for a gating one. Without a calibration there is nothing to say, except under
     `strict`: that it is not known.
@@ -180,7 +181,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
         found = known[case.device].cases.get(entry) if case.device in known else None
         if found is None:
             unknown += 1
-        elif text := _under(judgement, found, plan.max_pairs, case.sides["head"].contract):
+        elif text := _under(judgement, found, plan.max_pairs, case.sides["head"].timing):
             under.append((judgement.gating, text))
     refused = [text for gating, text in under if gating]
     if strict and refused:
@@ -197,15 +198,15 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
     return notes + lines
 
 
-def _under(judgement: Judgement, found: CaseCalibration, pairs: int, contract: Mapping[str, Any]) -> str:
+def _under(judgement: Judgement, found: CaseCalibration, pairs: int, timing: Mapping[str, Any]) -> str:
     """What is wrong with a limit; empty where the case can hold it."""
     smallest = found.smallest_within(pairs)
-    limit = limit_in_effect(judgement, found.value, contract)
+    limit = limit_in_effect(judgement, found.value, timing)
     if smallest is None or margin(limit, judgement.better) >= smallest:
         return ""
     share = float(np.expm1(smallest))
     step = step_for(share)
-    remedy = f"set regression: {step * 100:g}%" if step else "give it a steadier contract"
+    remedy = f"set regression: {step * 100:g}%" if step else "give it a steadier timing mode"
     return (
         f"{judgement.case}: a limit of {percent(limit)} on {judgement.metric} is under the smallest change that can be "
         f"promised here, {percent(share)} in {pairs} pairs (calibrated {found.measured[:10]}): {remedy}"
@@ -263,7 +264,7 @@ class _Known(NamedTuple):
 def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) -> Forecast:
     """What a comparison by `plan` can show and takes, from the stored calibration, else from the results at `last`.
 
-    `cases` are as discovered: contracts are not known, so that the newest calibration of a case counts.
+    `cases` are as discovered: timing modes are not known, so that the newest calibration of a case counts.
     """
     known, notes = stored(plan, facts)
     before = _last(last, plan, facts)
@@ -343,7 +344,7 @@ def _last(path: Path, plan: Plan, facts: Fingerprint) -> Results | None:
 
 
 def _from_schedule(device: DeviceKind, plan: Plan) -> float:
-    schedule = plan.schedules.get("cpu" if device == "cpu" else "steady", Schedule())
+    schedule = plan.schedules.get("cpu" if device == "cpu" else "rotating", Schedule())
     return 2 * schedule.placements * schedule.blocks * schedule.block_time * _OVERHEAD
 
 

@@ -195,7 +195,7 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
             continue
         # What derives from time is its inverse: x is that of time, and a fall of it a rise of time.
         lower = judgement.better == "lower" or judgement.metric in DERIVED
-        limit = limit_in_effect(judgement, one.value, one.case.sides["head"].contract)
+        limit = limit_in_effect(judgement, one.value, one.case.sides["head"].timing)
         r_log = margin(limit, judgement.better)
         if not r_log > 0:
             continue  # judged `invalid`: never red

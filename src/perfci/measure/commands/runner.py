@@ -179,7 +179,8 @@ class Runner:
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
     def hold_units(self, case: Case) -> None:
-        """Let the contracts of a command's case differ where its sides declare a metric that it reports in other units.
+        """Let the timing modes of a command's case differ where its sides declare a metric that it reports in other
+        units.
 
         Values without a unit of their own are in the unit that the side's policy declares: another one is another
         question, as another command line is. Asked again after the rounds, of what only later executions reported.
@@ -193,7 +194,7 @@ class Runner:
             units = {name: metrics[metric].unit for name, metrics in declared.items()}
             if len(set(units.values())) > 1:
                 for name, unit in units.items():
-                    case.sides[name].contract[f"unit of {metric}"] = unit
+                    case.sides[name].timing[f"unit of {metric}"] = unit
 
     def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
         """Cases that neither side reported in its first execution: nobody planned to measure them, so they are in none.
@@ -252,9 +253,9 @@ class Runner:
             return CaseSide(status=status_of(reported.reason), reason=reported.reason)
         assert own is not None  # it has just run
         # The command line is the question that is asked: another one is another case, not a faster one.
-        contract = {"name": "command", "reads": own.reads}
+        timing = {"name": "command", "reads": own.reads}
         reports = sorted(reported.values) or None
-        return CaseSide(params={"run": own.run}, work=reported.work or Work(), contract=contract, reports=reports)
+        return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
         """One pair of every case of one command: the sides in turns, short commands several times."""

@@ -24,7 +24,7 @@ from perfci.model.text import shell
 from perfci.model.units import show, show_change, significant
 from perfci.render import view, words
 from perfci.render.escape import shorten, spans, visible
-from perfci.render.facts import contract
+from perfci.render.facts import timing
 from perfci.render.html import plots
 from perfci.render.html.recorded import Recorded
 from perfci.render.view import View
@@ -149,7 +149,7 @@ def _environment() -> Environment:
     )
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}
     found.globals |= {
-        "class_count": words.class_count, "count": words.count, "because": words.because, "contract": contract,
+        "class_count": words.class_count, "count": words.count, "because": words.because, "timing": timing,
         "show": show, "show_change": show_change, "percent": _percent, "times": _times, "sign": _SIGNS.__getitem__,
         "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "command": words.command_line, "help_page": words.help_page, "shell": shell,

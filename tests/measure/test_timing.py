@@ -31,7 +31,7 @@ def test_cpu_batches_are_alike_and_bounded(base: float, head: float) -> None:
     """Both sides repeat alike: the faster one for a whole sample time, the slower one never for long."""
     setup = settle("cpu", "auto", {"base": Probe(base, {}), "head": Probe(head, {})}, H200, 1)
     schedule = SCHEDULES["cpu"]
-    assert setup.contract == "cpu"
+    assert setup.mode == "cpu"
     assert 1 <= setup.samples <= schedule.samples
     assert setup.batch == 1 or setup.batch * max(base, head) <= LONGEST_SAMPLE
     assert setup.batch == 1 or setup.batch * min(base, head) < 2 * schedule.sample_time + min(base, head)
@@ -40,10 +40,10 @@ def test_cpu_batches_are_alike_and_bounded(base: float, head: float) -> None:
 
 
 @given(st.floats(1e-6, 1e-1), st.integers(1, 2**36))
-def test_steady_rotates_past_the_l2(seconds: float, footprint: int) -> None:
+def test_rotating_rotates_past_the_l2(seconds: float, footprint: int) -> None:
     """The graph runs every input set equally often; the sets pass three times the L2 unless they are too many."""
     setup = settle("cuda", "auto", {"head": gpu_probe(seconds, footprint)}, H200, 1)
-    assert setup.contract == "steady"
+    assert setup.mode == "rotating"
     assert setup.batch % setup.sets == 0
     assert 1 <= setup.sets <= MOST_SETS
     assert setup.sets == MOST_SETS or setup.sets * footprint >= (ROTATION - 0.5 * (setup.sets > 1)) * H200.l2_bytes
@@ -52,28 +52,28 @@ def test_steady_rotates_past_the_l2(seconds: float, footprint: int) -> None:
 
 
 def test_a_case_without_inputs_of_its_own_has_one_set() -> None:
-    assert settle("cuda", "steady", {"head": gpu_probe(footprint=0)}, H200, 1).sets == 1
+    assert settle("cuda", "rotating", {"head": gpu_probe(footprint=0)}, H200, 1).sets == 1
 
 
 def test_auto_is_cold_where_one_side_cannot_be_captured() -> None:
-    """Both sides are measured alike, and the contract says why."""
+    """Both sides are measured alike, and the timing mode says why."""
     probes = {"base": gpu_probe(), "head": gpu_probe(refused="operation not permitted when stream is capturing")}
     setup = settle("cuda", "auto", probes, H200, 1)
-    assert setup.contract == "cold"
+    assert setup.mode == "cold"
     assert setup.batch == 1
     assert setup.says["because"].startswith("head cannot be captured into a CUDA graph: operation not permitted")
 
 
-@pytest.mark.parametrize("asked", ["steady", "hot"])
-def test_a_contract_that_was_asked_for_is_not_replaced(asked: str) -> None:
-    with pytest.raises(Refused, match=f"contract {asked}: head cannot be captured"):
+@pytest.mark.parametrize("asked", ["rotating", "hot"])
+def test_a_timing_mode_that_was_asked_for_is_not_replaced(asked: str) -> None:
+    with pytest.raises(Refused, match=f"timing mode {asked}: head cannot be captured"):
         settle("cuda", asked, {"head": gpu_probe(refused="it synchronises")}, H200, 1)  # type: ignore[arg-type]
 
 
 def test_cold_and_hot_on_request() -> None:
-    assert settle("cuda", "cold", {"head": gpu_probe()}, H200, 1).contract == "cold"
+    assert settle("cuda", "cold", {"head": gpu_probe()}, H200, 1).mode == "cold"
     hot = settle("cuda", "hot", {"head": gpu_probe()}, H200, 1)
-    assert (hot.contract, hot.sets) == ("hot", 1)
+    assert (hot.mode, hot.sets) == ("hot", 1)
 
 
 def test_launches_that_do_not_fit_together_alternate_and_say_so() -> None:
