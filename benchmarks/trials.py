@@ -150,9 +150,9 @@ def main(kind: str, runs: int) -> int:
             rows = {row["case"]: row for row in report["rows"] if row["kind"] == "regression"}
             classes.update(f"{case}: {row['class']}" for case, row in rows.items())
             changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
-            convicted = [case for case, row in rows.items() if row["class"] == "regression"]
+            proven = [case for case, row in rows.items() if row["class"] == "regression"]
             if kind == "slower":
-                right += code == 1 and convicted == ["sines"] and rows["sines"]["interval"]["low"] > 1
+                right += code == 1 and proven == ["sines"] and rows["sines"]["interval"]["low"] > 1
             else:
                 right += code == 0
             sys.stdout.write(f"{number + 1}: exit {code}, {report['sentence']}\n")

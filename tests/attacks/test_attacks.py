@@ -167,7 +167,7 @@ def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> No
 @pytest.mark.torch
 @pytest.mark.slow
 def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
-    """A time under the floor of the declared work is `invalid`, a warning, and its rates are not judged."""
+    """A time beyond the speed of light of the declared work is `invalid`, a warning, and its rates are not judged."""
     run = attacked(repo, "cpu", "too_fast")
     assert run.code == 0, run.out + run.err
     assert run.classes().get("too_fast") == "invalid"

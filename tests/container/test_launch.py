@@ -17,7 +17,7 @@ from perfci.container import engine
 from perfci.container import start as launch
 from perfci.container.engine import Ended, Image, UnknownCapabilityError
 from perfci.container.rights import (
-    CONDUCTOR,
+    RUN_CAPABILITIES,
     Counting,
     Host,
     counting,
@@ -106,8 +106,8 @@ def test_a_host_is_looked_at(tmp_path):
     assert look(tmp_path) == OPEN
 
 
-def test_what_the_conductor_may_is_what_running_code_as_another_user_takes():
-    assert set(CONDUCTOR) == set(users.NEEDED.values())
+def test_what_the_run_may_is_what_running_code_as_another_user_takes():
+    assert set(RUN_CAPABILITIES) == set(users.NEEDED.values())
 
 
 # ---------------------------------------------------------------- the environment
@@ -160,7 +160,7 @@ def test_both_containers_are_held_the_same_way(tmp_path):
         made = arguments(terms(tmp_path), phase, volume, Counting(True))
         assert made["privileged"] is False
         assert made["cap_drop"] == ["ALL"]
-        assert made["cap_add"] == list(CONDUCTOR)
+        assert made["cap_add"] == list(RUN_CAPABILITIES)
         assert made["security_opt"] == ["no-new-privileges:true"]
         assert made["read_only"] is True
         assert (made["mem_limit"], made["pids_limit"]) == (1 << 34, launch.PIDS)
@@ -186,7 +186,7 @@ def test_what_is_built_has_a_network_and_what_is_measured_a_gpu(tmp_path):
     assert measure["device_requests"] == [{"capabilities": [["gpu"]], "count": -1}]
     assert "NVIDIA_VISIBLE_DEVICES" not in measure["environment"]
     assert measure["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
-    assert measure["cap_add"] == [*CONDUCTOR, "PERFMON"]
+    assert measure["cap_add"] == [*RUN_CAPABILITIES, "PERFMON"]
     assert ("HTTPS_PROXY" in build["environment"], "HTTPS_PROXY" in measure["environment"]) == (True, False)
     one = arguments(terms(tmp_path, gpus=("1",)), "measure", "v", rung)
     assert one["device_requests"] == [{"capabilities": [["gpu"]], "device_ids": ["1"]}]
@@ -249,7 +249,7 @@ def test_an_engine_without_perfmon_gives_sys_admin_only_where_asked(tmp_path, ca
     rung = counting("wanted", NEW, trusted=True, asked=asked)
     assert launch._counted(old, made, "measure", "v", rung, NEW).code == 0
     [given] = old.runs
-    assert given["cap_add"] == [*CONDUCTOR, *capability]
+    assert given["cap_add"] == [*RUN_CAPABILITIES, *capability]
     told = capsys.readouterr().err.splitlines()
     assert "PERFMON" in told[0] and words in told[1]
 

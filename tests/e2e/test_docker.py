@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 CANARIES = {
     "A_TOKEN": "canary-of-the-host",
     "AWS_SECRET_ACCESS_KEY": "canary-of-the-host",
-    "NO_COLOR": "canary-of-the-conductor",  # which it takes, and hands to nobody
+    "NO_COLOR": "canary-of-the-run",  # which it takes, and hands to nobody
     "LD_LIBRARY_PATH": "/canary-of-the-host",
 }
 SEVEN = {"CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID"}
@@ -147,13 +147,11 @@ def test_what_is_built_with_a_network_is_measured_without(image: Image, project:
         assert {where for where, one in mounts.items() if not one["RW"]} == {str(project.root)}
         assert "canary-of-the-host" not in json.dumps(settings)
         assert "canary-of-the-engine" not in json.dumps(found)
-        assert {"MY_SIZE=3", "CFLAGS=-O2", "NO_COLOR=canary-of-the-conductor"} <= set(settings["Env"])
+        assert {"MY_SIZE=3", "CFLAGS=-O2", "NO_COLOR=canary-of-the-run"} <= set(settings["Env"])
     sides = [line for lines in run.users.values() for line in lines if "boot.py" in line]
     assert sides and {line.split()[0] for line in sides} == {str(project.user)}
-    conductors = [
-        line for lines in run.users.values() for line in lines if " -m perfci " in line and "tini" not in line
-    ]
-    assert conductors and {line.split()[0] for line in conductors} == {"0"}
+    runs = [line for lines in run.users.values() for line in lines if " -m perfci " in line and "tini" not in line]
+    assert runs and {line.split()[0] for line in runs} == {"0"}
 
     # what the code under test saw, which it wrote into its log
     log = (project.out / "logs" / "head.log").read_text()
@@ -260,7 +258,7 @@ FORK = {"full_name": "someone/r", "default_branch": "main"}
 
 
 def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp_path: Path) -> None:
-    """Conductor and code in the container; no secret of the job is there, and the job's answer is as in place."""
+    """Run and code in the container; no secret of the job is there, and the job's answer is as in place."""
     from tests.github.test_ci import CANARY, Hub
 
     hub = Hub(tmp_path)

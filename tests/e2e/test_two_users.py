@@ -1,4 +1,4 @@
-"""Code under test as another user than the conductor, and sides that are built before they are measured."""
+"""Code under test as another user than the run, and sides that are built before they are measured."""
 
 import gzip
 import json
@@ -90,12 +90,12 @@ def read(pattern):
     return b"{canary}" in told
 def readable(path):
     return os.access(path, os.R_OK)
-conductor = int(open("/proc/%d/stat" % os.getppid()).read().rsplit(")", 1)[1].split()[1])
-attempt("environ", lambda: open("/proc/%d/environ" % conductor).read())
-attempt("memory", lambda: open("/proc/%d/mem" % conductor, "rb"))
-attempt("descriptors", lambda: os.listdir("/proc/%d/fd" % conductor))
+runner = int(open("/proc/%d/stat" % os.getppid()).read().rsplit(")", 1)[1].split()[1])
+attempt("environ", lambda: open("/proc/%d/environ" % runner).read())
+attempt("memory", lambda: open("/proc/%d/mem" % runner, "rb"))
+attempt("descriptors", lambda: os.listdir("/proc/%d/fd" % runner))
 attempt("any environ", lambda: read("/proc/[0-9]*/environ"))
-attempt("kill", lambda: os.kill(conductor, 9))
+attempt("kill", lambda: os.kill(runner, 9))
 for name in ("journal.jsonl", "results.json", ".gitignore", "logs/base.log"):
     attempt(name, lambda: append("{out}/" + name))
 attempt("plant a log", lambda: os.symlink("{out}/journal.jsonl", "{out}/logs/nsys-head-0.log"))

@@ -175,7 +175,7 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     assert CANARY not in seen
     assert "'HARMLESS': 'passes'" in seen
     assert "'GITHUB_ENV'" not in seen
-    assert "GITHUB_RUN_ID=99" in seen  # the conductor's own environment was looked at
+    assert "GITHUB_RUN_ID=99" in seen  # the run's own environment was looked at
     code = min(float(line.split()[1]) for line in seen.splitlines() if line.startswith("code "))
     calls = [float(line) for line in ran.read_text().splitlines()]
     assert calls

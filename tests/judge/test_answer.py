@@ -1,4 +1,4 @@
-"""What the conductor and the judge ask of a case's pairs."""
+"""What the run and the judge ask of a case's pairs."""
 
 import math
 
@@ -64,19 +64,21 @@ def test_a_clock_that_is_no_number_never_passes():
     assert (decision.status, decision.reason_code) == ("invalid", "clock")
 
 
-def test_a_floor_widens_the_limit_to_what_the_timer_can_show():
+def test_a_least_change_widens_the_limit_to_what_the_timer_can_show():
     slow = case(ratio=1.05)
-    assert status(slow, limit(bound=0.02, floor=1e-7)) == "regression"
-    found = answer(slow, limit(bound=0.02, floor=10e-6), LOOKS, 1)
+    assert status(slow, limit(bound=0.02, min_change=1e-7)) == "regression"
+    found = answer(slow, limit(bound=0.02, min_change=10e-6), LOOKS, 1)
     assert found.decision.status == "unchanged"
     assert found.limit == pytest.approx(10e-6 / T, rel=0.02)
 
 
-def test_the_floor_is_the_same_at_every_look():
+def test_the_least_change_is_the_same_at_every_look():
     """Workers that become slower later must not loosen the limit that earlier looks were judged by."""
     base, head = values(1.05, n=64)
     base[8:] *= 0.01
-    limits = {answer(case(pairs=pairs(base[:n], head[:n])), limit(floor=1e-6), LOOKS, 1).limit for n in (8, 16, 64)}
+    limits = {
+        answer(case(pairs=pairs(base[:n], head[:n])), limit(min_change=1e-6), LOOKS, 1).limit for n in (8, 16, 64)
+    }
     assert len(limits) == 1
 
 

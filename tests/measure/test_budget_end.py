@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.measure import run as conductor
+from perfci.measure import run as measure_run
 from perfci.measure.options import Options
 from perfci.measure.rounds import Outcome
 from perfci.measure.run import Measurement
@@ -78,8 +78,8 @@ class Replayed:
         self.factors = factors or {}
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
-        monkeypatch.setattr(conductor, "time", self.clock)
-        monkeypatch.setattr(conductor, "run_round", self.round)
+        monkeypatch.setattr(measure_run, "time", self.clock)
+        monkeypatch.setattr(measure_run, "run_round", self.round)
 
     def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
         """As `rounds.run_round`: cases shuffled, none begun after the deadline."""
@@ -224,7 +224,7 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
 def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """With α at 30 %, no demand on size and no acquittal, every look and the last one spend what they may. Four cases,
     without clocks: where no size is asked for, the clock would excuse all."""
-    looks = Looks(alpha=0.3, confirm=1.0, acquit=[0.0] * 7)
+    looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
     found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
     assert len(set(ends) - set(Looks().pairs)) >= 30
     assert any(decision.last and decision.status == "regression" for run in found for decision in run)

@@ -112,8 +112,8 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
     assert conclude(measured, {}, POLICY).red.red == 0
 
 
-def test_a_floor_loosens_the_limit_that_is_replayed():
-    measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [judgement("tiny", floor=32e-9)])
+def test_a_least_change_loosens_the_limit_that_is_replayed():
+    measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [judgement("tiny", min_change=32e-9)])
     assert conclude(measured, {}, POLICY).cases[0].asked == pytest.approx(0.032)
 
 
@@ -173,7 +173,7 @@ def test_the_proposed_policy_parses_and_its_limits_can_be_held(state):
 def test_proposals_come_behind_what_the_policy_asks_already():
     policy = Policy.model_validate({
         "version": 1, "suite": "k.py", "budget": "3m", "memory": "8GiB",
-        "limits": [{"cases": "*", "metric": "tflops", "min": "600TFLOP/s"}, {"regression": "7%", "floor": "5us"}],
+        "limits": [{"cases": "*", "metric": "tflops", "min": "600TFLOP/s"}, {"regression": "7%", "min_change": "5us"}],
     })  # fmt: skip
     again = parse_policy(policy_text(calibrations()["quiet"], policy))
     assert again.model_copy(update={"limits": []}) == policy.model_copy(update={"limits": []})

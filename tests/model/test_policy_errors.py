@@ -27,7 +27,7 @@ BAD = {
     "limit without bound": (LIMIT + "{cases: '*'}", "limits[0]: a limit needs one of: regression, min, max"),
     "unknown metric": (LIMIT + "{metric: tmie, regression: 2%}", "limits[0].metric: 'tmie' is no metric: did you mean 'time'?"),
     "minutes or milliseconds": (LIMIT + "{max: 5m}", "limits[0].max: '5m' has no known unit: write it like '5ms' (ns, us,"),
-    "a floor of minutes": (LIMIT + "{regression: 2%, floor: 1m}", "limits[0].floor: '1m' has no known unit: write it like '200ns'"),
+    "a least change of minutes": (LIMIT + "{regression: 2%, min_change: 1m}", "limits[0].min_change: '1m' has no known unit: write it like '200ns'"),
     "time without unit": (LIMIT + "{max: 5}", "limits[0].max: 5 has no unit: write it with its unit, like '5ms'"),
     "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "perfci.yaml:4: limits[0].min: 0.85 has no unit: write 85% (0.85% if that is meant)"),
     "a share as text": (LIMIT + "{metric: occupancy, min: '0.5'}", "limits[0].min: 0.5 has no unit: write 50%"),
@@ -43,7 +43,7 @@ BAD = {
     "no end": (LIMIT + "{metric: registers, max: .inf}", "limits[0].max: inf is no finite number"),
     "too large": (LIMIT + "{metric: dram_bandwidth, max: 1e308TB/s}", "limits[0].max: '1e308TB/s' is no finite number"),
     "wrong unit": (LIMIT + "{metric: bandwidth, min: 5ms}", "limits[0].min: '5ms' has no known unit: write it like '2TB/s'"),
-    "floor elsewhere": (LIMIT + "{metric: tflops, regression: 2%, floor: 1us}", "limits[0]: floor belongs to a limit with metric: time"),
+    "a least change elsewhere": (LIMIT + "{metric: tflops, regression: 2%, min_change: 1us}", "limits[0]: min_change belongs to a limit with metric: time"),
     "no cases": (LIMIT + "{cases: [], regression: 2%}", "limits[0].cases: [] does not fit: must not be empty"),
     "severity": (LIMIT + "{regression: 2%, severity: error}", "limits[0].severity: 'error' is not allowed: write 'fail' or 'warn'"),
     "duration": (GOOD + "budget: soon", "perfci.yaml:3: budget: 'soon' does not begin with a number"),
@@ -146,17 +146,17 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
 
 def test_short_kernels_keep_their_limits() -> None:
     """The timer is read once a batch on the CPU, once a graph under `rotating`: its tick must not widen the limit of a
-    kernel of 200 ns or 2 µs. A floor that somebody wrote holds as written."""
-    from perfci.model.criteria import Subject, floor_of, judgements
+    kernel of 200 ns or 2 µs. A least change that somebody wrote holds as written."""
+    from perfci.model.criteria import Subject, judgements, least_change
 
     rotating, cold = {"name": "rotating", "executions_per_graph": 256}, {"name": "cold"}
     policy = parse_policy(LIMIT + "{regression: 10%}")
     cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
-    assert floor_of(cpu, {"name": "cpu"}) == 0.0
-    assert floor_of(cuda, cold) == 32e-9
-    assert floor_of(cuda, rotating) == 32e-9 / 256
-    (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, floor: 200ns}"), [Subject("a", "cuda")])
-    assert floor_of(written, rotating) == floor_of(written, cold) == pytest.approx(200e-9)
+    assert least_change(cpu, {"name": "cpu"}) == 0.0
+    assert least_change(cuda, cold) == 32e-9
+    assert least_change(cuda, rotating) == 32e-9 / 256
+    (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, min_change: 200ns}"), [Subject("a", "cuda")])
+    assert least_change(written, rotating) == least_change(written, cold) == pytest.approx(200e-9)
 
 
 def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:

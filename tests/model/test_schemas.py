@@ -54,7 +54,7 @@ seed: 7
 mode: observe
 metrics: {loss: {unit: nats, better: lower}}
 limits:
-  - {metric: time, regression: 0.5%, floor: 200ns, on_missing: warn}
+  - {metric: time, regression: 0.5%, min_change: 200ns, on_missing: warn}
   - {metric: time, max: 5 ms}
   - {metric: loss, max: 2.5nats}
   - {metric: registers, max: 128}
@@ -106,7 +106,7 @@ def test_a_written_policy_is_valid(text):
         {"limits": [{"metric": "sm_throughput", "min": 0.85}]},
         {"limits": [{"metric": "range:encode", "max": 2}]},
         {"limits": [{"regression": "2"}]},
-        {"limits": [{"regression": "2%", "floor": "2%"}]},
+        {"limits": [{"regression": "2%", "min_change": "2%"}]},
         {"limits": [{"cases": [], "regression": "2%"}]},
         {"limitz": []},
         {"mode": "off"},

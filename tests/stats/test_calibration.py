@@ -28,7 +28,7 @@ from perfci.stats.decide import decide, margin
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 KERNELS = sorted({key.split("|")[0] for key in RATIOS})
 LOOKS = Looks()
-QUICK = Looks(pairs=[8, 12, 16], convict=[0.0, 0.0, 0.9], acquit=[0.5, 0.25, 0.25])
+QUICK = Looks(pairs=[8, 12, 16], alpha_spending=[0.0, 0.0, 0.9], beta_spending=[0.5, 0.25, 0.25])
 M = 100
 
 

@@ -27,8 +27,8 @@ def noise(n, sd=0.002, mean=0.0, seed=0):
 
 
 def test_default_shares_keep_the_error_rates():
-    assert sum(LOOKS.convict) <= 1
-    assert sum(LOOKS.acquit) <= 1
+    assert sum(LOOKS.alpha_spending) <= 1
+    assert sum(LOOKS.beta_spending) <= 1
 
 
 def test_margins_are_logs_of_the_ratio_that_r_means():
@@ -41,7 +41,7 @@ def test_margins_are_logs_of_the_ratio_that_r_means():
 
 def test_unchanged_code_is_acquitted_at_the_first_look():
     d = decide(noise(64), R, LOOKS, m=100)
-    assert (d.status, d.look, d.n, d.acquitted) == ("unchanged", 0, 8, True)
+    assert (d.status, d.look, d.n, d.within) == ("unchanged", 0, 8, True)
     assert d.p == pytest.approx(2.0**-8)
 
 
@@ -55,15 +55,15 @@ def test_a_slow_down_is_convicted_at_sixteen_pairs():
 def test_a_speed_up_is_named_although_a_slow_down_was_excluded_long_before():
     x = noise(64, mean=-0.02)
     assert decide(x[:8], R, LOOKS, m=100) == Decision(
-        "continue", 0, 8, 2.0**-8, pytest.approx(-0.02, abs=0.002), acquitted=True
+        "continue", 0, 8, 2.0**-8, pytest.approx(-0.02, abs=0.002), within=True
     )
     d = decide(x, R, LOOKS, m=100)
-    assert (d.status, d.n, d.acquitted) == ("improvement", 16, True)
+    assert (d.status, d.n, d.within) == ("improvement", 16, True)
 
 
 def test_a_speed_up_that_no_later_look_can_name_ends_at_once():
     x = noise(8, mean=-0.02)
-    looks = Looks(pairs=[8, 12], convict=[0.0, 1.0], acquit=[0.5, 0.5])
+    looks = Looks(pairs=[8, 12], alpha_spending=[0.0, 1.0], beta_spending=[0.5, 0.5])
     assert decide(x, R, looks, m=1).status == "continue"
     assert decide(x, R, looks, m=100).status == "improvement", "2^-12 is above 1 % / 100, and it was seen all the same"
     assert decide(noise(8, mean=-0.0002), R, looks, m=100).status == "unchanged"
@@ -74,7 +74,7 @@ def test_what_is_acquitted_and_faster_beyond_the_limit_is_never_called_unchanged
     x = noise(n, mean=-0.02)
     assert decide(x, R, LOOKS, m=100).status == "continue"
     ended = decide(x, R, LOOKS, m=100, ended=True)
-    assert (ended.status, ended.look, ended.last, ended.n, ended.acquitted) == ("improvement", None, True, n, True)
+    assert (ended.status, ended.look, ended.last, ended.n, ended.within) == ("improvement", None, True, n, True)
 
 
 def test_undecided_at_the_cap_is_inconclusive_never_unchanged():
@@ -89,7 +89,7 @@ def test_too_few_pairs_ask_for_more():
 
 
 def test_a_change_under_half_the_limit_is_not_a_regression_however_certain():
-    looks = Looks(acquit=[0.0] * 7)
+    looks = Looks(beta_spending=[0.0] * 7)
     assert decide(noise(64, sd=1e-5, mean=0.4 * R), R, looks, m=1).status == "continue"
     assert decide(noise(64, sd=1e-5, mean=0.6 * R), R, looks, m=1).status == "regression"
 
@@ -108,17 +108,17 @@ def test_a_conviction_and_an_acquittal_hold_what_they_promise(x, m):
     d = decide(x, R, LOOKS, m)
     used = x[: d.n]
     if d.status == "regression":
-        assert p_greater(used, 0) <= LOOKS.alpha / m * LOOKS.convict[d.look]
+        assert p_greater(used, 0) <= LOOKS.alpha / m * LOOKS.alpha_spending[d.look]
         assert p_greater(used, R / 2) <= LOOKS.confirm
-    elif d.status == "improvement" and d.acquitted and d.p > LOOKS.alpha / m * LOOKS.convict[d.look]:
+    elif d.status == "improvement" and d.within and d.p > LOOKS.alpha / m * LOOKS.alpha_spending[d.look]:
         assert p_less(used, -R) <= SEEN
     elif d.status == "improvement":
-        assert p_less(used, 0) <= LOOKS.alpha / m * LOOKS.convict[d.look]
+        assert p_less(used, 0) <= LOOKS.alpha / m * LOOKS.alpha_spending[d.look]
         assert p_less(used, -R / 2) <= LOOKS.confirm
     elif d.status == "unchanged":
         assert any(
             p_less(x[:n], R) <= LOOKS.beta * share
-            for n, share in zip(LOOKS.pairs, LOOKS.acquit, strict=True)
+            for n, share in zip(LOOKS.pairs, LOOKS.beta_spending, strict=True)
             if n <= d.n
         )
 
@@ -130,7 +130,7 @@ def test_worse_numbers_never_better_the_outcome_at_a_fixed_look(x, data):
     x = x[:n]
     look = LOOKS.pairs.index(n)
     share = [float(k == look) for k in range(7)]
-    only = LOOKS.model_copy(update={"convict": share, "acquit": share})
+    only = LOOKS.model_copy(update={"alpha_spending": share, "beta_spending": share})
     worse = list(x)
     for where in data.draw(st.lists(st.integers(0, n - 1), max_size=n)):
         worse[where] += data.draw(st.floats(0, 0.1))
@@ -154,8 +154,8 @@ def test_worse_numbers_never_undo_a_regression_over_all_looks(x, data, m):
 def test_an_acquitted_case_is_never_convicted_of_a_regression_by_what_comes_later():
     """At first faster and acquitted, hence measured on; then, against all that was seen, far slower."""
     x = np.concatenate([noise(8, mean=-0.02), noise(56, mean=0.05)])
-    looks = Looks(pairs=[8, 64], convict=[0.0, 1.0], acquit=[0.5, 0.5])
-    assert decide(x, R, looks.model_copy(update={"acquit": [0.0, 0.5]}), m=1).status == "regression"
+    looks = Looks(pairs=[8, 64], alpha_spending=[0.0, 1.0], beta_spending=[0.5, 0.5])
+    assert decide(x, R, looks.model_copy(update={"beta_spending": [0.0, 0.5]}), m=1).status == "regression"
     assert decide(x, R, looks, m=1).status == "unchanged"
 
 
@@ -168,7 +168,7 @@ def test_data_after_the_deciding_look_change_nothing(x, later, m):
 
 @given(shifted)
 def test_faster_and_slower_are_mirror_images(x):
-    looks = LOOKS.model_copy(update={"acquit": [0.0] * 7})
+    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7})
     mirror = {"regression": "improvement", "improvement": "regression", "continue": "continue"}
     assert decide([-v for v in x], R, looks, 10).status == mirror[decide(x, R, looks, 10).status]
 
@@ -196,8 +196,8 @@ def test_a_limit_that_is_no_change_is_invalid(r):
         {"pairs": [8, 8, 16, 24, 32, 48, 64]},
         {"pairs": [0, 12, 16, 24, 32, 48, 64]},
         {"pairs": [8, 12]},
-        {"acquit": [0.5]},
-        {"convict": [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.0]},
+        {"beta_spending": [0.5]},
+        {"alpha_spending": [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.0]},
     ],
 )
 def test_looks_that_do_not_fit_together_are_refused(fields):
@@ -222,7 +222,7 @@ class TestBounds:
 
     def test_within_at_the_first_look(self):
         d = decide_bound(5 + noise(8, sd=0.1), 6.0, "max", LOOKS, m=100)
-        assert (d.status, d.n, d.acquitted) == ("unchanged", 8, True)
+        assert (d.status, d.n, d.within) == ("unchanged", 8, True)
 
     def test_exactly_on_the_bound_is_within(self):
         assert decide_bound([40.0] * 8, 40.0, "max", LOOKS, 1).status == "unchanged"

@@ -178,7 +178,7 @@ def test_exchanging_the_sides_of_pairs_turns_their_signs_and_nothing_else(seed, 
 
 
 def test_a_pairs_ratio_stays_as_it_is_when_more_pairs_come():
-    """Else a decision of the conductor would not be the judge's."""
+    """Else a decision of the run would not be the judge's."""
     case = POWER_LIMITED.case(np.random.default_rng(2))
     all_of_them = log_ratios(case, "time", 8)
     for n in (8, 12, 33):
@@ -293,7 +293,7 @@ def test_no_world_scatters_more_at_equal_clock_than_as_measured(name):
 )
 def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(name):
     """With α at 20 %, no demand on size, and no acquittal, every look spends its share: the union bound must hold."""
-    looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "acquit": [0.0] * 7})
+    looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "beta_spending": [0.0] * 7})
     rng = np.random.default_rng(14)
     ratios = [log_ratios(WORLDS[name].case(rng), "time", 8).x for _ in range(200)]
     red = sum(decide(x, 1e-9, looks, 1).status == "regression" for x in ratios) / 200
@@ -336,13 +336,13 @@ def test_a_slow_down_that_a_higher_clock_makes_up_for_is_a_matter_of_the_clock()
 def test_a_slow_down_hidden_in_the_clocks_wandering_is_a_regression_at_equal_clock():
     rng = np.random.default_rng(19)
     found = [answer(replace(POWER_LIMITED, shift=R).case(rng), limit(), LOOKS, M) for _ in range(60)]
-    convicted = [one for one in found if one.decision.status == "regression"]
-    assert len(convicted) >= 57
-    assert sum(one.only_at_equal_clock for one in convicted) >= 30
+    proven = [one for one in found if one.decision.status == "regression"]
+    assert len(proven) >= 57
+    assert sum(one.only_at_equal_clock for one in proven) >= 30
 
 
 def test_where_the_clock_took_part_the_decision_is_the_same_once_more_pairs_come():
-    """The conductor stops at a look, the judge may have more pairs: both must say the same."""
+    """The run stops at a look, the judge may have more pairs: both must say the same."""
     rng = np.random.default_rng(20)
     for head_clock in (-0.03, -0.006, 0.0, 0.01):
         for _ in range(15):
@@ -363,7 +363,7 @@ ratios = st.lists(st.floats(-0.05, 0.05).map(lambda v: round(v, 4)), min_size=16
 def test_worse_times_never_better_the_outcome_at_a_fixed_look(x, by_clock, data):
     rank = {"improvement": 0, "unchanged": 1, "inconclusive": 2, "clock": 2, "regression": 3}
     share = [float(n == 16) for n in LOOKS.pairs]
-    only = LOOKS.model_copy(update={"convict": share, "acquit": share})
+    only = LOOKS.model_copy(update={"alpha_spending": share, "beta_spending": share})
     x = 0.1 * np.array(x)
     more = np.array(data.draw(st.lists(st.floats(0, 0.05), min_size=16, max_size=16)))
     before, after = (decide_beside(v, v + by_clock, R, only, 1, ended=True).status for v in (x, x + more))
@@ -382,7 +382,7 @@ def test_as_long_as_a_case_looks_slower_in_time_it_goes_on():
     x = np.random.default_rng(22).normal(0, 0.001, 64)
     assert decide_beside(x[:8], x[:8], R, LOOKS, M).status == "unchanged"
     early = decide_beside(x[:8], x[:8] + 0.03, R, LOOKS, M)
-    assert (early.status, early.acquitted) == ("continue", True)
+    assert (early.status, early.within) == ("continue", True)
     assert decide_beside(x[:8], x[:8] + 0.03, R, LOOKS, M, ended=True).status == "unchanged"
     assert decide_beside(x[:16], x[:16] + 0.03, R, LOOKS, M).status == "clock"
 

@@ -19,7 +19,7 @@ from perfci.stats.decide import LAST, SEEN, decide, decide_beside, decide_bound,
 from perfci.stats.walsh import interval, null_tail, p_greater, p_less
 
 LOOKS = Looks()
-QUICK = Looks(pairs=[8, 12, 16], convict=[0.0, 0.0, QUICK_SHARE], acquit=[0.5, 0.25, 0.25])
+QUICK = Looks(pairs=[8, 12, 16], alpha_spending=[0.0, 0.0, QUICK_SHARE], beta_spending=[0.5, 0.25, 0.25])
 R = margin(0.01, "lower")
 
 ratios = st.lists(st.floats(-0.05, 0.05).map(lambda v: round(v, 4)), min_size=8, max_size=40)
@@ -88,20 +88,20 @@ def spent(simulated, looks, shares, rate, last=LAST):
 def test_no_stopping_rule_spends_more_than_alpha(m):
     simulated = simulate(20_000, 64, seed=1)
     for looks in (LOOKS, QUICK):
-        share, error = spent(simulated, looks, looks.convict, 0.01 / m)
+        share, error = spent(simulated, looks, looks.alpha_spending, 0.01 / m)
         assert 0.6 < share <= 1 + 3 * error
-    share, error = spent(simulated, LOOKS, LOOKS.acquit, 0.01)
+    share, error = spent(simulated, LOOKS, LOOKS.beta_spending, 0.01)
     assert 0.5 < share <= 1 + 3 * error
 
 
 @pytest.mark.parametrize("looks", [LOOKS, QUICK])
 def test_what_is_simulated_is_what_is_decided(looks):
     """The levels above, against `decide` itself with no demand on size: the first end at which each run is convicted."""
-    own = looks.model_copy(update={"confirm": 1.0, "acquit": [0.0] * len(looks.pairs)})
+    own = looks.model_copy(update={"confirm": 1.0, "beta_spending": [0.0] * len(looks.pairs)})
     rng = np.random.default_rng(2)
     seen = 0
     for m in (1, 7):
-        level = levels(looks, looks.convict, 0.01 / m, LAST)
+        level = levels(looks, looks.alpha_spending, 0.01 / m, LAST)
         for _ in range(25):
             x = rng.standard_normal(len(level)) + rng.uniform(0, 1.5)
             p = [p_greater(x[:n], 0) for n in range(1, len(level) + 1)]
@@ -131,14 +131,14 @@ def test_no_stopping_rule_spends_more_than_alpha_at_length(name):
     found = {}
     for m in (1, 2, 3, 4, 5, 7, 9, 10, 12, 14, 20, 25, 36, 39, 50, 64, 100, 150, 195, 300):
         for looks in (LOOKS, QUICK):
-            several = [spent(part, looks, looks.convict, 0.01 / m) for part in parts]
+            several = [spent(part, looks, looks.alpha_spending, 0.01 / m) for part in parts]
             share, error = np.mean([s for s, _ in several]), np.hypot.reduce([e for _, e in several]) / len(several)
             found[m, len(looks.pairs)] = share
             assert share <= 1 + 3 * error, (m, looks.pairs)
     assert max(found.values()) > 0.8, "or the factor is larger than it need be"
-    assert max(spent(part, LOOKS, LOOKS.acquit, 0.01)[0] for part in parts) <= 1
+    assert max(spent(part, LOOKS, LOOKS.beta_spending, 0.01)[0] for part in parts) <= 1
     if name == "alike":
-        assert np.mean([spent(part, LOOKS, LOOKS.convict, 0.001, last=6.0)[0] for part in parts]) > 1.02
+        assert np.mean([spent(part, LOOKS, LOOKS.alpha_spending, 0.001, last=6.0)[0] for part in parts]) > 1.02
 
 
 # What is decided
@@ -177,14 +177,14 @@ def test_a_last_look_only_adds_answers(x, m, looks):
     if early.status != "continue":
         assert late == early
         return
-    at_once = Looks(pairs=[len(x)], convict=[1.0], acquit=[0.0])
+    at_once = Looks(pairs=[len(x)], alpha_spending=[1.0], beta_spending=[0.0])
     if late.status == "regression":
-        assert not early.acquitted
+        assert not early.within
         assert decide(x, R, at_once, m).status == "regression"
         assert late.p <= looks.alpha / m / LAST
-    elif late.status in ("unchanged", "improvement") and not early.acquitted and late.acquitted:
+    elif late.status in ("unchanged", "improvement") and not early.within and late.within:
         assert p_less(x, R) <= looks.beta / LAST
-    elif early.acquitted:
+    elif early.within:
         assert late.status in ("unchanged", "improvement")
 
 
@@ -192,7 +192,7 @@ def test_a_last_look_only_adds_answers(x, m, looks):
 @settings(max_examples=300)
 def test_an_acquitted_case_is_faster_where_its_interval_says_so(x, m):
     found = decide(x, R, LOOKS, m, ended=True)
-    assume(found.acquitted)
+    assume(found.within)
     beyond = interval(x[: found.n], 1 - 2 * SEEN).high < -R
     assert found.status == "improvement" or not beyond
     if found.status == "improvement" and found.p > 0.01 / m * 0.3:
@@ -213,7 +213,7 @@ def test_worse_numbers_never_undo_a_regression_where_pairs_end(x, data, m):
 
 @given(shifted, st.sampled_from([1, 10]))
 def test_faster_and_slower_are_mirror_images_where_pairs_end(x, m):
-    looks = LOOKS.model_copy(update={"acquit": [0.0] * 7, "beta": 0.0})
+    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7, "beta": 0.0})
     mirror = {"regression": "improvement", "improvement": "regression", "inconclusive": "inconclusive"}
     ended = [decide(values, R, looks, m, ended=True).status for values in (x, [-v for v in x])]
     assert ended[1] == mirror[ended[0]]
@@ -228,7 +228,7 @@ def test_past_the_last_planned_look_nothing_is_left(x, shift):
 
 
 def test_a_small_change_is_no_regression_at_the_last_look_either():
-    looks = LOOKS.model_copy(update={"acquit": [0.0] * 7, "beta": 0.0})
+    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7, "beta": 0.0})
     assert decide(noise(20, sd=1e-5, mean=0.4 * R), R, looks, 1, ended=True).status == "inconclusive"
     assert decide(noise(14, sd=1e-5, mean=0.6 * R), R, looks, 1, ended=True).status == "regression"
 

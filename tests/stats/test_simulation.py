@@ -63,7 +63,7 @@ def test_unchanged_code_is_called_unchanged(name):
 @pytest.mark.parametrize("draw", [normal(0.004), heavy(0.004), bimodal(0.004), drifting(0.002)])
 def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(draw):
     """With α at 20 %, no demand on size, and no acquittal, every look spends its share: the union bound must hold."""
-    looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "acquit": [0.0] * 7})
+    looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "beta_spending": [0.0] * 7})
     share = outcomes(draw, 800, seed=3, m=1, r=1e-9, looks=looks)
     assert 0.02 <= share["regression"] <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 800)
 

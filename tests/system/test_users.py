@@ -114,7 +114,7 @@ def test_the_pass_that_counts_has_what_it_is_given_and_no_more(account: Account,
 
 
 @as_root
-def test_the_conductor_is_closed_to_the_user(account: Account) -> None:
+def test_the_run_is_closed_to_the_user(account: Account) -> None:
     pid = os.getpid()
     for file in ("environ", "mem", "maps"):
         assert "Permission denied" in run_as(account, f"cat /proc/{pid}/{file}").stderr

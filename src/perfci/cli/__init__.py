@@ -1,4 +1,4 @@
-"""Floor 4: the command line. Parses, calls, sets the exit code, nothing else."""
+"""Layer 4: the command line. Parses, calls, sets the exit code, nothing else."""
 
 import io
 import sys

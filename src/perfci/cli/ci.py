@@ -200,7 +200,7 @@ def _measure_in_container(options: Options, settings: Settings, context: event.C
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
-    """The command line that does the same in a clone; the conductor adds the base."""
+    """The command line that does the same in a clone; the run adds the base."""
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]

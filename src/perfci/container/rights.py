@@ -15,7 +15,7 @@ from perfci.sources.environment import is_secret, passes
 from perfci.system.facts import driver_version
 from perfci.system.files import one_line
 
-CONDUCTOR = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID")
+RUN_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID")
 """Capabilities by which perfci runs code as another user (system/users.py). That code gets none of them."""
 _SHOWN = ("TERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR")
 """Variables that say how perfci shows what it says."""

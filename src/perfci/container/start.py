@@ -17,7 +17,7 @@ from typing import Any, Literal
 import perfci
 from perfci.container.engine import GPU_REMEDY, Ended, Engine, Image, UnknownCapabilityError
 from perfci.container.rights import (
-    CONDUCTOR,
+    RUN_CAPABILITIES,
     Counting,
     Host,
     counting,
@@ -196,7 +196,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
         "network_mode": "bridge" if networked else "none",
         "privileged": False,
         "cap_drop": ["ALL"],
-        "cap_add": [*CONDUCTOR, *([rung.capability] if rung.capability else [])],
+        "cap_add": [*RUN_CAPABILITIES, *([rung.capability] if rung.capability else [])],
         "security_opt": ["no-new-privileges:true"],
         "read_only": True,
         "tmpfs": {"/tmp": "exec,mode=1777"},  # its programs are run: what Triton and torch compile

@@ -1,1 +1,1 @@
-"""Floor 3: GitHub: from the event to what is measured, and from what was measured to the pull request."""
+"""Layer 3: GitHub: from the event to what is measured, and from what was measured to the pull request."""

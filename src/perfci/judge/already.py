@@ -30,7 +30,7 @@ def measured(context: Context, case: Case, judgement: Judgement, base: float, br
     """
     was = show(base, judgement.unit)
     own = _relative(context.asked.get(case.key, []), judgement)
-    asked = own or judgement.model_copy(update={"kind": "regression", "bound": NOISE, "floor": 0.0, "tick": 0.0})
+    asked = own or judgement.model_copy(update={"kind": "regression", "bound": NOISE, "min_change": 0.0, "tick": 0.0})
     found = answer(case, asked, context.looks, context.m, ended=True).decision
     if found.status == "regression":
         return context.effect("violation", judgement.severity), _worse(broken, was, _ratio(case, judgement), judgement)

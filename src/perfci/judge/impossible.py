@@ -9,7 +9,7 @@ from perfci.model.report import Row
 from perfci.model.results import Case, CaseSide
 from perfci.model.units import show
 from perfci.stats.series import DERIVED, side_values
-from perfci.stats.speed_of_light import floor
+from perfci.stats.speed_of_light import least_time
 from perfci.stats.walsh import hodges_lehmann
 
 TIMED = frozenset({"time", "cycles", *DERIVED})
@@ -17,7 +17,7 @@ TIMED = frozenset({"time", "cycles", *DERIVED})
 
 
 def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
-    """One line where a side's time is under its floor, else None.
+    """One line where a side's time is beyond the speed of light, else None.
 
     `extra`: of the fingerprint: `ceilings`, a mapping from device kind to what was measured of it, and `l2_bytes`.
     The time of a side is the Hodges–Lehmann centre of its workers.
@@ -29,7 +29,7 @@ def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
     for name in names:
         side = case.sides.get(name, CaseSide())
         times = side_values(case, name, "time")
-        found = floor(side.work, ceilings, side.timing, case.device, extra.get("l2_bytes"))
+        found = least_time(side.work, ceilings, side.timing, case.device, extra.get("l2_bytes"))
         if found is None or not times.size or not (times > 0).all():
             continue
         seconds, words = found

@@ -1,1 +1,1 @@
-"""Floor 2: the conductor. Plans, builds both sides, measures worker pairs, keeps the journal, writes the results."""
+"""Layer 2: the run. Plans, builds both sides, measures worker pairs, keeps the journal, writes the results."""

@@ -76,7 +76,7 @@ def import_files(
     plan = Plan(
         seed=0,
         sides=list(files),
-        looks=Looks(pairs=[n], convict=[1.0], acquit=[1.0]),
+        looks=Looks(pairs=[n], alpha_spending=[1.0], beta_spending=[1.0]),
         devices=[kind],
         judgements=judged,
         gates=gated,

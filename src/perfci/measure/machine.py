@@ -51,7 +51,7 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 
 
 def measure_ceilings(place: Place) -> None:
-    """What each device does at most, into the fingerprint: the floors of all times follow from it.
+    """What each device does at most, into the fingerprint: the speed of light of all times follows from it.
 
     In a worker that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
     """

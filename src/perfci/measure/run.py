@@ -1,4 +1,4 @@
-"""The conductor: from sources to results. It never imports the user's code and never touches the GPU."""
+"""The run: from sources to results. It never imports the user's code and never touches the GPU."""
 
 import hashlib
 import json
@@ -61,7 +61,9 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         asked, gating, unanswered = [], [], []
     looks = Looks()
     if options.quick:
-        looks = Looks(pairs=looks.pairs[:QUICK_LOOKS], convict=[0.0, 0.0, QUICK_SHARE], acquit=[0.5, 0.25, 0.25])
+        looks = Looks(
+            pairs=looks.pairs[:QUICK_LOOKS], alpha_spending=[0.0, 0.0, QUICK_SHARE], beta_spending=[0.5, 0.25, 0.25]
+        )
     return Plan(
         seed=place.seed,
         sides=list(place.sides),

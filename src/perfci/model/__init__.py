@@ -1,1 +1,1 @@
-"""Floor 0: the documents. No input or output."""
+"""Layer 0: the documents. No input or output."""

@@ -51,7 +51,7 @@ class CaseCalibration(Document):
     reach: dict[int, Amount] = Field(default_factory=dict)
     """Pairs at most → the smallest r, a log ratio, that is found in 99 % and excluded in 99 %; empty where none is."""
     asked: Amount | None = None
-    """The limit in effect, a relative change, never under its floor; None where there is none."""
+    """The limit in effect, a relative change, never under its least change; None where there is none."""
     replayed: Shares | None = None
     """Of whole decisions at the limit asked for; None where there is none."""
     seconds: Amount | None = None

@@ -19,7 +19,7 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
 """What a policy without limits asks for."""
 TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
 """Seconds, of one sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
-of which two readings of perf_counter (90 ns) are under 0.01 %: a floor would only loosen short kernels' limits."""
+of which two readings of perf_counter (90 ns) are under 0.01 %: a min_change would only loosen short kernels' limits."""
 
 Key = tuple[str, str, str, str]
 """Case, device, metric and kind of bound."""
@@ -171,8 +171,8 @@ def _judged(limits: Iterable[tuple[Limit, str]], subject: Subject, policy: Polic
                 better=metric.better,
                 kind=kind,
                 bound=bound,
-                floor=(limit.floor or 0.0) if timed else 0.0,
-                tick=TIMER_TICK[subject.device] if timed and limit.floor is None else 0.0,
+                min_change=(limit.min_change or 0.0) if timed else 0.0,
+                tick=TIMER_TICK[subject.device] if timed and limit.min_change is None else 0.0,
                 severity=limit.severity,
                 on_missing=limit.on_missing,
                 source=source,
@@ -198,8 +198,8 @@ def tightened(one: Asked, own: Asked) -> Asked:
         "on_missing": "fail" if "fail" in (one.on_missing, own.on_missing) else "warn",
     }
     if isinstance(one, Judgement) and isinstance(own, Judgement):
-        lower = min(one, own, key=lambda limit: (limit.floor, limit.tick))
-        changes |= {"floor": lower.floor, "tick": lower.tick}
+        lower = min(one, own, key=lambda limit: (limit.min_change, limit.tick))
+        changes |= {"min_change": lower.min_change, "tick": lower.tick}
     if is_stricter(own, one):
         changes |= {"bound": own.bound, "source": own.source}
     return one.model_copy(update=changes)
@@ -297,13 +297,13 @@ def _gated(
     return made
 
 
-def floor_of(judgement: Judgement, timing: Mapping[str, Any]) -> float:
+def least_change(judgement: Judgement, timing: Mapping[str, Any]) -> float:
     """Seconds under which a change of one execution is never a regression, for a case under this timing mode.
 
     What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
     """
     executions = timing.get("executions_per_graph", 1)
-    return max(judgement.floor, judgement.tick / max(1, int(executions)))
+    return max(judgement.min_change, judgement.tick / max(1, int(executions)))
 
 
 def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Waiting]:

@@ -23,9 +23,9 @@ class Looks(Document):
 
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
     """Numbers of pairs at which to decide."""
-    convict: list[Share] = Field(default_factory=lambda: [0.0, 0.0, 0.30, 0.25, 0.20, 0.15, 0.10])
+    alpha_spending: list[Share] = Field(default_factory=lambda: [0.0, 0.0, 0.30, 0.25, 0.20, 0.15, 0.10])
     """Share of α that a conviction may spend at each look."""
-    acquit: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
+    beta_spending: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
     """Share of β that an acquittal may spend at each look."""
     alpha: Share = 0.01
     """Chance that a run on unchanged code fails, over all its judgements together."""
@@ -38,7 +38,7 @@ class Looks(Document):
     def _fit_together(self) -> "Looks":
         if not self.pairs or self.pairs[0] < 1 or any(a >= b for a, b in pairwise(self.pairs)):
             raise ValueError("looks need rising numbers of pairs")
-        for shares in (self.convict, self.acquit):
+        for shares in (self.alpha_spending, self.beta_spending):
             if len(shares) != len(self.pairs) or math.fsum(shares) > 1 + 1e-9:
                 raise ValueError("looks need one share for each number of pairs, which sum to at most 1")
         return self
@@ -70,11 +70,11 @@ class Judgement(Document):
     kind: Literal["regression", "min", "max"]
     bound: float
     """Relative change for `regression`; a value in `unit` for `min` and `max`."""
-    floor: float = 0.0
+    min_change: float = 0.0
     """Seconds under which a change is never a regression, as the limit says."""
     tick: float = 0.0
-    """Seconds that the timer resolves of one sample, where the limit names no floor: shared out over the executions
-    in a sample it is the floor."""
+    """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
+    executions in a sample it is the min_change."""
     severity: Severity = "fail"
     on_missing: Severity = "fail"
     source: str = ""

@@ -123,7 +123,7 @@ class Limit(Document):
     """A name from the metric catalogue, or one declared under `metrics`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""
-    floor: ShortDuration | None = None
+    min_change: ShortDuration | None = None
     """A change in `time` smaller than this is never a regression."""
     min: Quantity | None = None
     """An absolute lower bound, with its unit: `80%`, `2TB/s`."""
@@ -142,8 +142,8 @@ class Limit(Document):
     def _one_purpose(self) -> "Limit":
         if self.regression is None and self.min is None and self.max is None and self.expect_kernels is None:
             raise ValueError("a limit needs one of: regression, min, max, expect_kernels")
-        if self.floor is not None and (self.metric != "time" or self.regression is None):
-            raise ValueError("floor belongs to a limit with metric: time and regression")
+        if self.min_change is not None and (self.metric != "time" or self.regression is None):
+            raise ValueError("min_change belongs to a limit with metric: time and regression")
         return self
 
 

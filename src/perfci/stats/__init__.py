@@ -1,1 +1,1 @@
-"""Floor 1: decisions, estimators and intervals. Pure functions over arrays."""
+"""Layer 1: decisions, estimators and intervals. Pure functions over arrays."""

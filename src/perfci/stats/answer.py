@@ -1,4 +1,4 @@
-"""One judgement answered from one case: what the conductor asks at each look, and the judge in the end."""
+"""One judgement answered from one case: what the run asks at each look, and the judge in the end."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from perfci.model.base import SIDES, Side
-from perfci.model.criteria import floor_of
+from perfci.model.criteria import least_change
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseSide
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
     decision: Decision
     limit: float
-    """The limit that was applied: a relative change, never under the floor; or the absolute bound."""
+    """The limit that was applied: a relative change, never under the least change; or the absolute bound."""
     base: Array
     """Base's worker values in the metric's unit, shape (n,); for bounds all that there are."""
     head: Array
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool = False) -> Answer:
     """What the pairs of `case` say about `judgement`, looks replayed from the first.
 
-    `ended`: no more pairs will come. The decision is the same for the conductor, which has the pairs so far and
+    `ended`: no more pairs will come. The decision is the same for the run, which has the pairs so far and
     asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
     status is `invalid` where values are missing, not finite, or not positive though they must be.
     """
@@ -92,7 +92,7 @@ def _observed(head: Array, bound: float, kind: Literal["min", "max"]) -> Decisio
         return invalid("nonfinite", len(head))
     centre = hodges_lehmann(head)
     holds = centre <= bound if kind == "max" else centre >= bound
-    return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, acquitted=holds)
+    return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, within=holds)
 
 
 def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
@@ -107,10 +107,10 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    floor = floor_of(judgement, case.sides.get("head", CaseSide()).timing) if judgement.unit == "s" else 0.0
-    if floor > 0:
+    least = least_change(judgement, case.sides.get("head", CaseSide()).timing) if judgement.unit == "s" else 0.0
+    if least > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
-        limit = max(limit, floor / float(np.median(base[: looks.pairs[0]])))
+        limit = max(limit, least / float(np.median(base[: looks.pairs[0]])))
     r_log = margin(limit, judgement.better)
     sign = 1.0 if judgement.better == "lower" else -1.0
     if ratios.slope is None:

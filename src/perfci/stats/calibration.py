@@ -117,9 +117,9 @@ def _factors(looks: str, m: int) -> tuple[tuple[int, float], ...]:
 class _Bounds(NamedTuple):
     """Order statistics of simulated Walsh averages, shape (runs, looks): what each test of `decide` compares."""
 
-    convict: Array
+    prove: Array
     confirm: Array
-    acquit: Array
+    clear: Array
 
 
 @lru_cache(maxsize=4)
@@ -132,8 +132,8 @@ def _bounds(looks: str, m: int) -> _Bounds:
         i, j = np.triu_indices(n)
         averages = 0.5 * (x[:, i] + x[:, j])
         size = averages.shape[1]
-        convict, confirm, acquit, _ = _criticals(plan, m, look)
-        ranks = [(bounds.convict, size - convict), (bounds.confirm, size - confirm), (bounds.acquit, acquit - 1)]
+        prove, confirm, clear, _ = _criticals(plan, m, look)
+        ranks = [(bounds.prove, size - prove), (bounds.confirm, size - confirm), (bounds.clear, clear - 1)]
         reached = [(bound, rank) for bound, rank in ranks if 0 <= rank < size]
         if reached:
             averages.partition(sorted({rank for _, rank in reached}), axis=1)
@@ -145,12 +145,12 @@ def _bounds(looks: str, m: int) -> _Bounds:
 def _kept(bounds: _Bounds, r: float, last: int) -> bool:
     """Whether both promises hold for a change of `r` standard deviations with looks up to `last`."""
     seen = slice(0, last + 1)
-    convicts = (bounds.convict[:, seen] + r > 0) & (bounds.confirm[:, seen] + r > r / 2)
-    acquits = bounds.acquit[:, seen] < 0
-    first = np.where(convicts.any(axis=1), convicts.argmax(axis=1), last + 1)
-    missed = np.where(acquits.any(axis=1), acquits.argmax(axis=1), last + 1)
+    proves = (bounds.prove[:, seen] + r > 0) & (bounds.confirm[:, seen] + r > r / 2)
+    clears = bounds.clear[:, seen] < 0
+    first = np.where(proves.any(axis=1), proves.argmax(axis=1), last + 1)
+    missed = np.where(clears.any(axis=1), clears.argmax(axis=1), last + 1)
     found = (first <= missed) & (first <= last)
-    unchanged = (bounds.acquit[:, seen] < r).any(axis=1)
+    unchanged = (bounds.clear[:, seen] < r).any(axis=1)
     return bool(found.mean() >= PROMISE and unchanged.mean() >= PROMISE)
 
 
@@ -158,8 +158,8 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
     """Mean number of pairs that an unchanged case of normal noise `sd` takes; where undecided, the last look's."""
     if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
         raise ValueError("pairs can be expected of a positive limit and a finite noise only")
-    acquits = _bounds(looks.model_dump_json(), m).acquit * sd < r_log
-    look = np.where(acquits.any(axis=1), acquits.argmax(axis=1), len(looks.pairs) - 1)
+    clears = _bounds(looks.model_dump_json(), m).clear * sd < r_log
+    look = np.where(clears.any(axis=1), clears.argmax(axis=1), len(looks.pairs) - 1)
     return float(np.array(looks.pairs, dtype=np.float64)[look].mean())
 
 
@@ -172,11 +172,11 @@ def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int, int]:
     def least(share: float) -> int:
         return tail.size - int(np.searchsorted(tail, share, side="right"))
 
-    alpha = looks.alpha / m * looks.convict[look]
+    alpha = looks.alpha / m * looks.alpha_spending[look]
     return (
         least(alpha) if alpha > 0 else tail.size,
         least(looks.confirm),
-        least(looks.beta * looks.acquit[look]),
+        least(looks.beta * looks.beta_spending[look]),
         least(SEEN),
     )
 
@@ -248,12 +248,12 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
     status = np.full(runs, "inconclusive", dtype="<U12")
     pairs = np.full(runs, looks.pairs[-1], dtype=np.intp)
     open_runs = np.arange(runs)
-    acquitted = np.zeros(runs, dtype=bool)
+    within = np.zeros(runs, dtype=bool)
     for look, n in enumerate(looks.pairs):
         if not open_runs.size:
             break
         counts = draws.counts[look][open_runs]
-        convict, confirm, acquit, seen = _criticals(looks, m, look)
+        prove, confirm, clear, seen = _criticals(looks, m, look)
         total = n * (n + 1) // 2
 
         def above(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
@@ -262,19 +262,19 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
         def below(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
             return _statistic(averages < threshold, counts)
 
-        was = acquitted[open_runs]
+        was = within[open_runs]
         none = np.zeros(open_runs.size, dtype=bool)
         slower = faster = named = none
         if confirm <= total:
             faster = below(-r_log / 2) >= confirm
-        if convict <= total:
-            slower = ~was & (above(0.0) >= convict) & (above(r_log / 2) >= confirm)
-            named = ~slower & faster & (below(0.0) >= convict)
-        now = was | (below(r_log) >= acquit if acquit <= total else none)
+        if prove <= total:
+            slower = ~was & (above(0.0) >= prove) & (above(r_log / 2) >= confirm)
+            named = ~slower & faster & (below(0.0) >= prove)
+        now = was | (below(r_log) >= clear if clear <= total else none)
         goes_on = faster & _may_name_after(look, looks, m)
         passed = ~slower & ~named & now & ~goes_on
         beyond = passed & (below(-r_log) >= seen) if seen <= total else none
-        acquitted[open_runs] = now
+        within[open_runs] = now
         for name, hit in (("regression", slower), ("improvement", named | beyond), ("unchanged", passed & ~beyond)):
             status[open_runs[hit]] = name
             pairs[open_runs[hit]] = n
@@ -296,7 +296,7 @@ def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
 
 
 def _may_name_after(look: int, looks: Looks, m: int) -> bool:
-    later = zip(looks.pairs[look + 1 :], looks.convict[look + 1 :], strict=True)
+    later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
 

@@ -74,7 +74,7 @@ class Decision:
     estimate: float | None
     """Hodges–Lehmann estimate over these pairs: a log ratio, positive is worse; for bounds a value in the
     metric's unit."""
-    acquitted: bool = False
+    within: bool = False
     """Whether a slow-down of the limit's size is excluded."""
     reason_code: ReasonCode = ""
     """Why the status is `invalid`."""
@@ -99,9 +99,9 @@ def margin(r: float, better: Direction) -> float:
     return math.log1p(r) if better == "lower" else -math.log1p(-r)
 
 
-def _may_convict_after(look: int, looks: Looks, m: int) -> bool:
+def _may_prove_after(look: int, looks: Looks, m: int) -> bool:
     """Whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
-    later = zip(looks.pairs[look + 1 :], looks.convict[look + 1 :], strict=True)
+    later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
 
@@ -149,32 +149,35 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
         return invalid("nonfinite", len(values))
     if not (math.isfinite(r_log) and r_log > 0):
         return invalid("margin", len(values))
-    acquittal: tuple[int | None, float] | None = None
+    cleared_at: tuple[int | None, float] | None = None
     reached: int | None = None
     for look, n in enumerate(looks.pairs):
         if n > len(values):
             break
         reached, used = look, Averages(values[:n])
-        alpha, beta = looks.alpha / m * looks.convict[look], looks.beta * looks.acquit[look]
-        named, p, faster = _look(used, n, r_log, alpha, beta, looks.confirm, look, acquitted=acquittal is not None)
+        alpha, beta = looks.alpha / m * looks.alpha_spending[look], looks.beta * looks.beta_spending[look]
+        named, p, faster = _look(used, n, r_log, alpha, beta, looks.confirm, look, within=cleared_at is not None)
         if named is not None:
             return named
-        acquittal = acquittal if p is None else (look, p)
-        if acquittal is not None and not (faster and _may_convict_after(look, looks, m)):
-            return _passed(used, n, r_log, look, acquittal)
+        cleared_at = cleared_at if p is None else (look, p)
+        if cleared_at is not None and not (faster and _may_prove_after(look, looks, m)):
+            return _passed(used, n, r_log, look, cleared_at)
     n = len(values)
     if ended and reached is not None:
-        alpha, beta = looks.alpha / m * _left(looks.convict, looks, n), looks.beta * _left(looks.acquit, looks, n)
+        alpha, beta = (
+            looks.alpha / m * _left(looks.alpha_spending, looks, n),
+            looks.beta * _left(looks.beta_spending, looks, n),
+        )
         used = Averages(values)
-        named, p, _ = _look(used, n, r_log, alpha, beta, looks.confirm, None, acquitted=acquittal is not None)
+        named, p, _ = _look(used, n, r_log, alpha, beta, looks.confirm, None, within=cleared_at is not None)
         if named is not None:
             return named
-        acquittal = acquittal if p is None else (None, p)
-        if acquittal is not None:
-            return _passed(used, n, r_log, None, acquittal)
+        cleared_at = cleared_at if p is None else (None, p)
+        if cleared_at is not None:
+            return _passed(used, n, r_log, None, cleared_at)
     estimate = hodges_lehmann(values) if n else None
-    if acquittal is not None:
-        return Decision("continue", acquittal[0], n, acquittal[1], estimate, acquitted=True)
+    if cleared_at is not None:
+        return Decision("continue", cleared_at[0], n, cleared_at[1], estimate, within=True)
     return Decision("inconclusive" if ended else "continue", reached, n, None, estimate)
 
 
@@ -187,7 +190,7 @@ def _look(
     confirm: float,
     look: int | None,
     *,
-    acquitted: bool,
+    within: bool,
 ) -> tuple[Decision | None, float | None, bool]:
     """What one look names, the p-value of an acquittal, and whether it looks faster by more than r/2.
 
@@ -196,9 +199,9 @@ def _look(
     """
 
     def named(status: Status, p: float) -> tuple[Decision, None, bool]:
-        return Decision(status, look, n, p, used.hodges_lehmann(), acquitted, last=look is None), None, False
+        return Decision(status, look, n, p, used.hodges_lehmann(), within, last=look is None), None, False
 
-    if not acquitted and alpha > 0:
+    if not within and alpha > 0:
         p = used.p_greater(0.0)
         if p <= alpha and used.p_greater(r_log / 2) <= confirm:
             return named("regression", p)
@@ -207,21 +210,21 @@ def _look(
         p = used.p_less(0.0)
         if p <= alpha:
             return named("improvement", p)
-    if acquitted:
+    if within:
         return None, None, faster
     p = used.p_less(r_log)
     return None, p if p <= beta else None, faster
 
 
-def _passed(used: Averages, n: int, r_log: float, look: int | None, acquittal: tuple[int | None, float]) -> Decision:
+def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: tuple[int | None, float]) -> Decision:
     """How an acquitted case ends. `look`: which ended it, None for the last one; `acquittal`: its look and p-value."""
     p = used.p_less(-r_log)
     if p <= SEEN:
-        return Decision("improvement", look, n, p, used.hodges_lehmann(), acquitted=True, last=look is None)
-    by, p = acquittal
+        return Decision("improvement", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
+    by, p = cleared_at
     if look is None:
         look = by
-    return Decision("unchanged", look, n, p, used.hodges_lehmann(), acquitted=True, last=look is None)
+    return Decision("unchanged", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
 
 
 def decide_beside(
@@ -261,10 +264,10 @@ def decide_beside(
         if beside.status == "regression":
             return Decision("clock", look, n, beside.p, hodges_lehmann(plain[:n]))
         slower = p_greater(plain[:n], r_log / 2) <= _SUSPECT
-        if beside.acquitted or not (slower and _may_convict_after(look, looks, m)):
+        if beside.within or not (slower and _may_prove_after(look, looks, m)):
             return decision
     if not ended:
-        return replace(decision, status="continue", n=len(plain), acquitted=True)
+        return replace(decision, status="continue", n=len(plain), within=True)
     beside = decide(plain, r_log, looks, m, ended=True)
     if beside.status == "regression":
         return Decision("clock", None, len(plain), beside.p, hodges_lehmann(plain), last=True)
@@ -300,11 +303,11 @@ def decide_bound(
         if n > len(array):
             break
         reached = look
-        found = _bound_look(array[:n], bound, kind, looks.alpha / m * looks.convict[look], look)
+        found = _bound_look(array[:n], bound, kind, looks.alpha / m * looks.alpha_spending[look], look)
         if found is not None:
             return found
     if ended and reached is not None:
-        alpha = looks.alpha / m * _left(looks.convict, looks, len(array))
+        alpha = looks.alpha / m * _left(looks.alpha_spending, looks, len(array))
         found = _bound_look(array, bound, kind, alpha, None)
         if found is not None:
             return found
@@ -322,5 +325,5 @@ def _bound_look(
     if p <= alpha:
         return Decision("violation", look, len(used), p, centre, last=look is None)
     if (centre <= bound) if kind == "max" else (centre >= bound):
-        return Decision("unchanged", look, len(used), None, centre, acquitted=True, last=look is None)
+        return Decision("unchanged", look, len(used), None, centre, within=True, last=look is None)
     return None

@@ -1,4 +1,4 @@
-"""The floor of a time: no device does the declared work faster than its measured ceilings allow.
+"""The speed of light: no device does the declared work faster than its measured ceilings allow.
 
 The roofline (Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model") as a bound from
 below, against ceilings that were measured on this very device (worker/ceilings.py) and not taken from a data sheet.
@@ -17,7 +17,7 @@ ROTATED = 2.0
 """Times the L2 that the input sets of a `rotating` case must pass for its reads to count."""
 
 
-def floor(
+def least_time(
     work: Work,
     ceilings: Mapping[str, Any],
     timing: Mapping[str, Any],

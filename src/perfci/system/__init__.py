@@ -1,1 +1,1 @@
-"""Floor 1: facts of the machine, its processes, files and leases."""
+"""Layer 1: facts of the machine, its processes, files and leases."""

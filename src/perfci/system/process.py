@@ -1,7 +1,7 @@
 """Everything that perfci starts: one parent, workers forked from it, commands spawned by it.
 
-The conductor talks to the parent (`perfci/worker/parent.py`) and to each worker over Unix sockets. Whatever happens to
-the conductor, the parent kills what is left.
+The run talks to the parent (`perfci/worker/parent.py`) and to each worker over Unix sockets. Whatever happens to
+the run, the parent kills what is left.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ def _greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel |
 
 
 class Parent:
-    """The conductor's side of the common parent.
+    """The run's side of the common parent.
 
     It runs as `worker`, and what it starts with it, with these `capabilities` and no others where that is another user.
     """
@@ -392,7 +392,7 @@ class Parent:
 
 
 class Worker:
-    """The conductor's side of one worker."""
+    """The run's side of one worker."""
 
     def __init__(self, parent: Parent, ident: int, pid: int, channel: Channel, log: Path) -> None:
         self.parent = parent

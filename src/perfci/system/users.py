@@ -1,6 +1,6 @@
 """The user that the code under test runs as, where that is not the user of this process.
 
-`PERFCI_WORKER=UID:GID` names it; the container image sets it. The conductor then stays root, and whatever runs code of
+`PERFCI_WORKER=UID:GID` names it; the container image sets it. The run then stays root, and whatever runs code of
 the sides (builds, the common parent, workers, profilers) is started behind setpriv(1): another user, no capability,
 and no way to gain one. What that user must write is given to it, and taken back before it is read.
 """

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON over a socket: what conductor, parent and workers speak."""
+"""Newline-delimited JSON over a socket: what run, parent and workers speak."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def reachable(address: str) -> Iterator[str]:
 
 
 def connect(address: str, takes_files: bool = False) -> Channel:
-    """Connect to the conductor's socket. Raises OSError."""
+    """Connect to the run's socket. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with reachable(address) as name:
         sock.connect(name)

@@ -27,7 +27,7 @@ class CpuSampler:
 
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on besides the case."""
-        kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the conductor's setting, unless the policy has another
+        kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the run's setting, unless the policy has another
         return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
 
     def warm(self) -> None:

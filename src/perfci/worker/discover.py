@@ -21,7 +21,7 @@ from .declare import Kernel, collecting
 TEXT_LIMIT = 400
 """Characters of an error that are kept: the log holds the rest."""
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
-"""perfci comes from the conductor by intent, also where the repository is perfci's own."""
+"""perfci comes from the run by intent, also where the repository is perfci's own."""
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
 PACKAGES = frozenset({"site-packages", "dist-packages"})

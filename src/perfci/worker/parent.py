@@ -1,6 +1,6 @@
 """The common parent: imports torch once, leaves CUDA untouched, forks the workers of both sides and runs commands.
 
-It owns every process that perfci starts. When the conductor goes away, however it goes, the parent kills them all and
+It owns every process that perfci starts. When the run goes away, however it goes, the parent kills them all and
 ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.
 """
 
@@ -53,14 +53,14 @@ def kill(pid: int) -> None:
 
 
 class Parent:
-    """The loop of the parent process: serves the conductor, and reports exits of children as they happen."""
+    """The loop of the parent process: serves the run, and reports exits of children as they happen."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
 
     def run(self) -> None:
-        """Serve until the conductor hangs up."""
+        """Serve until the run hangs up."""
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)
@@ -134,7 +134,7 @@ class Parent:
         self.channel.send({"started": message["id"], "pid": process.pid})
 
     def reap(self) -> None:
-        """Collect every child that ended and tell the conductor of those that it asked for."""
+        """Collect every child that ended and tell the run of those that it asked for."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -203,7 +203,7 @@ def preload() -> dict[str, Any]:
 
 
 def main(address: str) -> None:
-    """Connect to the conductor at `address` and serve it."""
+    """Connect to the run at `address` and serve it."""
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     channel = connect(address, takes_files=True)

@@ -81,7 +81,7 @@ def main(setup: str) -> None:
 
 
 class Worker:
-    """Serves the conductor's requests, one at a time."""
+    """Serves the run's requests, one at a time."""
 
     def __init__(self, channel: Channel, setup: dict[str, Any]) -> None:
         self.channel = channel
@@ -96,7 +96,7 @@ class Worker:
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
-        """Serve until the conductor hangs up or says goodbye."""
+        """Serve until the run hangs up or says goodbye."""
         self.enter_side()
         while True:
             message = self.channel.receive()
@@ -128,7 +128,7 @@ class Worker:
             return False
         try:
             torch.cuda.synchronize()
-        except Exception:  # whatever it raises: the context is lost, and the conductor takes a new worker
+        except Exception:  # whatever it raises: the context is lost, and the run takes a new worker
             return True
         return False
 
@@ -255,7 +255,7 @@ class Worker:
         try:
             return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
-            # Left for the conductor, which takes a new worker if the failed capture has broken this one.
+            # Left for the run, which takes a new worker if the failed capture has broken this one.
             return {"refused": one_line(error)}
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -247,7 +247,8 @@ def _compute(
         if known == "fp32" and "tf32" in rates:
             assumptions.append("float32 without tensor cores")
         return rates[known], known
-    # fp4 is an estimate from fp8, an upper bound for floors: as a goal it misleads where nothing speaks for it.
+    # fp4 is an estimate from fp8, an upper bound for what is believed: as a goal it misleads where nothing speaks for
+    # it.
     fastest = max(sorted(set(rates) - {"fp4"}) or sorted(rates), key=lambda name: rates[name])
     why = f"no ceiling of {dtype} was measured" if dtype else "the type is not known"
     assumptions.append(f"the largest compute ceiling, {fastest}: {why}")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, Machine
-from perfci.model.criteria import floor_of
+from perfci.model.criteria import least_change
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Results
@@ -42,13 +42,13 @@ def noise_metric(metric: str) -> str:
 
 
 def limit_in_effect(judgement: Judgement, value: float | None, timing: Mapping[str, Any] | None) -> float:
-    """The relative limit, never under its floor. `value`: a typical worker value in the metric's unit, if known.
+    """The relative limit, never under its least change. `value`: a typical worker value in the metric's unit, if known.
 
     `timing`: None where it is not known yet; then what the timer resolves is left out.
     """
-    floor = judgement.floor if timing is None else floor_of(judgement, timing)
-    if judgement.unit == "s" and floor > 0 and value is not None and value > 0:
-        return max(judgement.bound, floor / value)
+    least = judgement.min_change if timing is None else least_change(judgement, timing)
+    if judgement.unit == "s" and least > 0 and value is not None and value > 0:
+        return max(judgement.bound, least / value)
     return judgement.bound
 
 

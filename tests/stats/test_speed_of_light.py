@@ -1,4 +1,4 @@
-"""The floor under a time: high enough to tell a cheat, never above an honest kernel."""
+"""The speed of light: high enough to tell a cheat, never above an honest kernel."""
 
 import math
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.results import Work
-from perfci.stats.speed_of_light import floor
+from perfci.stats.speed_of_light import least_time
 
 H200 = {
     "read": {"value": 4.3e12, "how": "dot product"},
@@ -24,22 +24,22 @@ L2 = 60e6
 
 def test_reads_of_a_cold_case():
     """1 GB at 4.3 TB/s takes 233 µs; a quarter less is still believed."""
-    seconds, words = floor(Work(read=1e9), H200, COLD, "cuda", L2)
+    seconds, words = least_time(Work(read=1e9), H200, COLD, "cuda", L2)
     assert seconds == pytest.approx(1e9 / 4.3e12 / 1.25)
     assert words == "move the declared bytes (4.30 TB/s at most)"
 
 
 def test_operations_count_at_the_best_rate_of_any_type_under_every_timing_mode():
     for timing in (COLD, {"name": "hot"}, {"name": "rotating"}, {}):
-        seconds, words = floor(Work(flops=1e12), H200, timing, "cuda", L2)
+        seconds, words = least_time(Work(flops=1e12), H200, timing, "cuda", L2)
         assert seconds == pytest.approx(1e12 / 1.3e15 / 1.25)
         assert words == "do the declared operations (1300 TFLOP/s at most)"
 
 
 def test_the_larger_of_both_counts():
     work = Work(flops=1e12, read=1e9)
-    assert floor(work, H200, COLD, "cuda", L2)[1].startswith("do the declared operations")
-    assert floor(work.model_copy(update={"read": 1e10}), H200, COLD, "cuda", L2)[1].startswith("move")
+    assert least_time(work, H200, COLD, "cuda", L2)[1].startswith("do the declared operations")
+    assert least_time(work.model_copy(update={"read": 1e10}), H200, COLD, "cuda", L2)[1].startswith("move")
 
 
 @pytest.mark.parametrize(
@@ -53,26 +53,26 @@ def test_the_larger_of_both_counts():
     ],
 )
 def test_reads_that_a_cache_may_hold_do_not_count(timing):
-    assert floor(Work(read=1e9), H200, timing, "cuda", L2) is None
+    assert least_time(Work(read=1e9), H200, timing, "cuda", L2) is None
 
 
 def test_reads_on_a_cpu_do_not_count_and_its_slack_is_larger():
-    assert floor(Work(read=1e9), H200, COLD, "cpu") is None
-    assert floor(Work(flops=1.3e15), H200, {"name": "cpu"}, "cpu")[0] == pytest.approx(0.5)
+    assert least_time(Work(read=1e9), H200, COLD, "cpu") is None
+    assert least_time(Work(flops=1.3e15), H200, {"name": "cpu"}, "cpu")[0] == pytest.approx(0.5)
 
 
 def test_written_bytes_never_count():
-    assert floor(Work(written=1e12), H200, COLD, "cuda", L2) is None
+    assert least_time(Work(written=1e12), H200, COLD, "cuda", L2) is None
 
 
 @given(st.integers(2, 200), st.floats(1e3, 1e8), st.floats(0, 1e9))
-def test_a_cache_of_any_policy_stays_under_the_rotating_floor(sets, each, shared):
-    """What an ideal cache would have to read again in a walk through the sets takes longer than the floor.
+def test_a_cache_of_any_policy_stays_under_the_speed_of_light_of_rotating(sets, each, shared):
+    """What an ideal cache would have to read again in a walk through the sets takes longer than the least time.
 
     `shared` bytes are read by every set and belong to none: they may stay in the cache, for nothing.
     """
     timing = {"name": "rotating", "rotated_bytes": sets * each, "sets": sets}
-    found = floor(Work(read=each + shared), H200, timing, "cuda", L2)
+    found = least_time(Work(read=each + shared), H200, timing, "cuda", L2)
     honest = max(0.0, sets * each - L2) / sets / 4.3e12
     if sets * each < 2 * L2:
         assert found is None
@@ -83,5 +83,5 @@ def test_a_cache_of_any_policy_stays_under_the_rotating_floor(sets, each, shared
 @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "fast"])
 def test_a_ceiling_that_was_not_measured_forbids_nothing(value):
     ceilings = {"read": {"value": value}, "matmul": {"bf16": {"value": value}}}
-    assert floor(Work(read=1e9, flops=1e15), ceilings, COLD, "cuda", L2) is None
-    assert floor(Work(read=1e9, flops=1e15), {}, COLD, "cuda", L2) is None
+    assert least_time(Work(read=1e9, flops=1e15), ceilings, COLD, "cuda", L2) is None
+    assert least_time(Work(read=1e9, flops=1e15), {}, COLD, "cuda", L2) is None
