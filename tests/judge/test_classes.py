@@ -365,7 +365,7 @@ CHANGES = [
     ({"params": {"n": 64, "dtype": "bf16"}}, "parameter dtype is not set in base, bf16 in head"),
     ({"inputs": "cd" * 32}, "the inputs' digest is abababababab in base, cdcdcdcdcdcd in head"),
     ({"inputs": ""}, "the inputs' digest is abababababab in base, unknown in head"),
-    ({"timing": {"timer": "wall"}}, "timing mode timer is events in base, wall in head"),
+    ({"timing": {"timer": "wall"}}, "timing timer is events in base, wall in head"),
 ]
 REDECLARED = [
     ({"work": Work(flops=2e9)}, "declared work flops is 0.0 in base, 2000000000.0 in head"),

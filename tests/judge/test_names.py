@@ -16,7 +16,7 @@ RECORDED = sorted(
     {
         kernel["name"]
         for side in ("base", "head")
-        for case in json.loads((DATA / "profile" / f"{side}.json").read_text()).values()
+        for case in json.loads((DATA / "profiles" / f"{side}.json").read_text()).values()
         for part in ("trace", "counters")
         for kernel in (case.get(part) or {}).get("kernels", [])
     }

@@ -31,7 +31,7 @@ def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
 
 def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
     """A case whose pairs have these log ratios."""
-    side = CaseSide(params={"n": 1}, mode={"name": "rotating", "threads": 1})
+    side = CaseSide(params={"n": 1}, timing={"name": "rotating", "threads": 1})
     pairs = [
         Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
         for i, v in enumerate(x)

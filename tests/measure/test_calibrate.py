@@ -133,7 +133,7 @@ def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     odd.sides["head"].timing["tf32"] = True
     found = conclude(results([odd]), {}, POLICY)
     assert found.exit_code == 1
-    assert "base and head are the same code, and yet timing mode tf32" in found.warnings[0]
+    assert "base and head are the same code, and yet timing tf32" in found.warnings[0]
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -10,7 +10,7 @@ from perfci.model.profile import Counters, KernelCounters, KernelUse, Profile, T
 from perfci.profilers.metrics import of_counters, of_trace
 from perfci.profilers.ncu.chips import QUANTITIES
 
-DATA = Path(__file__).parent.parent / "data" / "profile"
+DATA = Path(__file__).parent.parent / "data" / "profiles"
 
 
 def recorded(case: str, side: str) -> Profile:

@@ -247,7 +247,7 @@ def _many(count: int) -> Report:
 
 def recorded(case: str, side: str) -> Profile:
     """What nsys and ncu saw on an H200."""
-    data = json.loads((Path(__file__).parent.parent / "data" / "profile" / f"{side}.json").read_text())
+    data = json.loads((Path(__file__).parent.parent / "data" / "profiles" / f"{side}.json").read_text())
     profile = Profile.model_validate(data[case])
     profile.metrics |= of_trace(profile.trace, (9, 0)) if profile.trace else {}
     profile.metrics |= of_counters(profile.counters) if profile.counters else {}
@@ -315,13 +315,13 @@ def reports() -> dict[str, Report]:
     noisy.facts.append(facts("sdpa/seq=512", SDPA, **told))
     slower = row("sdpa/seq=512", "regression", ratio=3.11, reason="3.1× slower; the limit is 2 %")
     slow_upload = row("upload/mib=64", "regression", base=1.21e-3, ratio=4.6, reason="4.6× slower; the limit is 2 %")
-    profile = [seen("sdpa/seq=512", "sdpa-seq512", [slower]), seen("upload/mib=64", "upload-mib64", [slow_upload])]
+    profiles = [seen("sdpa/seq=512", "sdpa-seq512", [slower]), seen("upload/mib=64", "upload-mib64", [slow_upload])]
     return {
         "profile": report(
             [slow_upload, slower, *unchanged(2)],
             "`upload/mib=64` is 4.6× slower (+1 more) — this change needs a look",
             "Look at what moved between base and head; if it is meant, raise the limit in base first.",
-            profile=profile,
+            profiles=profiles,
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
         "regression": noisy,

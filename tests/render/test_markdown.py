@@ -102,16 +102,16 @@ def test_what_is_left_out_is_named():
 def test_full_names_of_kernels_go_before_their_evidence_does():
     report = REPORTS["profile"]
     whole_text = markdown.render(report)
-    profile, names = (whole_text.index(f"<summary>{what}") for what in ("Evidence from", "Full names of 11 kernels"))
+    profile, names = (whole_text.index(f"<summary>{what}") for what in ("What profilers saw", "Full names of 11 kernels"))
     assert profile < names
     for limit in range(10_000, len(whole_text), 1_000):
         text = markdown.render(report, limit)
-        assert "Full names" not in text or "Evidence from" in text
-        if "Evidence from" in text and "Full names" not in text:
+        assert "Full names" not in text or "What profilers saw" in text
+        if "What profilers saw" in text and "Full names" not in text:
             assert "kernel names" in text
-    crowded = report.model_copy(update={"profile": report.profiles * 9})  # the first 20 are more than fits
+    crowded = report.model_copy(update={"profiles": report.profiles * 9})  # the first 20 are more than fits
     text = markdown.render(crowded, 12_000)
-    assert "Evidence from" not in text and "Full names" not in text
+    assert "What profilers saw" not in text and "Full names" not in text
 
 
 def test_rows_give_way_when_they_alone_are_too_long():
