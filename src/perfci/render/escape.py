@@ -16,6 +16,8 @@ _BREAK = "&#8203;"
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
 _LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 """Where GitHub's Markdown would make a link within the tags of code, where it mentions nobody."""
+NOTHING = "<!-- -->"
+"""A comment of HTML: a link does not reach across it, and it is neither shown nor copied, within tags of code too."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
@@ -91,8 +93,8 @@ def code(text: str, limit: int = 160) -> Safe:
     if "|" in shown:
         # In a code span a pipe ends a table cell unless it is escaped; outside a table that escape would be
         # seen.
-        parts = _LINKS_IN_TAGS.split(shown)
-        return Safe("".join(f"<code>{part.translate(_ACTIVE)}</code>" for part in parts))
+        parts = (part.translate(_ACTIVE) for part in _LINKS_IN_TAGS.split(shown))
+        return Safe(f"<code>{NOTHING.join(parts)}</code>")
     if "`" in shown:
         mark = "`" * (1 + max(map(len, re.findall("`+", shown))))
         edge = " " if "`" in (shown[0], shown[-1]) else ""
