@@ -25,9 +25,9 @@ from perfci.model.policy_text import parse_policy
 from perfci.model.publication import ACCEPT_LABEL, Acceptance, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.model.text import count
 from perfci.render import comment
 from perfci.render.escape import prose
-from perfci.render.words import count
 
 READING = 480.0
 """Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""

@@ -9,15 +9,15 @@ from perfci.judge import already
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
 from perfci.judge.status import Context, about
-from perfci.judge.words import beyond, change_words, limit_percent, listed
+from perfci.judge.words import beyond, change_words
 from perfci.model.base import Side
 from perfci.model.metrics import UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
 from perfci.model.profile import TRACERS, UNPROFILED, Fault, Profile, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
-from perfci.model.text import finds
-from perfci.model.units import show
+from perfci.model.text import finds, listed
+from perfci.model.units import limit_percent, show
 
 
 def gate_row(context: Context, case: Case, gate: Gate) -> Row:
@@ -124,7 +124,7 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
     if doubt(seen, gate.metric) or (case.origin == "command" and seen.trace is None):
         reason = f"no kernel that was seen matches {gate.pattern}, and not all were: {_why(case, 'head', gate)}"
         return _judged("invalid", gate.on_missing, reason)
-    broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2)}"
+    broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2, '`')}"
     effect = context.effect("violation", gate.severity)
     base = _profile(case, "base")
     in_base = [] if doubt(base, gate.metric) else _names(base)

@@ -32,7 +32,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Command, Policy
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
-from perfci.model.text import hides_failures
+from perfci.model.text import hides_failures, listed
 from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
@@ -470,7 +470,7 @@ def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
                 found.append(case.id)
     if not found:
         return []
-    named = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    named = listed(found, 5)
     return [f"launch gaps are in the times of {named}: the GPU waited for the CPU (does the case synchronise?)"]
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
-from perfci.model.text import compiled
+from perfci.model.text import compiled, did_you_mean
 from perfci.model.units import (
     BOUND_UNITS,
     FLOP_UNITS,
@@ -42,15 +42,13 @@ def _regex(text: str) -> str:
 
 
 def _devices(patterns: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
     for name in patterns:
         if name in _KINDS or any(mark in name for mark in "*?["):
             continue
-        meant = ["cuda"] if name.lower() == "gpu" else get_close_matches(name.lower(), _KINDS, 1)
-        if meant:  # of names of devices nothing is close to a kind
+        hint = did_you_mean("cuda" if name.lower() == "gpu" else name.lower(), _KINDS)
+        if hint:  # of names of devices nothing is close to a kind
             text = "write cuda, cpu, or a glob on the device's name such as '*H200*'"
-            raise ValueError(f"{name!r}: did you mean {meant[0]!r}? ({text})")
+            raise ValueError(f"{name!r}: {hint} ({text})")
     return patterns
 
 
@@ -251,13 +249,8 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Me
     try:
         metric = resolve(limit.metric, custom)
     except KeyError:
-        from difflib import get_close_matches
-
         known = [*CATALOGUE, *custom]
-        close = get_close_matches(limit.metric, known, 1)
-        hint = (
-            f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
-        )
+        hint = did_you_mean(limit.metric, known, f"known are {', '.join(known)}; declare your own under metrics")
         raise ValueError(f"{where}.metric: {limit.metric!r} is no metric: {hint}") from None
     if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
         raise ValueError(

@@ -1,7 +1,6 @@
 """From the text of `perfci.yaml` to a Policy; every mistake is one line with file, line, field and remedy."""
 
 import re
-from difflib import get_close_matches
 from typing import Any, cast
 
 import yaml
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
 from perfci.model.policy import Command, Limit, Policy
+from perfci.model.text import did_you_mean
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
@@ -129,8 +129,7 @@ def _message(detail: dict[str, Any], where: str) -> str:
         field = str(detail["loc"][-1])
         model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
         known = list(model.model_fields)
-        close = get_close_matches(field, known, 1)
-        return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
+        return f"unknown field: {did_you_mean(field, known, 'known are ' + ', '.join(known))}"
     if kind == "missing":
         remedy = "version: 1" if where == "version" else f"{detail['loc'][-1]}: …"
         return f"is required: add `{remedy}`"

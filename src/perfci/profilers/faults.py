@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from perfci.model.profile import Fault, FaultKind, Tool
-from perfci.system.files import one_line
+from perfci.model.text import escaped
 
 LONGEST = 1000
 """Characters of a fault's text and of its remedy."""
@@ -35,8 +35,8 @@ def fault(
     return Fault(
         tool=tool,
         kind=kind,
-        text=one_line(text)[:LONGEST],
-        remedy=one_line(remedy)[:LONGEST],
+        text=escaped(text)[:LONGEST],
+        remedy=escaped(remedy)[:LONGEST],
         metrics=list(dict.fromkeys(metrics)),
         aside=aside,
     )

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from perfci.model.base import DeviceKind, MachineError
 from perfci.model.profile import Fault, KernelCode, KernelUse, Trace
+from perfci.model.text import escaped
 from perfci.profilers import sass
 from perfci.profilers.faults import fault
 from perfci.profilers.ncu import file as ncu_file
@@ -25,7 +26,6 @@ from perfci.profilers.nsys import trace as nsys
 from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk, regular, take
-from perfci.system.files import one_line
 from perfci.system.users import SAME, Account
 
 AGAIN = "profile again"
@@ -92,7 +92,7 @@ def _scrub(export: Path, copy: Path) -> Fault | None:
     try:
         nsys_privacy.scrub(export, copy)
     except MachineError as error:
-        return fault("nsys", "unreadable", one_line(error), nsys_export.AGAIN)
+        return fault("nsys", "unreadable", escaped(error), nsys_export.AGAIN)
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from perfci.system.files import one_line
+from perfci.model.text import escaped
 
 # nvmlClocksEventReasons* of nvml.h, under names that people can read.
 REASONS = {
@@ -114,7 +114,7 @@ class Gpu:
             handle = _find(library, which)
             uuid = library.nvmlDeviceGetUUID(handle)
         except library.NVMLError as error:
-            return None, f"the state of GPU {one_line(which)} is unknown: NVML says {one_line(error)}"
+            return None, f"the state of GPU {escaped(which)} is unknown: NVML says {escaped(error)}"
         return cls(library, handle, _text(uuid)), ""
 
     def _ask(self, name: str, *arguments: Any) -> Any:

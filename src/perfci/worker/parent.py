@@ -193,9 +193,9 @@ def preload() -> dict[str, Any]:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "torch":
-            failure = serve.one_line(error)
+            failure = serve.described(error)
     except Exception as error:
-        failure = serve.one_line(error)
+        failure = serve.described(error)
     # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.
     gc.collect()
     gc.freeze()

@@ -16,9 +16,9 @@ from perfci.judge.explain.kernels import identify
 from perfci.judge.explain.numbers import pair, percent_of
 from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
-from perfci.judge.words import one_line, printable
 from perfci.model.base import Document, Side
 from perfci.model.profile import Fault, Profile, doubt
+from perfci.model.text import one_line, printable
 from perfci.model.units import significant
 
 FIRST = 140

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from perfci.model.text import printable, shorten
+
 Family = Literal[
     "attention", "matrix multiply", "convolution", "cast", "copy", "gather", "reduction", "softmax", "normalisation",
     "sort", "fill", "collective", "elementwise", "triton", "",
@@ -130,8 +132,7 @@ def identify(name: str) -> Kernel:
 
 def spaced(name: str) -> str:
     """`name` in one line, with single spaces."""
-    plain = name if name.isprintable() else "".join(c if c.isprintable() else " " for c in name)
-    return " ".join(plain.split())
+    return " ".join(printable(name).split())
 
 
 def parts(name: str) -> tuple[str, str, str]:
@@ -204,5 +205,4 @@ def _library_label(library: str, plain: str) -> str:
 
 
 def _short(label: str) -> str:
-    label = label.replace("`", "'").strip() or "?"
-    return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+    return shorten(label.replace("`", "'").strip() or "?", LONGEST)

@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfci.judge.words import percent
 from perfci.model.base import SIDES, Document, Side
 from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
-from perfci.model.units import show, significant
+from perfci.model.units import percent, show, significant
 from perfci.stats.series import side_values
 
 NAMES = {

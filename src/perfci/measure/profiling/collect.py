@@ -20,6 +20,7 @@ from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Counters, Fault, Profile, Tool, Trace
 from perfci.model.results import Case
+from perfci.model.text import count
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.chips import SECTIONS, chip_of, expand, unavailable
 from perfci.profilers.ncu.command import find as find_ncu
@@ -178,7 +179,7 @@ def observe(
     read_code(list(place.sides.values()), counted, tools.capability, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
-    notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
+    notes = [f"profilers looked at {count(many, 'case')} after timing, for {seconds:.0f} s"]
     if withheld := _withheld(place, tools):
         notes.append(f"under nsys and ncu, code does without {', '.join(withheld)}: reports hold the environment")
     return notes

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
+from perfci.model.text import escaped
 from perfci.profilers.nsys.privacy import environment
-from perfci.system.files import one_line
 
 DURATION = 60
 """Seconds of a command that are recorded: without a capture range the whole process is."""
@@ -271,8 +271,8 @@ def _last(log: str) -> str:
         for line in lines
         if line and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
     ]
-    return one_line(telling[-1])[:300] if telling else ""
+    return escaped(telling[-1])[:300] if telling else ""
 
 
 def _fault(kind: FaultKind, text: str, remedy: str) -> Fault:
-    return Fault(tool="nsys", kind=kind, text=one_line(text)[:1000], remedy=remedy)
+    return Fault(tool="nsys", kind=kind, text=escaped(text)[:1000], remedy=remedy)

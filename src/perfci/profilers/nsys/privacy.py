@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfci.model.base import MachineError
+from perfci.model.text import escaped
 from perfci.profilers.nsys.export import harden, real_tables
 from perfci.profilers.nsys.missing import LOSSES
 from perfci.sources.environment import is_secret, passes
-from perfci.system.files import disk_error, one_line
+from perfci.system.files import disk_error
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
@@ -135,7 +136,7 @@ def scrub(sqlite: Path, copy: Path) -> None:
     except OSError as error:
         raise disk_error("scrubbed", sqlite, error) from None
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        text = f"{one_line(sqlite)}: cannot be scrubbed ({one_line(error)}): do not publish it; export it again"
+        text = f"{escaped(sqlite)}: cannot be scrubbed ({escaped(error)}): do not publish it; export it again"
         raise MachineError(text) from None
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfci.model.profile import ALL_RANGES, Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
+from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
-from perfci.system.files import one_line
 
 MOST = 1000
 """Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
@@ -399,7 +399,7 @@ def _version(events: Events) -> str:
                 f"SELECT name, value FROM t.{table} "
                 "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
             )
-            said = {name: one_line(value)[:100] for name, value in rows if isinstance(value, str)} | said
+            said = {name: escaped(value)[:100] for name, value in rows if isinstance(value, str)} | said
     schema = said.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:

@@ -29,12 +29,12 @@ from perfci.model.profile import (
     Slice,
     Trace,
 )
+from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind
 from perfci.profilers.cuda import work as work_of
 from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
 from perfci.profilers.torch.json import FOREIGN, REMEDY, Bad, members
-from perfci.system.files import one_line
 
 _KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
@@ -211,7 +211,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
     longest = sorted(kernels.items(), key=lambda one: (-one[1][1], str(one[0])))
     return Trace(
         source="torch.profiler",
-        version=one_line(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
+        version=escaped(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
         executions=n,
         wall=(reach - starts[0]) * 1e-9 / n,
         busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
