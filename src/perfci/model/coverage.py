@@ -7,7 +7,7 @@ from typing import NamedTuple
 from perfci.model.base import matches
 from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared
-from perfci.model.policy import Limit, Policy
+from perfci.model.policy import Limit, Loc, Policy
 from perfci.model.text import did_you_mean, listed
 
 SHOWN = 6
@@ -22,8 +22,10 @@ class Idle(NamedTuple):
 
     limit: int
     """Its index."""
+    loc: Loc
+    """The value that is wrong: of a glob, which of them."""
     text: str
-    """Beginning with its place in the policy, in one line."""
+    """Beginning with its field in the policy, in one line."""
     wrong: bool
     """Whether that is a mistake; not where the limit allows that its metric is missing."""
 
@@ -37,18 +39,24 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
     ids = [*declared.kernels, *declared.commands]
     for index, limit in enumerate(policy.limits):
         where = f"limits[{index}]"
-        lost = [pattern for pattern in limit.cases if not _matched(pattern, ids, declared)]
+        lost = {n: pattern for n, pattern in enumerate(limit.cases) if not _matched(pattern, ids, declared)}
         yield from (
-            Idle(index, f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}", True)
-            for pattern in lost
+            Idle(
+                index,
+                ("limits", index, "cases", n),
+                f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}",
+                True,
+            )
+            for n, pattern in lost.items()
         )
         if not lost and (text := _unreported(limit, policy, declared, reports)):
-            yield Idle(index, f"{where}: {text}", limit.on_missing == "fail")
+            yield Idle(index, ("limits", index, "metric"), f"{where}: {text}", limit.on_missing == "fail")
 
 
-def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
-    """The first mistake that `idle` finds; empty where there is none."""
-    return next((one.text for one in idle(policy, declared, reports) if one.wrong), "")
+def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]], file: str) -> str:
+    """Return the first mistake that `idle` finds, with its line in `file`; empty where there is none."""
+    found = (f"{policy.place(file, one.loc)}: {one.text}" for one in idle(policy, declared, reports) if one.wrong)
+    return next(found, "")
 
 
 def _matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
