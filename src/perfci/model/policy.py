@@ -4,7 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
@@ -20,6 +28,7 @@ from perfci.model.units import (
     ShortDuration,
     Size,
     parse,
+    pattern,
     split,
 )
 
@@ -76,15 +85,25 @@ def _quantity(value: Any) -> Any:
 
 
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
-InsidePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+InsidePath = Annotated[
+    str,
+    Field(min_length=1),
+    AfterValidator(_inside),
+    WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"^(?![/~])(?!(.*/)?\.\.(/|$))"}),
+]
 DevicePatterns = Annotated[Patterns, AfterValidator(_devices)]
-Quantity = Annotated[float | str, BeforeValidator(_quantity)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=80)]
+Quantity = Annotated[
+    float | str,
+    BeforeValidator(_quantity),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern([".*"], "[+-]?")}]}),
+]
+_NAME = "[A-Za-z_][A-Za-z0-9_.-]*"
+Name = Annotated[str, Field(pattern=f"^{_NAME}$", max_length=80)]
 Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
 Severity = Literal["fail", "warn"]
 When = Literal["on_change", "always", "never"]
 
-_UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
+UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
     "B/s": (RATE_UNITS, "2TB/s"),
     "/s": (RATE_UNITS, "5000/s"),
@@ -92,6 +111,7 @@ _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "B": (SIZE_UNITS, "2GB"),
     "%": ({"%": 1.0}, "80%"),
 }
+"""A metric's unit → the units that a bound may be written in, and an example."""
 
 
 def bound_in_unit(value: float | str, metric: Metric) -> float:
@@ -100,7 +120,7 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
     Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
     been meant as 85 %. Zero is the same in every unit.
     """
-    known, example = _UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
+    known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
     if unit:
         number = parse(value, known, example)
@@ -116,25 +136,15 @@ def _likely(number: float, unit: str, example: str) -> str:
     if unit == "%":
         share = f" ({number:.15g}% if that is meant)" if abs(number) <= 1 else ""
         return f"{number * 100 if share else number:.12g}%{share}"
-    return f"it with its unit, like {example!r}" if unit in _UNITS_OF else f"{number:.15g}{unit}"
-
-
-def _needs_unit(schema: dict[str, Any]) -> None:
-    """The same as JSON schema, as far as it can know: of metrics that the policy declares itself it cannot."""
-    united = [metric.name for metric in CATALOGUE.values() if metric.unit]
-    bound = {"anyOf": [{"const": 0}, {"type": "string"}, {"type": "null"}]}
-    schema["if"] = {"properties": {"metric": {"anyOf": [{"enum": united}, {"pattern": "^range:"}]}}}
-    schema["then"] = {"properties": {"min": bound, "max": bound}}
+    return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 
 
 class Limit(Document):
     """What must hold for the cases it names. Of several limits on one case and metric the last one counts."""
 
-    model_config = ConfigDict(json_schema_extra=_needs_unit)
-
     cases: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on case ids, such as `matmul/*`."""
-    metric: str = "time"
+    metric: str = Field("time", json_schema_extra={"pattern": rf"^({_NAME}|range:\S.*)$"})
     """A name from the metric catalogue, or one declared under `metrics`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""

@@ -103,10 +103,13 @@ def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
     return f"{value / units[name]:g}{name}"
 
 
+def pattern(units: Iterable[str], sign: str = r"\+?", digits: str = r"(\d+\.?\d*|\.\d+)") -> str:
+    """Return a regular expression, for JSON schemas, of a number and one of `units`: unsigned, of any digits."""
+    return rf"^\s*{sign}{digits}([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
+
+
 def _written(units: Iterable[str], examples: list[str]) -> WithJsonSchema:
-    """The JSON schema of a quantity: a string of an unsigned number and one of `units`."""
-    pattern = rf"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples})
+    return WithJsonSchema({"type": "string", "pattern": pattern(units), "examples": examples})
 
 
 Percent = Annotated[
