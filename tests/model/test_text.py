@@ -11,7 +11,7 @@ from perfci.model.text import count, did_you_mean, escaped, listed, one_line, pl
 from perfci.model.units import limit_percent, noise_percent, percent, show_share
 
 SOURCE = Path(perfci.__file__).parent
-TEXT = {"one_line", "escaped", "printable", "shorten", "listed", "plural", "did_you_mean"}
+TEXT = {"one_line", "escaped", "printable", "shorten", "listed", "plural", "did_you_mean", "version_numbers"}
 UNITS = {"percent", "limit_percent", "noise_percent", "show_share"}
 
 

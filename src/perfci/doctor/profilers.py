@@ -23,6 +23,7 @@ from perfci.model.base import UsageError
 from perfci.model.doctor import Diagnosis, Finding, TierState
 from perfci.model.metrics import CATALOGUE, Tier
 from perfci.model.profile import Fault
+from perfci.model.text import version_numbers
 from perfci.profilers import sass
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import module as ncu_module
@@ -73,7 +74,8 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
     told = f"CPU sampling (not used): {sampling[1]}" if sampling else f"status -e tells nothing ({status.why()})"
     text, values = f"nsys {tool.version} ({tool.path}), {told}", {"version": tool.version, "path": str(tool.path)}
     package = machine.known(inside).get("nvtx").get("version")
-    if package and _numbers(tool.version)[:2] == (2023, 4) and LOST_NVTX[0] <= _numbers(package) <= LOST_NVTX[1]:
+    mute = version_numbers(tool.version)[:2] == (2023, 4)
+    if package and mute and LOST_NVTX[0] <= version_numbers(package)[:3] <= LOST_NVTX[1]:
         lost = f"{text}; it records no range of the package nvtx {package} in the interpreter under test"
         yield warn("nsys", lost, "use torch.cuda.nvtx, pip install nvtx==0.2.11, or a newer nsys", **values)
     elif lost := nsys_command.behind(tool.version, _driver_cuda(machine)):
@@ -93,10 +95,6 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
     else:
         remedy = "install util-linux (unshare), and allow user namespaces: sysctl kernel.unprivileged_userns_clone=1"
         yield warn("nsys isolation", kept.text, remedy)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 # ---------------------------------------------------------------- ncu
@@ -282,7 +280,7 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
     if said.fine:
         version, _, path = said.out.strip().partition(" ")
         text = f"ncu_report {version or 'of unknown version'} ({path})"
-        if version and isinstance(tool, Ncu) and _numbers(version)[:2] < _numbers(tool.version)[:2]:
+        if version and isinstance(tool, Ncu) and version_numbers(version)[:2] < version_numbers(tool.version)[:2]:
             older = f"{text} is older than ncu {tool.version}: it cannot read its reports"
             yield warn("ncu_report", older, f"{machine.own} -m pip install --upgrade ncu-report", version=version)
         else:
@@ -318,7 +316,7 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
         yield fail("image", str(error), f"build it with one of these as VARIANT, or unset {pins.VARIABLE}")
         return
     driver = next((one.driver for one in machine.known(boards).boards if one.driver), None)
-    if driver and _numbers(driver)[0] < variant.driver:
+    if driver and version_numbers(driver)[0] < variant.driver:
         fit = pins.for_driver(driver)
         remedy = f"take the image {fit}" if fit else "update the driver"
         yield fail("image", f"{name} needs driver {variant.driver}, and this is {driver}", remedy, variant=name)
@@ -330,7 +328,7 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
     other = [
         f"{tool} {found.get(tool) or 'missing'}, pinned is {version}"
         for tool, version in wanted.items()
-        if _numbers(found.get(tool, ""))[: len(_numbers(version))] != _numbers(version)
+        if version_numbers(found.get(tool, ""))[: len(version_numbers(version)[:3])] != version_numbers(version)[:3]
     ]
     if not other:
         holds = ", ".join(f"{tool} {version}" for tool, version in wanted.items())

@@ -1,6 +1,7 @@
 """Text that people or shells read, and the patterns of policies that are held against it."""
 
 import functools
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,6 +50,11 @@ def plural(number: float, noun: str) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 case`, `2 cases`."""
     return f"{number} {plural(number, noun)}"
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: `2025.1.1.65`, or a folder's name that holds one, → (2025, 1, 1, 65)."""
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def did_you_mean(name: str, known: Iterable[str], other: str = "") -> str:

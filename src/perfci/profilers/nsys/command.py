@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
-from perfci.model.text import escaped
+from perfci.model.text import escaped, version_numbers
 from perfci.profilers.nsys.privacy import environment
 
 DURATION = 60
@@ -125,16 +125,12 @@ def behind(version: str, driver_cuda: str) -> str:
     `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
     driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
     """
-    release, driver = _numbers(version)[:2], _numbers(driver_cuda)
+    release, driver = version_numbers(version)[:2], version_numbers(driver_cuda)
     known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
     if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
         return ""
     major, minor = known[-1]
     return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 # ---------------------------------------------------------------- command lines
