@@ -15,7 +15,6 @@ CHILD = Path(__file__).parents[1] / "worker" / "inventory.py"
 IMPORT_TIME, GPU_TIME = 30.0, 90.0
 """Seconds: torch from a cold disk takes tens; with a GPU also CUDA's start and the first kernels of each library."""
 OLDEST_PYTHON = (3, 9)
-FP8_CAPABILITY = (8, 9)
 FLASH_CAPABILITY = (8, 0)
 """Of torch's FlashAttention 2 (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
 

@@ -45,8 +45,6 @@ QUICK_LOOKS = 3
 QUICK_SHARE = 0.9
 """Of α at the only look that convicts. Looks that share α leave room for a last one between them, one alone does not;
 simulated beside `stats.decide.LAST`."""
-MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
-"""Of a fingerprint, what differs from one look at a machine to the next."""
 
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:

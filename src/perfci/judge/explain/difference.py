@@ -85,21 +85,6 @@ def explain_one(head: Profile) -> Explanation:
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
 
 
-def kernels_match(pattern: str, profile: Profile) -> list[str]:
-    """Demangled names of the kernels seen, by trace or counters, in which the regular expression is found.
-
-    Longest device time first, each once. Empty both where none matches and where none was seen: ask the evidence for
-    `trace` and `counters` before it is held against a case. Raises ValueError where `pattern` is no regular expression.
-    """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-    names = [one.name for one in profile.trace.kernels] if profile.trace else []
-    names += [one.name for one in profile.counters.kernels] if profile.counters else []
-    return list(dict.fromkeys(name for name in names if compiled.search(name)))
-
-
 def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
     deltas = [head.device - base.device if base.groups is not None and head.groups is not None else 0.0]
     if base.trace and head.trace:

@@ -44,8 +44,6 @@ from perfci.stats.decide import margin
 from perfci.stats.series import DERIVED, metrics, side_values
 from perfci.stats.walsh import Array
 
-PAIRS = 32
-"""Pairs of each case: their standard deviation is then known to an eighth."""
 MOST_RED = 0.01
 """Share of runs on unchanged code that may go red."""
 _NEGLIGIBLE = 0.1
