@@ -91,7 +91,7 @@ def test_a_name_stands_once() -> None:
     [("dram_byte", "dram_bytes"), ("time", "waves"), ("stall_bariers", "stall_barrier"), ("", "waves")],
 )
 def test_what_is_no_counter_is_never_averaged(name: str, near: str) -> None:
-    with pytest.raises(UsageError, match=f"^{name!r} is no counter: (did you mean|name one of) .*{near}") as error:
+    with pytest.raises(UsageError, match=f"^{name!r} is no counter: (did you mean|known are) .*{near}") as error:
         combined(name, [(1.0, 1.0)])
     assert "\n" not in str(error.value)
 

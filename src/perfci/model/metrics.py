@@ -143,25 +143,22 @@ class Metric(Quantity):
     """What it derives from, over time."""
     of_commands: bool = True
     """Whether profilers can tell it of a command, whose start and end are within what they record."""
-    follows: frozenset[Event] = frozenset()
+    follows: tuple[Event, ...] = ()
     """Of a timeline: what changes it where some are missing."""
     overall: bool = False
     """Whether its change explains a case whose kernels cannot be compared one by one."""
 
 
-def _follows(*events: Event) -> frozenset[Event]:
-    return frozenset(events)
-
-
 _timing = partial(Metric, tier="timing", sources=("worker",))
-_static = partial(Metric, tier="static", sources=("trace", "counters"), follows=_follows("kernels"))
+_static = partial(Metric, tier="static", sources=("trace", "counters"), follows=("kernels",))
 _trace = partial(Metric, tier="trace", sources=("trace",))
 _counter = partial(Metric, tier="counters", sources=("counters",))
 _dram = partial(_counter, lacking="an integrated GPU shares the memory of the host and has no DRAM counters of its own")
 _explains = partial(Quantity, tier="counters", sources=("counters",))
 
-_COPIES, _CALLS, _RAN = _follows("copies"), _follows("calls"), _follows("launches", "kernels")
-_DEVICE = _follows("launches", "kernels", "copies", "sets")
+
+_RAN: tuple[Event, ...] = ("launches", "kernels")
+_DEVICE: tuple[Event, ...] = ("launches", "kernels", "copies", "sets")
 STALLS = {
     "barrier": "at barriers",
     "long_scoreboard": "on global or local memory",
@@ -177,10 +174,10 @@ STALLS = {
 
 def table(*entries: Quantity) -> dict[str, Quantity]:
     """The entries by name, in their order. Raises ValueError for a name that two have."""
-    found = {entry.name: entry for entry in entries}
-    if len(found) < len(entries):
-        names = [entry.name for entry in entries]
-        raise ValueError(f"two entries are called {', '.join(name for name in found if names.count(name) > 1)}")
+    found: dict[str, Quantity] = {}
+    for entry in entries:
+        if found.setdefault(entry.name, entry) is not entry:
+            raise ValueError(f"two entries are called {entry.name}")
     return found
 
 
@@ -189,130 +186,78 @@ TABLE: dict[str, Quantity] = table(
     _timing("time", "s", "time of one execution under the case's timing mode", better="lower"),
     _timing("cycles", "cycles", "time × the SM clock measured beside it", better="lower"),
     _timing("cv", "%", "relative standard deviation of the samples of a worker", better="lower"),
-    _timing(
-        "tflops", "TFLOP/s", "declared floating-point operations over time", better="higher", sources=("work",),
-        work=PerTime("floating-point operations", ("flops",), 1e12),
-    ),
-    _timing(
-        "bandwidth", "B/s", "declared bytes read and written over time", better="higher", sources=("work",),
-        work=PerTime("bytes", ("read", "written")),
-    ),
-    _timing(
-        "throughput", "/s", "declared items (tokens, samples) over time", better="higher", sources=("work",),
-        work=PerTime("items", ("items",)),
-    ),
+    _timing("tflops", "TFLOP/s", "declared floating-point operations over time", better="higher", sources=("work",),
+        work=PerTime("floating-point operations", ("flops",), 1e12)),
+    _timing("bandwidth", "B/s", "declared bytes read and written over time", better="higher", sources=("work",),
+        work=PerTime("bytes", ("read", "written"))),
+    _timing("throughput", "/s", "declared items (tokens, samples) over time", better="higher", sources=("work",),
+        work=PerTime("items", ("items",))),
     # Launch configurations and memory
-    _static(
-        "peak_memory", "B", "device memory of the inputs, and what an execution needs besides", better="lower",
-        exact=True, sources=("checks",), of_commands=False, follows=_follows(),
-    ),
-    _static(
-        "registers", "", "a thread, of the kernel that needs most", better="lower", exact=True, aggregate="maximum",
-        ncu=_ncu("launch__registers_per_thread"), overall=True,
-    ),
+    _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides", better="lower",
+        exact=True, sources=("checks",), of_commands=False, follows=()),
+    _static("registers", "", "a thread, of the kernel that needs most", better="lower", exact=True, aggregate="maximum",
+        ncu=_ncu("launch__registers_per_thread"), overall=True),
     # Without what the driver adds.
-    _static(
-        "shared_memory", "B", "static and dynamic, a block, of the kernel with most", better="lower", exact=True,
+    _static("shared_memory", "B", "static and dynamic, a block, of the kernel with most", better="lower", exact=True,
         aggregate="maximum", ncu=_ncu("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"),
-        overall=True,
-    ),
-    _static(
-        "local_memory", "B", "spills and arrays, a thread, of the kernel with most", better="lower", exact=True,
-        sources=("trace",), aggregate="maximum", overall=True,
-    ),
-    _static(
-        "occupancy_theoretical", "%", "what launch configurations allow, weighted by time", better="higher",
-        aggregate="mean", ncu=_ncu("sm__maximum_warps_per_active_cycle_pct"), overall=True,
-    ),
+        overall=True),
+    _static("local_memory", "B", "spills and arrays, a thread, of the kernel with most", better="lower", exact=True,
+        sources=("trace",), aggregate="maximum", overall=True),
+    _static("occupancy_theoretical", "%", "what launch configurations allow, weighted by time", better="higher",
+        aggregate="mean", ncu=_ncu("sm__maximum_warps_per_active_cycle_pct"), overall=True),
     # A timeline
     _trace("kernel_launches", "", "kernels launched", better="lower", exact=True, follows=_RAN, overall=True),
-    _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, follows=_COPIES),
-    _trace("sync_count", "", "calls that wait for the device", better="lower", exact=True, follows=_CALLS),
-    _trace("alloc_count", "", "calls that allocate or free memory", better="lower", exact=True, follows=_CALLS),
+    _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, follows=("copies",)),
+    _trace("sync_count", "", "calls that wait for the device", better="lower", exact=True, follows=("calls",)),
+    _trace("alloc_count", "", "calls that allocate or free memory", better="lower", exact=True, follows=("calls",)),
     _trace("device_time", "s", "device time of all kernels", better="lower", follows=_RAN),
-    _trace(
-        "device_busy", "%", "share of the wall time in which the device works", better="higher", follows=_DEVICE,
-        of_commands=False,
-    ),
-    _trace(
-        "launch_overhead", "%", "share of the device's span in which it waits between operations", better="lower",
-        follows=_DEVICE, of_commands=False,
-    ),
-    _trace("alloc_time", "s", "host time in calls that allocate or free memory", better="lower", follows=_CALLS),
-    _trace("copy_time", "s", "device time of copies", better="lower", follows=_COPIES),
-    _trace(
-        "copy_bandwidth_h2d", "B/s", "bytes over device time of copies to the device", better="higher", follows=_COPIES,
-    ),
-    _trace(
-        "copy_bandwidth_d2h", "B/s", "bytes over device time of copies to the host", better="higher", follows=_COPIES,
-    ),
+    _trace("device_busy", "%", "share of the wall time in which the device works", better="higher", follows=_DEVICE,
+        of_commands=False),
+    _trace("launch_overhead", "%", "share of the device's span in which it waits between operations", better="lower",
+        follows=_DEVICE, of_commands=False),
+    _trace("alloc_time", "s", "host time in calls that allocate or free memory", better="lower", follows=("calls",)),
+    _trace("copy_time", "s", "device time of copies", better="lower", follows=("copies",)),
+    _trace("copy_bandwidth_h2d", "B/s", "bytes over device time of copies to the device", better="higher",
+        follows=("copies",)),
+    _trace("copy_bandwidth_d2h", "B/s", "bytes over device time of copies to the host", better="higher",
+        follows=("copies",)),
     # Hardware counters
-    _counter(
-        "sm_throughput", "%", "of the SMs' peak", better="higher", aggregate="mean",
-        ncu=_ncu("sm__throughput.avg.pct_of_peak_sustained_elapsed"), deep=True,
-    ),
-    _counter(
-        "memory_throughput", "%", "of the peak of whichever memory unit is used most", better="higher",
-        aggregate="mean", ncu=_ncu("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"), deep=True,
-    ),
+    _counter("sm_throughput", "%", "of the SMs' peak", better="higher", aggregate="mean",
+        ncu=_ncu("sm__throughput.avg.pct_of_peak_sustained_elapsed"), deep=True),
+    _counter("memory_throughput", "%", "of the peak of whichever memory unit is used most", better="higher",
+        aggregate="mean", ncu=_ncu("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"), deep=True),
     # `ncu_also` is what ncu's own section SpeedOfLight shows: the same units, seen from the GPU.
-    _dram(
-        "dram_throughput", "%", "of the device memory's peak", better="higher", aggregate="mean",
+    _dram("dram_throughput", "%", "of the device memory's peak", better="higher", aggregate="mean",
         ncu=_ncu("dram__throughput.avg.pct_of_peak_sustained_elapsed", on=_DISCRETE),
-        ncu_also=_ncu("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", on=_DISCRETE),
-    ),
-    _dram(
-        "dram_bandwidth", "B/s", "bytes of device memory moved over kernel time", better="higher", aggregate="mean",
-        ncu=_ncu("dram__bytes.sum.per_second", on=_DISCRETE),
-    ),
-    _dram(
-        "dram_bytes", "B", "bytes of device memory read and written", better="lower", aggregate="sum",
-        ncu=_ncu("dram__bytes.sum", on=_DISCRETE), overall=True,
-    ),
-    _dram(
-        "dram_read", "B", "bytes of device memory read", better="lower", aggregate="sum",
-        ncu=_ncu("dram__bytes_read.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_read.sum", on=_OP_READ_WRITE),
-    ),
-    _dram(
-        "dram_written", "B", "bytes of device memory written", better="lower", aggregate="sum",
-        ncu=_ncu("dram__bytes_write.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_write.sum", on=_OP_READ_WRITE),
-    ),
-    _counter(
-        "tensor_active", "%", "cycles in which the tensor pipes work", better="higher", aggregate="mean",
-        ncu=_ncu("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"), overall=True,
-    ),
-    _counter(
-        "occupancy", "%", "active warps of those that an SM holds", better="higher", aggregate="mean",
-        ncu=_ncu("sm__warps_active.avg.pct_of_peak_sustained_active"),
-    ),
+        ncu_also=_ncu("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", on=_DISCRETE)),
+    _dram("dram_bandwidth", "B/s", "bytes of device memory moved over kernel time", better="higher", aggregate="mean",
+        ncu=_ncu("dram__bytes.sum.per_second", on=_DISCRETE)),
+    _dram("dram_bytes", "B", "bytes of device memory read and written", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes.sum", on=_DISCRETE), overall=True),
+    _dram("dram_read", "B", "bytes of device memory read", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes_read.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_read.sum", on=_OP_READ_WRITE)),
+    _dram("dram_written", "B", "bytes of device memory written", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes_write.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_write.sum", on=_OP_READ_WRITE)),
+    _counter("tensor_active", "%", "cycles in which the tensor pipes work", better="higher", aggregate="mean",
+        ncu=_ncu("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"), overall=True),
+    _counter("occupancy", "%", "active warps of those that an SM holds", better="higher", aggregate="mean",
+        ncu=_ncu("sm__warps_active.avg.pct_of_peak_sustained_active")),
     # Hits and look-ups are counted in different passes: of a kernel with few ncu tells 246 %, seen on an H200. Of one
     # that looks none up, such as one that loads by TMA, it tells 0.
-    _counter(
-        "l1_hit_rate", "%", "sectors found in the L1", better="higher", aggregate="mean",
-        ncu=_ncu("l1tex__t_sector_hit_rate.pct"), most=100,
-    ),
-    _counter(
-        "l2_hit_rate", "%", "sectors found in the L2", better="higher", aggregate="mean",
-        ncu=_ncu("lts__t_sector_hit_rate.pct"), most=100,
-    ),
-    _counter(
-        "instructions", "", "executed, of all warps", better="lower", aggregate="sum",
-        ncu=_ncu("smsp__inst_executed.sum"), exact=True, overall=True,
-    ),
+    _counter("l1_hit_rate", "%", "sectors found in the L1", better="higher", aggregate="mean",
+        ncu=_ncu("l1tex__t_sector_hit_rate.pct"), most=100),
+    _counter("l2_hit_rate", "%", "sectors found in the L2", better="higher", aggregate="mean",
+        ncu=_ncu("lts__t_sector_hit_rate.pct"), most=100),
+    _counter("instructions", "", "executed, of all warps", better="lower", aggregate="sum",
+        ncu=_ncu("smsp__inst_executed.sum"), exact=True, overall=True),
     # Also of arrays that a thread indexes at run time, and of stacks of calls: no counter tells them apart.
-    _counter(
-        "spills", "", "loads and stores of local memory, of all warps", better="lower", aggregate="sum",
+    _counter("spills", "", "loads and stores of local memory, of all warps", better="lower", aggregate="sum",
         ncu=_ncu("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum"), exact=True,
-        overall=True,
-    ),
-    _counter(
-        "bank_conflicts", "", "of shared memory", better="lower", aggregate="sum",
-        ncu=_ncu("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
-    ),
-    _counter(
-        "branch_efficiency", "%", "branches that all threads of a warp take alike", better="higher", aggregate="mean",
-        ncu=_ncu("smsp__sass_average_branch_targets_threads_uniform.pct"), deep=True,
-    ),
+        overall=True),
+    _counter("bank_conflicts", "", "of shared memory", better="lower", aggregate="sum",
+        ncu=_ncu("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum")),
+    _counter("branch_efficiency", "%", "branches that all threads of a warp take alike", better="higher",
+        aggregate="mean", ncu=_ncu("smsp__sass_average_branch_targets_threads_uniform.pct"), deep=True),
     *(
         _counter(
             f"stall_{reason}", "", f"warps stalled ({reason.replace('_', ' ')}) per instruction", better="lower",
@@ -321,26 +266,16 @@ TABLE: dict[str, Quantity] = table(
         for reason in STALLS
     ),
     # Counted to explain
-    _explains(
-        "tensor_instructions", "", "warp instructions of the tensor pipe", aggregate="sum",
-        ncu=_ncu("sm__inst_executed_pipe_tensor.sum"), deep=True,
-    ),
-    _explains(
-        "issue_active", "%", "cycles in which a scheduler issued an instruction", aggregate="mean",
-        ncu=_ncu("smsp__issue_active.avg.pct_of_peak_sustained_active"), deep=True,
-    ),
-    _explains(
-        "fp32_flops", "", "fp32 operations outside the tensor cores, a fused multiply-add counted as two",
-        aggregate="sum", ncu=_flops("f", _PACKED, packed=True) + _flops("f", _UNPACKED), deep=True,
-    ),
-    _explains(
-        "fp64_flops", "", "fp64 operations outside the tensor cores, a fused multiply-add counted as two",
-        aggregate="sum", ncu=_flops("d"), deep=True,
-    ),
-    _explains(
-        "waves", "", "blocks, of those that fit on the GPU at once", aggregate="mean",
-        ncu=_ncu("launch__waves_per_multiprocessor"),
-    ),
+    _explains("tensor_instructions", "", "warp instructions of the tensor pipe", aggregate="sum",
+        ncu=_ncu("sm__inst_executed_pipe_tensor.sum"), deep=True),
+    _explains("issue_active", "%", "cycles in which a scheduler issued an instruction", aggregate="mean",
+        ncu=_ncu("smsp__issue_active.avg.pct_of_peak_sustained_active"), deep=True),
+    _explains("fp32_flops", "", "fp32 operations outside the tensor cores, a fused multiply-add counted as two",
+        aggregate="sum", ncu=_flops("f", _PACKED, packed=True) + _flops("f", _UNPACKED), deep=True),
+    _explains("fp64_flops", "", "fp64 operations outside the tensor cores, a fused multiply-add counted as two",
+        aggregate="sum", ncu=_flops("d"), deep=True),
+    _explains("waves", "", "blocks, of those that fit on the GPU at once", aggregate="mean",
+        ncu=_ncu("launch__waves_per_multiprocessor")),
     _explains("grid_size", "", "blocks of a launch", aggregate="maximum", ncu=_ncu("launch__grid_size")),
     _explains("block_size", "", "threads of a block", aggregate="maximum", ncu=_ncu("launch__block_size")),
 )  # fmt: skip
@@ -367,11 +302,14 @@ def following(event: Event) -> tuple[str, ...]:
     return (*names, ALL_RANGES) if event in _DEVICE else names
 
 
-def unknown(name: str, what: str, known: Iterable[str]) -> UsageError:
-    """The error that `name` is no `what`, with the nearest of those that are, or all where none is near."""
-    names, name = sorted(known), name[:80]
-    close = get_close_matches(name, names, 3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(names)}"
+def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> UsageError:
+    """Return the error that `name` is no `what`: with the nearest of `known`, or where none is near with all.
+
+    `otherwise`: what else can be done, after all.
+    """
+    names, name = [*known], name[:80]
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}{otherwise}"
     return UsageError(f"{name!r} is no {what}: {hint}")
 
 

@@ -109,10 +109,8 @@ def uncounted(profile: Profile) -> Fault | None:
 
 def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
     """Percent of an SM's warps that a kernel's launch configuration allows; None where that is not known."""
-    if kernel.static_shared is not None and kernel.dynamic_shared is not None:
-        shared: float | None = kernel.static_shared + kernel.dynamic_shared
-    else:
-        shared = kernel.shared
+    told = OF_KERNELS["shared_memory"](kernel)
+    shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:
         return None
     found = occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
