@@ -29,7 +29,7 @@ class Warm:
 
     def takes(self, env: dict[str, str]) -> bool:
         """Whether a run in this environment may be forked: what was imported has read nothing that differs."""
-        ours = {"TMPDIR": "", "PYTEST_CURRENT_TEST": ""}
+        ours = {"TMPDIR": "", "COLUMNS": "", "PYTEST_CURRENT_TEST": ""}
         return env | ours == self.env | ours
 
     def run(self, args: tuple[str, ...], cwd: Path, env: dict[str, str], timeout: float) -> tuple[int | None, str, str]:
