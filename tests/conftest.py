@@ -1,7 +1,9 @@
 """Which tests may run beside others, and which may not skip."""
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -9,6 +11,9 @@ from hypothesis import settings
 # Tests run beside each other: how long an example takes says nothing of the code. pytest-timeout ends what hangs.
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
+
+# Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
+sys.dont_write_bytecode = False
 
 ONE_AT_A_TIME = ("nsys", "docker")
 """What one process runs the tests of, one after the other: they share nsys's daemons, or an engine."""
@@ -34,6 +39,14 @@ def pytest_configure() -> None:
     if worker and hasattr(os, "sched_setaffinity"):  # not on macOS
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import for `-m alone` no module without such a test: importing them all takes longer than what they hold."""
+    if config.option.markexpr.split(" and ")[-1] != "alone" or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    return None if "mark.alone" in text or "mark.gpu" in text else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -189,9 +189,9 @@ def test_hostile_names_stay_text(hub: GitHub) -> None:
     assert annotations(outcome.publication) == []  # no annotation outside the repository
 
 
-@pytest.mark.timeout(120)  # of an engine that goes back and tries again none of these would ever end
 def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None:
-    """A kernel's own expression for names, and a description: both are the change's."""
+    """A kernel's own expression for names, and a description: both are the change's. An engine that goes back and tries
+    again would never end."""
     pull, run = scene(hub)
     results = measured(1.2)
     case = results.cases[0]
