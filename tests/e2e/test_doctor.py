@@ -48,10 +48,10 @@ def test_a_token_ends_in_3_and_is_not_shown(repo: Repo) -> None:
 
 
 def test_without_policy_and_with_a_wrong_one(repo: Repo) -> None:
-    run = repo.perfci("doctor")
+    run = repo.perfci("doctor", "--python", PLAIN_PYTHON)
     assert "perfci init" in run.out
     repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\nlimitz: []\n")
-    run = repo.perfci("doctor", "--json")
+    run = repo.perfci("doctor", "--json", "--python", PLAIN_PYTHON)
     assert run.code == 3
     line = next(one for one in json.loads(run.out)["findings"] if one["name"] == "policy")
     assert line["status"] == "fail" and "limitz" in line["found"]

@@ -99,6 +99,7 @@ def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
     assert built(behind, tmp_path / "arms", "--base", "main")
 
 
+@pytest.mark.slow
 def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: Path) -> None:
     """`--base HEAD` of a clean tree becomes its hash, which stays HEAD's own."""
     run = behind.perfci("compare", "--base", "HEAD", "--quick")
@@ -125,6 +126,7 @@ def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None
     assert not run.report["observe"]
 
 
+@pytest.mark.slow
 def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> None:
     behind.policy(f"# more words\nbuild: 'true'\n{LIMIT.replace('50%', '50.0%')}")
     behind.commit("the same")
@@ -133,6 +135,7 @@ def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> 
     assert NOTE not in run.out
 
 
+@pytest.mark.slow
 def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: Path) -> None:
     """From the terminal's text and from report.md: with nothing in it that was not typed, and a shell takes it."""
     behind.write("kernels/adding.py", adding(200_000))

@@ -88,6 +88,7 @@ def _serve(asked: socket.socket) -> dict:
 
 def main() -> None:
     del sys.path[0]  # this folder
+    import gc
     import pkgutil
     from contextlib import suppress
     from importlib import import_module
@@ -97,6 +98,7 @@ def main() -> None:
     for module in pkgutil.iter_modules(perfci.cli.__path__, "perfci.cli."):
         with suppress(ImportError):  # of an extra that is not installed
             import_module(module.name)
+    gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])
     os.environ.clear()
