@@ -49,9 +49,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if "mark.alone" in text or "mark.gpu" in text else True
 
 
+QUICK = 5
+"""The share of examples that are drawn where slow tests are left out: CI draws them all."""
+
+
+def _draw_fewer(item: pytest.Item) -> None:
+    function = getattr(item, "obj", None)
+    asked = getattr(function, "_hypothesis_internal_use_settings", None)  # hypothesis has no public way to them
+    if asked is not None and not hasattr(function, "draws_fewer"):  # once for all its parameters
+        function.draws_fewer = True
+        fewer = settings(asked, max_examples=max(asked.max_examples // QUICK, 10))
+        function._hypothesis_internal_use_settings = fewer
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick = "not slow" in config.option.markexpr
     for item in items:
+        if quick:
+            _draw_fewer(item)
         if item.get_closest_marker("gpu"):
             item.add_marker("alone")
         for name in ONE_AT_A_TIME:

@@ -247,7 +247,9 @@ def packed(path, begin, repeated, times):
     return path
 
 
-@pytest.mark.parametrize("times", [3, 240], ids=["48 kB", "4 MB"])
+@pytest.mark.parametrize(
+    "times", [pytest.param(3, id="48 kB"), pytest.param(240, id="4 MB", marks=pytest.mark.slow)]
+)
 def test_white_space(tmp_path, times):
     fault = trace(packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b" \n\t\r", times))
     assert fault.kind == "unreadable"
@@ -262,7 +264,11 @@ def test_white_space(tmp_path, times):
         (b'{"traceEvents": [', b"1"),
         pytest.param(b'{"traceEvents": [0', b",[]", marks=pytest.mark.slow),
         pytest.param(b'{"traceEvents": [0', b", {}", marks=pytest.mark.slow),
-        (b'{"traceEvents": [0', b',{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}'),
+        pytest.param(
+            b'{"traceEvents": [0',
+            b',{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}',
+            marks=pytest.mark.slow,
+        ),
         pytest.param(b'{"a": 0', b', "a": 0', marks=pytest.mark.slow),
     ],
 )
@@ -302,7 +308,7 @@ def test_whole_files_are_read_as_without_a_process(tmp_path):
         assert readers.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
     draw = random.Random(seed)
 
