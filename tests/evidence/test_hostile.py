@@ -95,6 +95,7 @@ def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
     assert len(readers.nsys_traces(export.path, ["a"]).traces["a"].kernels) == 1
 
 
+@pytest.mark.slow
 def test_a_name_of_a_hundred_megabytes(export, tmp_path):
     export.db.execute(
         "UPDATE StringIds SET value = replace(hex(zeroblob(50000000)), '00', 'kk') WHERE value = 'kernel'"
@@ -247,9 +248,7 @@ def packed(path, begin, repeated, times):
     return path
 
 
-@pytest.mark.parametrize(
-    "times", [pytest.param(3, id="48 kB"), pytest.param(240, id="4 MB", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("times", [pytest.param(3, id="48 kB"), pytest.param(240, id="4 MB", marks=pytest.mark.slow)])
 def test_white_space(tmp_path, times):
     fault = trace(packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b" \n\t\r", times))
     assert fault.kind == "unreadable"

@@ -288,6 +288,7 @@ def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Ac
         assert opened.namelist() == ["unmeasured.json"]
 
 
+@pytest.mark.slow
 def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(account: Account) -> None:
     account.slower_application()
     pull = account.pull_request()
