@@ -147,6 +147,7 @@ def account(tmp_path: Path, hub: GitHub, actions: Path) -> Account:
     return Account(tmp_path, hub, actions)
 
 
+@pytest.mark.slow
 def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_without_measuring(account: Account) -> None:
     hub = account.hub
     account.slower_application()

@@ -300,7 +300,9 @@ except Unfit as error:
         ('{"plan":{"judgements":[%s]}}', "{}", 20_000, "missing"),
         ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
         ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
-        ('{"notes":[%s]}', "[]", 5_000_000, "a list or an object of more than 20000 items"),
+        pytest.param(
+            '{"notes":[%s]}', "[]", 5_000_000, "a list or an object of more than 20000 items", marks=pytest.mark.slow
+        ),
         ('{"custom_metrics":{%s}}', '"{}":{}', 350_000, "a list or an object of more than 20000 items"),
     ],
 )

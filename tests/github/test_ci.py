@@ -259,7 +259,9 @@ def neutral(job: Job, head: str, base: str) -> None:
     assert "PASS" not in job.log and "passed" not in job.log
 
 
-@pytest.mark.parametrize("kind", ["new branch", "older commit", "by hand"])
+@pytest.mark.parametrize(
+    "kind", ["new branch", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("older commit", "by hand"))]
+)
 def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
@@ -277,7 +279,7 @@ def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str
     neutral(hub.job(event, payload, first, hub.checkout(first, depth=1), **inputs), first, base)
 
 
-@pytest.mark.parametrize("checked_out", ["merge", "head"])
+@pytest.mark.parametrize("checked_out", ["merge", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_out: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
@@ -343,7 +345,14 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
     assert job.report["mode"] == "run"
 
 
-@pytest.mark.parametrize("case", ["token", "privileged", "input", "no checkout", "other commit"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "token",
+        "privileged",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("input", "no checkout", "other commit")),
+    ],
+)
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
