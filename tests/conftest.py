@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ QUICK = 5
 def _draw_fewer(item: pytest.Item) -> None:
     function = getattr(item, "obj", None)
     asked = getattr(function, "_hypothesis_internal_use_settings", None)  # hypothesis has no public way to them
-    if asked is not None and not hasattr(function, "draws_fewer"):  # once for all its parameters
+    if asked is not None and isfunction(function) and not hasattr(function, "draws_fewer"):  # once for all parameters
         function.draws_fewer = True
         fewer = settings(asked, max_examples=max(asked.max_examples // QUICK, 10))
         function._hypothesis_internal_use_settings = fewer
