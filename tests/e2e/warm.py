@@ -29,23 +29,35 @@ class Warm:
 
     def takes(self, env: dict[str, str]) -> bool:
         """Whether a run in this environment may be forked: what was imported has read nothing that differs."""
-        ours = {"TMPDIR": "", "COLUMNS": "", "PYTEST_CURRENT_TEST": ""}
+        ours = dict.fromkeys(("TMPDIR", "COLUMNS", "PERFCI_CALIBRATION", "PYTEST_CURRENT_TEST"), "")
         return env | ours == self.env | ours
 
-    def run(self, args: tuple[str, ...], cwd: Path, env: dict[str, str], timeout: float) -> tuple[int | None, str, str]:
-        """Exit code, output and errors of `perfci ARGS`; no exit code if it took too long and was killed."""
-        ours, theirs = zip(os.pipe(), os.pipe(), strict=True)
+    def run(
+        self,
+        args: tuple[str, ...],
+        cwd: Path,
+        env: dict[str, str],
+        timeout: float,
+        *,
+        merged: bool = False,
+        isolated: bool = False,
+    ) -> tuple[int | None, str, str]:
+        """Exit code, output and errors of `perfci ARGS`; no exit code if it took too long and was killed.
+
+        `merged`: the errors stand among the output. `isolated`: as `python -I`.
+        """
+        ours, theirs = zip(*(os.pipe() for _ in range(1 if merged else 2)), strict=True)
         said: list[str] = ["", ""]
 
         def read(i: int) -> None:
             with os.fdopen(ours[i]) as pipe:
                 said[i] = pipe.read()
 
-        request = json.dumps({"args": args, "cwd": str(cwd), "env": env}).encode()
-        socket.send_fds(self._socket, [request], list(theirs))
+        request = json.dumps({"args": args, "cwd": str(cwd), "env": env, "isolated": isolated}).encode()
+        socket.send_fds(self._socket, [request], [theirs[0], theirs[-1]])
         for end in theirs:
             os.close(end)
-        readers = [Thread(target=read, args=(i,), daemon=True) for i in range(2)]
+        readers = [Thread(target=read, args=(i,), daemon=True) for i in range(len(ours))]
         for reader in readers:
             reader.start()
         pid = int(self._socket.recv(99))
@@ -104,7 +116,8 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None
-    sys.path.insert(0, request["cwd"])  # as `python -m`
+    if not request["isolated"]:
+        sys.path.insert(0, request["cwd"])  # as `python -m`
     sys.argv = ["perfci", *request["args"]]
     runpy.run_module("perfci", run_name="__main__", alter_sys=True)
 
