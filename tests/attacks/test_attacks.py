@@ -159,7 +159,7 @@ def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:
     ("name", "replaced"),
     [
         pytest.param("patched_timer", "time.perf_counter_ns", marks=pytest.mark.slow),
-        ("patched_check", "check.compare"),
+        pytest.param("patched_check", "check.compare", marks=pytest.mark.slow),
     ],
 )
 def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> None:

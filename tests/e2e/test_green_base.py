@@ -113,6 +113,7 @@ def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: P
 NOTE = "base's limits judge; head's count once merged: "
 
 
+@pytest.mark.slow
 def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None:
     behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nmode: observe\n")
     kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')

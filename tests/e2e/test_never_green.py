@@ -131,6 +131,7 @@ def test_nothing_but_skipped_cases(repo: Repo) -> None:
         never_green(run)
 
 
+@pytest.mark.slow
 def test_cases_are_counted_without_those_that_are_skipped(repo: Repo) -> None:
     """And that nothing was measured is said only where nothing was."""
     repo.policy("limits: [{cases: elsewhere, metric: time, regression: 10%}]\n")

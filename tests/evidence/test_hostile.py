@@ -159,6 +159,7 @@ def test_an_export_of_holes(tmp_path):
         readers.held_secrets(path, {"A": "secret"})
 
 
+@pytest.mark.slow
 def test_an_archive_in_the_place_of_an_export(tmp_path, monkeypatch):
     """An .xz that asks for 3 GiB to be unpacked into, and one that unpacks to 32."""
     path = tmp_path / "t.sqlite"
@@ -277,6 +278,7 @@ def test_bombs(tmp_path, monkeypatch, begin, repeated):
     assert fault.kind in ("unreadable", "incomplete"), fault
 
 
+@pytest.mark.slow
 def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
     recorded = DATA / "kineto" / "cuda.json"
     bomb = packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b'{"cat": "x"},', 40)
