@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
 from perfci.model.policy_text import parse_policy
+from perfci.model.timing import Timing
 
 GOOD = "version: 1\nsuite: [kernels/*.py]\n"
 LIMIT = GOOD + "limits:\n  - "
@@ -149,10 +150,10 @@ def test_short_kernels_keep_their_limits() -> None:
     kernel of 200 ns or 2 µs. A least change that somebody wrote holds as written."""
     from perfci.model.criteria import Subject, judgements, least_change
 
-    rotating, cold = {"name": "rotating", "executions_per_graph": 256}, {"name": "cold"}
+    rotating, cold = Timing(mode="rotating", executions_per_graph=256), Timing(mode="cold")
     policy = parse_policy(LIMIT + "{regression: 10%}")
     cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
-    assert least_change(cpu, {"name": "cpu"}) == 0.0
+    assert least_change(cpu, Timing(mode="cpu")) == 0.0
     assert least_change(cuda, cold) == 32e-9
     assert least_change(cuda, rotating) == 32e-9 / 256
     (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, min_change: 200ns}"), [Subject("a", "cuda")])

@@ -3,20 +3,40 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from perfci.measure.cases import Found
 from perfci.measure.journal import Journal
 from perfci.measure.rounds import Bench, case_fields
-from perfci.measure.timing import Probe, TimingMode
-from perfci.model.base import Side
+from perfci.measure.timing import Probe
+from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
+from perfci.model.timing import Setting, TimingMode
 from perfci.system.process import Died, Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
 Probes = dict[str, dict[Side, Probe]]
+
+
+class _Opened(Document):
+    """What a worker answers to `open` that asks it to describe the case."""
+
+    digest: str
+    dtype: str
+    work: Work
+    footprint: int
+    """Bytes of device memory that one set of inputs takes."""
+    peak: int
+    """Bytes of device memory that the worker has needed at most."""
+    memory: int
+    """Bytes of device memory that an execution needs, inputs and all."""
+    seconds: float
+    """Of one execution."""
+    elsewhere: str | None
+    """Why what is timed is not what the case does."""
+    settings: dict[str, Setting]
+    clocks: str | None
 
 
 def check_side(
@@ -83,22 +103,20 @@ def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool,
         return None
     opened = _describe(bench, worker, case, name)
     worker.ask("close", bench.timeout, verify=False)
-    if opened["elsewhere"]:
+    if opened.elsewhere:
         side.status = "failed"
-        side.reason = Reason(kind="wrong", text=opened["elsewhere"])
+        side.reason = Reason(kind="wrong", text=opened.elsewhere)
         return None
-    side.inputs = opened["digest"]
-    side.work = Work.model_validate(opened["work"])
-    side.dtype = opened["dtype"]
+    side.inputs, side.work, side.dtype = opened.digest, opened.work, opened.dtype
     if case.device == "cuda":
-        side.profile = Profile(metrics={"peak_memory": opened["memory"]})
-    return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
+        side.profile = Profile(metrics={"peak_memory": opened.memory})
+    return Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
 
 
-def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> dict[str, Any]:
+def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> _Opened:
     mode = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "mode": mode, "sets": 1}
-    return worker.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
+    return worker.tell(_Opened, "open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
 
 
 def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:

@@ -24,7 +24,7 @@ from perfci.measure.prepare import SideWork, Sources
 from perfci.measure.profiling.collect import find_tools, observe
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.measure.sampling import adapt, next_batch
-from perfci.measure.timing import MODES, SCHEDULES, Gpu, Refused, TimingMode, settle
+from perfci.measure.timing import MODES, SCHEDULES, Refused, settle
 from perfci.model.base import DeviceKind, PerfciError, PolicyError, Side
 from perfci.model.comparison import differences
 from perfci.model.criteria import Subject, gates, judgements, late, looser, told, waiting
@@ -33,6 +33,7 @@ from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Command, Policy
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.model.text import hides_failures
+from perfci.model.timing import TimingMode
 from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
@@ -45,8 +46,6 @@ QUICK_LOOKS = 3
 QUICK_SHARE = 0.9
 """Of α at the only look that convicts. Looks that share α leave room for a last one between them, one alone does not;
 simulated beside `stats.decide.LAST`."""
-MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
-"""Of a fingerprint, what differs from one look at a machine to the next."""
 
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
@@ -271,9 +270,7 @@ class Measurement:
             "the policy of head": digest(sources.policies["head"].model_dump(mode="json")),
             "the set of cases": digest([case.key for case in cases]),
             "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
-            "the machine": digest(
-                facts.model_dump(mode="json", exclude={"memory": True, "extra": {"ceilings", "nvml"}})
-            ),
+            "the machine": digest(facts.lasting()),
         }
 
     def _check(
@@ -298,12 +295,6 @@ class Measurement:
                     probes.setdefault(key, {}).update(by_side)
         return probes
 
-    def _gpu(self, place: Place) -> Gpu:
-        """What timing modes need to know of the GPU."""
-        extra = place.facts.extra
-        exclusive = (extra.get("nvml") or {}).get("compute_mode") == "exclusive"
-        return Gpu(extra.get("l2_bytes", 0), extra.get("memory_bytes", 0), exclusive)
-
     def _settle(self, cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes) -> None:
         """Fix how each case is measured, the same in both sides; a case that cannot be measured so has failed."""
         for case in cases:
@@ -313,7 +304,7 @@ class Measurement:
             asked = timing_of(case, found, place.limits)
             bench = place.benches[case.device]
             try:
-                setup = settle(case.device, asked, working, self._gpu(place), bench.threads)
+                setup, said = settle(asked, working, place.facts.gpu if case.device == "cuda" else None, bench.threads)
             except Refused as refused:
                 for name, probe in working.items():
                     if probe.refused:
@@ -321,10 +312,10 @@ class Measurement:
                         case.sides[name].reason = Reason(kind="exception", text=str(refused)[:1000])
                 continue
             bench.setups[case.key] = setup
-            for name, probe in working.items():
-                case.sides[name].timing = {**setup.says, **probe.settings}
+            for name, timing in said.items():
                 if self.lock is not None and case.device == "cuda":
-                    case.sides[name].timing["clocks"] = self.lock.words()
+                    timing.clocks = self.lock.words()
+                case.sides[name].timing = timing
 
     def _rounds(
         self,
