@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from perfci.measure.cases import Found
+from perfci.measure.cases import Found, timing_of
 from perfci.measure.journal import Journal
+from perfci.measure.place import Place
 from perfci.measure.rounds import Bench, case_fields
-from perfci.measure.timing import Probe
+from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
@@ -37,6 +38,55 @@ class _Opened(Document):
     """Why what is timed is not what the case does."""
     settings: dict[str, Setting]
     clocks: str | None
+
+
+def check_all(
+    cases: Sequence[Case],
+    place: Place,
+    found: Mapping[Side, Found],
+    journal: Journal,
+    *,
+    fuzz: bool,
+    note: Callable[[str], None],
+) -> Probes:
+    """Check every kernel's case in both sides, base first. Fills `case.sides`; returns what settle_all() needs."""
+    probes: Probes = {}
+    asked = {case.key: timing_of(case, found, place.limits) for case in cases}
+    for device, bench in place.benches.items():
+        kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
+        for name in place.sides:
+            with place.sides[name].own():
+                made = check_side(bench, name, kernels, found, journal, fuzz=fuzz, note=note, asked=asked)
+            for key, by_side in made.items():
+                probes.setdefault(key, {}).update(by_side)
+    return probes
+
+
+def settle_all(
+    cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes, held: str | None
+) -> None:
+    """Fix how each case is measured, the same in both sides; a case that cannot be measured so has failed.
+
+    `held`: at which frequency the GPU's clock is held, in words; None where it is left as found.
+    """
+    for case in cases:
+        working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
+        if case.origin != "kernel" or not working:
+            continue
+        bench, gpu = place.benches[case.device], place.facts.gpu if case.device == "cuda" else None
+        assert (gpu is None) == (case.device == "cpu")
+        try:
+            bench.setups[case.key], said = settle(timing_of(case, found, place.limits), working, gpu, bench.threads)
+        except Refused as refused:
+            for name, probe in working.items():
+                if probe.refused:
+                    case.sides[name].status = "failed"
+                    case.sides[name].reason = Reason(kind="exception", text=str(refused)[:1000])
+            continue
+        for name, timing in said.items():
+            if held is not None and gpu is not None:
+                timing.clocks = held
+            case.sides[name].timing = timing
 
 
 def check_side(
