@@ -164,7 +164,7 @@ def test_samples_are_not_compared_with_a_mean(tmp_path):
     }
     report = judge(import_files(files, Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
-    assert report.rows[0].reason == "timing mode time is mean in base, samples in head"
+    assert report.rows[0].reason == "timing time is mean in base, samples in head"
 
 
 def test_another_machine_is_another_question(tmp_path):
@@ -177,7 +177,7 @@ def test_another_machine_is_another_question(tmp_path):
     }
     report = judge(import_files(files, Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
-    assert report.rows[0].reason == "timing mode machine is 64 cores, Xeon in base, 2 cores, AMD EPYC in head"
+    assert report.rows[0].reason == "timing machine is 64 cores, Xeon in base, 2 cores, AMD EPYC in head"
     assert any("base was measured on elsewhere, head on host" in note for note in report.notes)
 
 
@@ -205,7 +205,7 @@ def test_what_the_files_tell_of_their_origin_is_told(tmp_path):
     results, _ = compared(tmp_path, "pytest-benchmark", 8, 1.0)
     facts = results.fingerprint
     assert (facts.host, facts.cpu, facts.cores, facts.python) == ("host", "AMD EPYC", 2, "3.11.7")
-    assert facts.extra == {"imported from": "pytest-benchmark"}
+    assert facts.imported == {"imported from": "pytest-benchmark"}
     assert results.sides["head"].commit == "0123456789abcdef" * 2 + "01234567" and results.sides["head"].dirty
     assert results.sides["base"].ref == "base-0.json … base-7.json"
     assert results.notes[0].startswith("measured by pytest-benchmark: perfci built nothing")

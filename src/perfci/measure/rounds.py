@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
 from perfci.model.base import Side
+from perfci.model.plan import Plan
 from perfci.model.results import Case, Clock, Pair, Reason
+from perfci.model.text import listed
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent, Under, Worker
@@ -324,3 +326,17 @@ def _spread(placements: Sequence[Sequence[float]]) -> float:
         return 0.0
     mean = math.fsum(flat) / len(flat)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / (len(flat) - 1)) / mean
+
+
+def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
+    """A note on cases in most of whose blocks the GPU waited for the CPU."""
+    found = []
+    for case in cases:
+        if case.pairs:
+            blocks = sum(pair.blocks for pair in case.pairs)
+            if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.sides) > blocks / 2:
+                found.append(case.id)
+    if not found:
+        return []
+    named = listed(found, 5)
+    return [f"launch gaps are in the times of {named}: the GPU waited for the CPU (does the case synchronise?)"]

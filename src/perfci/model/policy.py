@@ -15,8 +15,10 @@ from pydantic import (
 )
 
 from perfci.model.base import DeviceKind, Document, matches
-from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
+from perfci.model.renamed import renamed
 from perfci.model.text import compiled, did_you_mean
+from perfci.model.timing import TimingMode
 from perfci.model.units import (
     BOUND_UNITS,
     FLOP_UNITS,
@@ -219,7 +221,7 @@ class Policy(Document):
     """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
     devices: list[DeviceKind] | None = None
     """Which devices to measure on; the GPU where there is one, else the CPU."""
-    timing: Literal["auto", "rotating", "cold", "hot"] = "auto"
+    timing: TimingMode = "auto"
     """How cases are timed on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"
@@ -295,7 +297,8 @@ def own_limit(written: dict[str, Any], custom: dict[str, CustomMetric]) -> Limit
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         below = cause.loc if isinstance(cause := first.get("ctx", {}).get("error"), Mistake) else ()
-        raise Mistake(first["msg"].removeprefix("Value error, "), *first["loc"], *below) from None
+        text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
+        raise Mistake(text, *first["loc"], *below) from None
     check_limit(limit, custom)
     return limit
 
@@ -305,9 +308,8 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
     try:
         metric = resolve(limit.metric, custom)
     except KeyError:
-        known = [*CATALOGUE, *custom]
-        hint = did_you_mean(limit.metric, known, f"known are {', '.join(known)}; declare your own under metrics")
-        raise Mistake(f"{limit.metric!r} is no metric: {hint}", "metric") from None
+        why = unknown(limit.metric, "metric", [*CATALOGUE, *custom], "; declare your own under metrics")
+        raise Mistake(str(why), "metric") from None
     if limit.min_change is not None and (metric.name != "time" or limit.regression is None):
         raise Mistake("belongs to a limit with metric: time and regression", "min_change")
     if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:

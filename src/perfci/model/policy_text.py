@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
 from perfci.model.policy import KEY, Command, Limit, Loc, Mistake, Policy, line_of, spelled
+from perfci.model.renamed import renamed
 from perfci.model.text import did_you_mean, one_line
 
 FILE = "perfci.yaml"
@@ -146,9 +147,11 @@ def _where(detail: Any, lines: dict[Loc, int]) -> str:
 
 def _message(detail: Any, where: str) -> str:
     kind = detail["type"]
+    model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
+    if old := renamed(model, detail):
+        return old
     if kind == "extra_forbidden":
         field = str(detail["loc"][-1])
-        model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
         known = list(model.model_fields)
         return f"unknown field: {did_you_mean(field, known, 'known are ' + ', '.join(known))}"
     if kind == "missing":
