@@ -26,7 +26,7 @@ class Watch:
         if self.gpu is not None:
             place.facts.extra["nvml"] = self.gpu.facts()
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Take down the state now."""
         if self.gpu is not None:
             state = self.gpu.state(ours=[os.getpid()])

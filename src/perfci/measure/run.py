@@ -21,7 +21,7 @@ from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.prepare import SideWork, Sources
-from perfci.measure.profiling.collect import find_tools, observe
+from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.rounds import Bench, Outcome, run_round
 from perfci.measure.sampling import adapt, next_batch
 from perfci.measure.timing import MODES, SCHEDULES, Gpu, Refused, TimingMode, settle
@@ -115,7 +115,7 @@ class Measurement:
                 key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
                 stack.enter_context(Lease(key, self.options.wait, self.progress.note))
             self.watch = Watch(place)
-            self.watch.look()  # while nothing of ours is on the GPU
+            self.watch.read()  # while nothing of ours is on the GPU
             self.lock = hold_clock(place, self.options.lock_clocks, stack)
             self._measure(place, stack)
         assert self.results is not None
@@ -138,7 +138,7 @@ class Measurement:
             notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.waiting)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.gates:
-                notes += find_tools(place, plan, options).unanswerable(plan)
+                notes += find_profilers(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
 
     def _measure(self, place: Place, stack: ExitStack) -> None:
@@ -177,8 +177,8 @@ class Measurement:
             files=[failure for one in found.values() for failure in one.files],
             notes=[*sources.notes, *idle, *self._notes(sides, options)],
         )
-        tools = find_tools(place, plan, options) if "cuda" in benches or options.profile else None
-        for line in [*told(plan.waiting), *(tools.unanswerable(plan) if tools is not None else [])]:
+        profilers = find_profilers(place, plan, options) if "cuda" in benches or options.profile else None
+        for line in [*told(plan.waiting), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):
             self.progress.stage("measuring what the machine can do")
@@ -198,9 +198,9 @@ class Measurement:
         for case in cases:
             runner.hold_units(case)
         self._ask_late(plan, place, subjects(cases, found, facts.devices, ever))
-        if tools is not None:
+        if profilers is not None:
             scratch = place.parent.scratch / "profile"
-            self.results.notes += observe(place, tools, cases, plan, scratch, self.progress.stage, options.profile)
+            self.results.notes += observe(place, profilers, cases, plan, scratch, self.progress.stage, options.profile)
         self.results.notes += [*unredrawn(cases), *starved(cases, plan)]
         if self.watch is not None:
             self.results.notes += self.watch.notes()
@@ -405,7 +405,7 @@ class Measurement:
                 journal.add_pair(case.key, outcome.pair, outcome.samples)
 
         if self.watch is not None:
-            self.watch.look()
+            self.watch.read()
         if self.lock is not None:
             self.lock.require()
         for device, bench in benches.items():
@@ -422,7 +422,7 @@ class Measurement:
             ):
                 done(outcome)
         if self.watch is not None:
-            self.watch.look()
+            self.watch.read()
 
 
 def can_measure(case: Case) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from perfci.model.profile import Fault, FaultKind, Tool
+from perfci.model.profile import Fault, FaultKind, Part, Tool
 from perfci.system.files import one_line
 
 LONGEST = 1000
@@ -25,15 +25,23 @@ COUNTED = ("kernel_launches", "device_time", "device_busy", "launch_overhead", "
 
 
 def fault(
-    tool: Tool, kind: FaultKind, text: str, remedy: str = "", metrics: Iterable[str] = (), *, aside: bool = False
+    tool: Tool,
+    part: Part,
+    kind: FaultKind,
+    text: str,
+    remedy: str = "",
+    metrics: Iterable[str] = (),
+    *,
+    aside: bool = False,
 ) -> Fault:
-    """A fault of `tool`, its text and remedy in one line each and cut where they are too long.
+    """Return a fault of `tool`, its text and remedy in one line each and cut where they are too long.
 
     `metrics`: the quantities that it could change, where what else the tool told is whole; all for none. `aside`: it
     changes none at all.
     """
     return Fault(
         tool=tool,
+        part=part,
         kind=kind,
         text=one_line(text)[:LONGEST],
         remedy=one_line(remedy)[:LONGEST],

@@ -24,7 +24,7 @@ from perfci.judge.explain.thresholds import (
     TIME,
 )
 from perfci.model.metrics import STALLS
-from perfci.model.profile import KernelCounters, KernelUse
+from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 
 _STALLED = {
     "barrier": "at barriers",
@@ -36,7 +36,7 @@ _STALLED = {
     "wait": "on fixed latencies",
     "not_selected": "behind other ready warps",
 }
-RESOURCES_STEP = "look at launch bounds, unrolling and live values; cuobjdump --dump-resource-usage tells each"
+RESOURCES_STEP = f"look at launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:

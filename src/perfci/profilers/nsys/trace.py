@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from perfci.model.profile import ALL_RANGES, Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
-from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
+from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
 from perfci.system.files import one_line
 
@@ -69,7 +69,7 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, exec
     """
     names = list(dict.fromkeys(ranges)) if ranges is not None else [""]
     try:
-        look(path)
+        check(path)
         with (
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,
