@@ -158,7 +158,7 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
 def judgement(r: float) -> Judgement:
     """The question: is time worse by r?"""
     return Judgement(
-        case="case", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r, floor=0.0
+        case="case", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r
     )
 
 
