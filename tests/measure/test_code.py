@@ -14,7 +14,7 @@ import pytest
 
 from perfci.judge.explain.case import case_profile
 from perfci.measure.prepare import SideWork
-from perfci.measure.profiling.code import read_code
+from perfci.measure.profiling.collect import read_code
 from perfci.model.policy import Policy
 from perfci.model.profile import Counters, Fault, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide, SideCode

@@ -150,7 +150,9 @@ class Profiler(ABC, Generic[Seen]):
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
         """Return what the report holds once the profiler has ended; `ended` None where it was killed for its time.
 
-        `names`: of the ranges of cases, or WHOLE. What goes wrong is a fault, never an exception.
+        `names`: of the ranges of cases, or WHOLE. What goes wrong is a fault, never an exception. Code under test can
+        write any file in the place of a report: read it in a process of its own (`system.bounded.call`), within
+        bounds, as the user of that code (`Request.account`).
         """
         raise NotImplementedError(f"{self.name} is put around nothing")
 

@@ -68,8 +68,8 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     more = [one for one in standing(alone) if not one.topic or one.topic not in told]
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
     if not said and not missing:
-        looked = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["the sides were not looked at alike" if looked else "no profiler looked at either side"]
+        profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
+        said = ["the sides were not looked at alike" if profiled else "no profiler looked at either side"]
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.profiling.code import read_code
+from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, fault_of, profile_cases, wanted
 from perfci.measure.rounds import Bench
@@ -19,17 +19,19 @@ from perfci.model.base import DeviceKind, Side
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
-from perfci.profilers.base import Keep, Profiler, Request, Scope, trimmed
+from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind, registered
 from perfci.system.gpu import Gpu
 from perfci.system.process import Parent
-from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, held
 
 UNTRUSTED = (
     "counters are not read: the code is a fork's, its author is not known, or --no-counters was given",
     "have somebody who may write here push it to a branch of this repository",
 )
+DOWNLOADS = ("pip", "uv")
+"""Caches of packages: what of them runs has been installed."""
 KEPT = "profile"
 """Folder below the output folder for what a profile keeps."""
 
@@ -267,3 +269,47 @@ def _keep(
             profile.faults += found.faults
         else:
             take(profile, found.seen, found.faults, capability, case.device == "cuda")
+
+
+# ---------------------------------------------------------------- machine code
+
+
+def read_code(
+    profiler: Profiler[Code],
+    sides: Sequence[SideWork],
+    cases: Sequence[Case],
+    note: Callable[[str], None],
+    account: Account = SAME,
+) -> None:
+    """Look up the kernels of those `cases` that have a timeline, and no counters in some side: into `Profile.code`.
+
+    Both sides are then read, for one to be compared with the other. The sides' folders are taken back from `account`:
+    nothing of them runs after this.
+    """
+    lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
+    for side in sides:
+        if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
+            kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
+            read = profiler.inspect(_built(side, account), kernels, note)
+            for key, profile in seen.items():
+                profile.code = read.seen.get(key, [])
+                profile.faults += [*read.faults.get(key, []), *read.general]
+
+
+def _uncounted(profile: Profile | None) -> bool:
+    return profile is not None and profile.counters is None
+
+
+def _launching(case: Case, name: Side) -> Profile | None:
+    """Return the profile of a side whose timeline holds kernels."""
+    found = case.sides[name].profile if name in case.sides else None
+    return found if found is not None and found.trace is not None and found.trace.kernels else None
+
+
+def _built(side: SideWork, account: Account) -> Built:
+    """Return a side's files, taken back from `account`."""
+    for folder in (side.tree, side.site):
+        account.seal(folder)
+    account.reclaim(side.cache)
+    caches = [one for one in sorted(side.cache.iterdir()) if one.name not in DOWNLOADS]
+    return Built(side.name, [side.tree, side.site, *caches], side.python, side.env, side.folder)

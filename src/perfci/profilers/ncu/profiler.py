@@ -4,11 +4,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
 
 from perfci.model.base import DeviceKind
-from perfci.model.profile import Counters, Fault, Part, Tool
-from perfci.profilers.base import LOG_END, Keep, Profiler, Read, Request, Scope, grown, said, trimmed
+from perfci.model.profile import Counters, Fault
+from perfci.profilers.base import LOG_END, Keep, Profiler, Read, Request, grown, said, trimmed
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import file as ncu_file
@@ -52,12 +51,12 @@ class Ncu(Profiler[Counters]):
     """Who runs what is profiled, and ncu with it."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Requested counter → why this chip cannot give it."""
-    name: ClassVar[Tool] = "ncu"
-    part: ClassVar[Part] = "counters"
-    scopes: ClassVar[frozenset[Scope]] = frozenset({"case", "command"})
-    trims: ClassVar[bool] = True
-    executions: ClassVar[int] = 1
-    window: ClassVar[bool | None] = True
+    name = "ncu"
+    part = "counters"
+    scopes = frozenset({"case", "command"})
+    trims = True
+    executions = 1
+    window = True
 
     @classmethod
     def find(cls, request: Request) -> "Ncu | Fault":

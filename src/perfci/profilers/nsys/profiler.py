@@ -7,23 +7,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from perfci.model.base import DeviceKind, MachineError
-from perfci.model.profile import Fault, Part, Tool, Trace
+from perfci.model.profile import Fault, Trace
 from perfci.model.results import Reason
-from perfci.profilers.base import (
-    LARGEST_TIMELINE,
-    SMALLER,
-    TRACED,
-    Keep,
-    Profiler,
-    Read,
-    Request,
-    Scope,
-    grown,
-    said,
-)  # fmt: skip
+from perfci.profilers.base import LARGEST_TIMELINE, SMALLER, TRACED, Keep, Profiler, Read, Request, grown, said
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import export as nsys_export
 from perfci.profilers.nsys import perfetto
@@ -54,11 +42,11 @@ class Nsys(Profiler[Trace]):
     keep: Keep | None = None
     account: Account = SAME
     """Who runs what is profiled, and nsys with it."""
-    name: ClassVar[Tool] = "nsys"
-    part: ClassVar[Part] = "trace"
-    scopes: ClassVar[frozenset[Scope]] = frozenset({"case", "command"})
-    trims: ClassVar[bool] = True
-    window: ClassVar[bool | None] = False
+    name = "nsys"
+    part = "trace"
+    scopes = frozenset({"case", "command"})
+    trims = True
+    window = False
 
     @classmethod
     def find(cls, request: Request) -> "Nsys | Fault":

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
-from perfci.model.profile import KernelCode, KernelUse, Part, Tool
+from perfci.model.profile import KernelCode, KernelUse
 from perfci.profilers import faults
-from perfci.profilers.base import Built, Code, Profiler, Read, Request, Scope
+from perfci.profilers.base import Built, Code, Profiler, Read, Request
 from perfci.profilers.sass import code as sass
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.users import SAME, Account
@@ -30,9 +29,9 @@ class Sass(Profiler[Code]):
     """Compute capability of the GPU; None reads nothing."""
     account: Account = SAME
     """Who reads the files."""
-    name: ClassVar[Tool] = sass.TOOL
-    part: ClassVar[Part] = "code"
-    scopes: ClassVar[frozenset[Scope]] = frozenset({"side"})
+    name = sass.TOOL
+    part = "code"
+    scopes = frozenset({"side"})
 
     @classmethod
     def find(cls, request: Request) -> "Sass":

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from perfci.model.base import DeviceKind
-from perfci.model.profile import Fault, Part, Tool, Trace
-from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Keep, Profiler, Read, Request, Scope, grown
+from perfci.model.profile import Fault, Trace
+from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Keep, Profiler, Read, Request, grown
 from perfci.profilers.faults import fault
 from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto_trace
@@ -34,9 +34,9 @@ class Kineto(Profiler[Trace]):
     keep: Keep | None = None
     account: Account = SAME
     """Who runs what is profiled, and the profiler with it."""
-    name: ClassVar[Tool] = "torch.profiler"
-    part: ClassVar[Part] = "trace"
-    scopes: ClassVar[frozenset[Scope]] = frozenset({"case"})
+    name = "torch.profiler"
+    part = "trace"
+    scopes = frozenset({"case"})
 
     @classmethod
     def find(cls, request: Request) -> "Kineto":
