@@ -297,6 +297,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
         pytest.skip("this root has no capability to hand on")  # as in most containers
     scratch = two_users.root / "s"
     scratch.mkdir()
+    before = psutil.Process().children()
     ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, account=find_account(two_users.env))
     try:
         told = {}
@@ -305,7 +306,8 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
                 log = tmp_path / name
                 parent.execute(["/bin/cat", "/proc/self/status"], env={}, cwd=scratch, log=log, timeout=20)
                 told[name] = re.findall(r"Uid:\s*(\d+)|CapEff:\s*(\w+)|CapBnd:\s*(\w+)", log.read_text())
-        left = [one for one in psutil.Process().children() if one.is_running() and one.status() != "zombie"]
+        started = [one for one in psutil.Process().children() if one not in before]
+        left = [one for one in started if one.is_running() and one.status() != "zombie"]
         assert len(left) == 1, "the parent that counts is gone"
     finally:
         ordinary.close()

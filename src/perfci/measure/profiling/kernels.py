@@ -159,7 +159,7 @@ def _session(
     except Died as died:
         return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(profiler, died, see)]), True
     if profiler.window is False:
-        # What a case loads at first is not the case's, and some versions of nsys lose all that follows it.
+        # What a case loads at first is not the case's, and some profilers lose all that follows it.
         for ident, case in todo.items():
             try:
                 worker.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
