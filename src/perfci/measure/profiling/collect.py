@@ -72,12 +72,11 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         shutil.rmtree(keep.folder, ignore_errors=True)
         keep.folder.mkdir(parents=True)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
-    major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
     request = Request(
         timeout=place.limits.timeout,
         gpu="cuda" in place.benches,
         driver_cuda=gpu.cuda() if gpu else "",
-        capability=(int(major), int(minor)) if int(major) else None,
+        capability=place.facts.gpu.chip if place.facts.gpu else None,
         counters=place.limits.counters,
         metrics=tuple(gate.metric for gate in plan.gates if gate.tier == "counters"),
         written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
