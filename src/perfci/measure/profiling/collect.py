@@ -45,15 +45,15 @@ class Profilers:
     capability: tuple[int, int] | None = None
     """Compute capability of the GPU."""
 
-    def of(self, part: Part, scope: Scope) -> Iterator[tuple[Kind, Profiler[Any] | Fault]]:
-        """Yield those that provide a part of a scope, first choice first."""
-        return ((kind, one) for kind, one in self.found.items() if kind.part == part and scope in kind.scopes)
+    def of(self, part: Part, scope: Scope) -> list[Profiler[Any] | Fault]:
+        """Return those that provide a part of a scope, first choice first."""
+        return [one for kind, one in self.found.items() if kind.part == part and scope in kind.scopes]
 
     def unanswerable(self, plan: Plan) -> list[str]:
         """Return limits that no profiler here can judge, each once, with the reason and the remedy."""
-        counting = [one for _, one in self.of("counters", "case")]
+        counting = self.of("counters", "case")
         usable = [one for one in counting if not isinstance(one, Fault)]
-        fault = next((one for one in counting if isinstance(one, Fault)), None) if not usable else None
+        fault = next((one for one in counting if isinstance(one, Fault) and not usable), None)
         words = {}
         for gate in plan.gates:
             reasons = [one.lacking().get(gate.metric) for one in usable]
@@ -145,7 +145,7 @@ def observe(
         for part, some in passes:
             own = [case for case in some if case.origin == "command" and case.kernel == command]
             _profile_command(place, profilers, part, command, own, scratch, note)
-    for _, profiler in profilers.of("code", "side"):
+    for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
@@ -184,7 +184,7 @@ def _profile_kernels(
 ) -> None:
     """Provide a part of the profiles of cases: by the first profiler, and by the next one of those that it does not see
     in every side. Sides are compared by what one profiler says of both."""
-    for _, found in profilers.of(part, "case"):
+    for found in profilers.of(part, "case"):
         if not cases:
             return
         if isinstance(found, Fault):
@@ -212,7 +212,7 @@ def _profile_command(
     forms = {name: form for name in place.sides if (form := runner.command(name, command)) is not None}
     kernels = next(iter(forms.values())).kernels  # base's, where it has the command: head does not choose them
     reports = runner.cases[command]
-    for _, found in profilers.of(part, "command"):
+    for found in profilers.of(part, "command"):
         if not cases:
             return
         if isinstance(found, Fault):
