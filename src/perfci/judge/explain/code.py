@@ -46,7 +46,7 @@ def told(seen: Seen) -> list[str]:
 
 def unread(sides: Iterable[Profile]) -> list[str]:
     """Why machine code was not read, or not all: each reason once."""
-    faults = [fault for one in sides for fault in one.faults if fault.tool == "cuobjdump"]
+    faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 

@@ -1,7 +1,7 @@
 """Kernels by their names: what stays the same from build to build, what people call them, which family they are of.
 
-Names come demangled from nsys (`(int)4`, `<unnamed>::`), ncu (`4`, `at::` for `at::native::`) and torch.profiler
-(`(anonymous namespace)::`, `{lambda()#2}`): of the same kernel each must give the same identity.
+Each profiler demangles in its own way (`(int)4` and `<unnamed>::`; `4` and `at::` for `at::native::`;
+`(anonymous namespace)::` and `{lambda()#2}`): of the same kernel all must give the same identity.
 """
 
 import functools

@@ -41,7 +41,7 @@ PERFMON_DRIVER = 565
 
 
 @dataclass(frozen=True)
-class Ncu:
+class InstalledNcu:
     """An installed ncu that runs."""
 
     path: Path
@@ -49,7 +49,7 @@ class Ncu:
     """Such as `2025.3.1`."""
 
 
-_fault = partial(fault, "ncu")
+_fault = partial(fault, "ncu", "counters")
 
 
 # ---------------------------------------------------------------- the tool
@@ -100,7 +100,7 @@ def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
 
 def find(
     driver_cuda: str = "", *, path: str | None = None, root: Path = Path("/"), timeout: float = 30.0
-) -> Ncu | Fault:
+) -> InstalledNcu | Fault:
     """The first ncu that runs and fits the driver, of `candidates`; or why there is none.
 
     `driver_cuda`: the CUDA version of the driver, such as `12.8`; empty where it is not known, then any fits.
@@ -111,7 +111,7 @@ def find(
         fault = told if isinstance(told, Fault) else predict(driver_cuda, told)
         if fault is None:
             assert isinstance(told, str)
-            return Ncu(one, told)
+            return InstalledNcu(one, told)
         first = first or fault
     remedy = "install Nsight Compute: package nsight-compute of NVIDIA's CUDA repository, or an nvidia/cuda devel image"
     return first or _fault("absent", "ncu is not installed: looked on PATH, in /usr/local/cuda and /opt/nvidia", remedy)

@@ -38,7 +38,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Nsys:
+class InstalledNsys:
     """An nsys that runs."""
 
     path: Path
@@ -61,19 +61,19 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def find(environ: Mapping[str, str] | None = None) -> Nsys | Fault:
+def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
     """The first nsys that runs; else the fault of the first that does not, or that there is none."""
     environ = os.environ if environ is None else environ
     faults = []
     for path in candidates(environ):
         answer = probe(path, environ)
-        if isinstance(answer, Nsys):
+        if isinstance(answer, InstalledNsys):
             return answer
         faults.append(answer)
     return faults[0] if faults else _fault("absent", "nsys is not installed", _INSTALL)
 
 
-def probe(path: Path, environ: Mapping[str, str]) -> Nsys | Fault:
+def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
     """The nsys at `path`, asked for its version and its options; a fault where it does not answer."""
     env = environment(environ)
     answers = []
@@ -99,7 +99,7 @@ def probe(path: Path, environ: Mapping[str, str]) -> Nsys | Fault:
         return _fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
     possible = re.search(r"--trace=\s+(Possible values are .*?)\n\s*\n?\s*Select", usage, re.DOTALL)
     traces = frozenset(re.findall(r"'([a-z-]+)'", possible[1])) if possible else frozenset({"cuda", "nvtx"})
-    return Nsys(path, version[1], flags, traces)
+    return InstalledNsys(path, version[1], flags, traces)
 
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:
@@ -137,7 +137,7 @@ def behind(version: str, driver_cuda: str) -> str:
 
 
 def profile_command(
-    nsys: Nsys,
+    nsys: InstalledNsys,
     output: Path,
     argv: Sequence[str],
     *,
@@ -181,7 +181,7 @@ def profile_command(
     return [str(nsys.path), "profile", *options, *argv]
 
 
-def export_command(nsys: Nsys, report: Path, output: Path) -> list[str]:
+def export_command(nsys: InstalledNsys, report: Path, output: Path) -> list[str]:
     """The command line that writes the SQLite export `output` of `report`."""
     options = ["--type=sqlite", "--force-overwrite=true", f"--output={output}"]
     return [str(nsys.path), "export", *options, str(report)]
@@ -271,4 +271,4 @@ def _last(log: str) -> str:
 
 
 def _fault(kind: FaultKind, text: str, remedy: str) -> Fault:
-    return Fault(tool="nsys", kind=kind, text=escaped(text)[:1000], remedy=remedy)
+    return Fault(tool="nsys", part="trace", kind=kind, text=escaped(text)[:1000], remedy=remedy)

@@ -17,7 +17,7 @@ from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
-from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
+from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
 
 MOST = 1000
@@ -67,7 +67,7 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, exec
     """
     names = list(dict.fromkeys(ranges)) if ranges is not None else [""]
     try:
-        look(path)
+        check(path)
         with (
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,

@@ -247,9 +247,9 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
     try:
         return _trace(collect(members(path), name), name, device)
     except Bad as bad:
-        return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
     except RecursionError:
-        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
+        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
 
 
 def _plain(value: Any) -> float:
@@ -288,9 +288,9 @@ def publish(path: Path, out: Path) -> Fault | None:
             target.write("\n]}\n")
         partial.replace(out)
     except Bad as bad:
-        return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
     except RecursionError:
-        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
+        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None
