@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from perfci.model import schemas
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.plan import Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
+from tests.judge.build import limit
 from tests.render.build import reports
 
 FOLDER = Path(__file__).parents[2] / "schemas"
@@ -150,17 +151,7 @@ def results(value: float) -> Results:
         sides=["base", "head"],
         looks=Looks(),
         schedules={"cpu": Schedule()},
-        judgements=[
-            Judgement(
-                case="a/n=64",
-                device="cpu",
-                metric="time",
-                unit="s",
-                better="lower",
-                kind="regression",
-                bound=0.02,
-            )
-        ],
+        criteria=[limit("a/n=64", device="cpu")],
     )
     reason = Reason(kind="import", text="ImportError", log="logs/base.log")
     failed = CaseSide(status="failed", reason=reason)

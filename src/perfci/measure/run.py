@@ -27,8 +27,9 @@ from perfci.measure.sampling import adapt, next_batch
 from perfci.measure.timing import MODES, SCHEDULES, Gpu, Refused, TimingMode, settle
 from perfci.model.base import DeviceKind, PerfciError, PolicyError, Side
 from perfci.model.comparison import differences
-from perfci.model.criteria import Subject, gates, judgements, late, looser, told, waiting
+from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import Subject, criteria, late, looser, told
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Command, Policy
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
@@ -51,14 +52,9 @@ MEASURED = {"memory": True, "extra": {"ceilings", "nvml"}}
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
-    asked, gating = judgements(place.limits, subjects), gates(place.limits, subjects, declared.kernels)
-    unanswered = waiting(place.limits, subjects, declared.kernels)
-    if options.mode == "run":
-        asked = [judgement for judgement in asked if judgement.kind != "regression"]
-        gating = [gate for gate in gating if gate.kind != "regression"]
-        unanswered = [one for one in unanswered if not one.relative]
-    if options.profile:
-        asked, gating, unanswered = [], [], []
+    asked: list[Criterion] = []
+    if not options.profile:
+        asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
     looks = Looks()
     if options.quick:
         looks = Looks(
@@ -70,11 +66,9 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         looks=looks,
         devices=list(place.benches),
         schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
-        judgements=asked,
-        gates=gating,
-        waiting=unanswered,
+        criteria=asked,
         declared=declared,
-        m=max(1, sum(judgement.gating for judgement in asked)),
+        m=max(1, sum(one.shares_alpha for one in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
@@ -122,7 +116,7 @@ class Measurement:
         return self.results
 
     def listing(self) -> Listing:
-        """The cases of head and the plan of a comparison with all their judgements. Measures nothing."""
+        """The cases of head and the plan of a comparison with all their criteria. Measures nothing."""
         with ExitStack() as stack:
             place = open_place(self.options, self.progress, stack, listing=True)
             found = discover(place)
@@ -135,9 +129,9 @@ class Measurement:
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
-            notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.waiting)]
+            notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.criteria)]
             notes += looser(place.limits, seen, known.kernels)
-            if "cuda" in place.benches and plan.gates:
+            if "cuda" in place.benches and plan.observed:
                 notes += find_tools(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
 
@@ -178,7 +172,7 @@ class Measurement:
             notes=[*sources.notes, *idle, *self._notes(sides, options)],
         )
         tools = find_tools(place, plan, options) if "cuda" in benches or options.profile else None
-        for line in [*told(plan.waiting), *(tools.unanswerable(plan) if tools is not None else [])]:
+        for line in [*told(plan.criteria), *(tools.unanswerable(plan) if tools is not None else [])]:
             self.progress.note(line)
         if any(case.origin == "kernel" for case in cases):
             self.progress.stage("measuring what the machine can do")
@@ -216,8 +210,7 @@ class Measurement:
         `seen`: the cases with all that any execution reported.
         """
         if plan.judged:
-            found = late(place.limits, seen, plan.judgements)
-            plan.judgements += [one for one in found if self.options.mode == "compare" or one.kind != "regression"]
+            plan.criteria += late(place.limits, seen, plan.criteria, compared=self.options.mode == "compare")
 
     def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
         """Notes on limits that judge nothing. Raises UsageError where one must not.
@@ -450,13 +443,13 @@ def piped(commands: Sequence[Command]) -> list[str]:
 
 
 def settled(case: Case, plan: Plan) -> bool:
-    """Whether the pairs so far answer every judgement of the case."""
+    """Return whether the pairs so far answer every criterion that pairs of the case decide."""
     base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(
-        answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
-        for judgement in plan.judgements
-        if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
+        answer(case, one, plan.looks, plan.m).decision.status != "continue"
+        for one in plan.timed
+        if one.case_key == case.key and (compared or not one.relative)
     )
 
 

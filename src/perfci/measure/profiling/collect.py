@@ -76,12 +76,12 @@ class Tools:
         """Limits that no tool here can judge, each once, with the reason and the remedy."""
         fault = self.faults.get("ncu")
         words = {}
-        for gate in plan.gates:
-            why = self.lacking.get(gate.metric)
-            if gate.tier == "counters" and fault is not None:
+        for one in plan.observed:
+            why = self.lacking.get(one.metric)
+            if one.tier == "counters" and fault is not None:
                 why = fault.text + (f": {fault.remedy}" if fault.remedy else "")
             if why:
-                words[gate.source] = f"{gate.source}: {gate.metric} cannot be judged here: {why}"
+                words[str(one.source)] = f"{one.source}: {one.metric} cannot be judged here: {why}"
         return list(words.values())
 
 
@@ -112,7 +112,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     elif "cuda" not in place.benches:
         faults["ncu"] = Fault(tool="ncu", kind="absent", text="there is no GPU to count on")
     else:
-        asked = [gate.metric for gate in plan.gates if gate.tier == "counters"]
+        asked = [one.metric for one in plan.observed if one.tier == "counters"]
         wanted_names = expand([*expand(place.limits.counters), *asked])
         lacking = unavailable(wanted_names, chip or "")
         names = tuple(name for name in wanted_names if name not in lacking)

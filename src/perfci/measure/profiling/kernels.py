@@ -12,7 +12,6 @@ import numpy as np
 
 from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import Side
-from perfci.model.metrics import OBSERVED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
 from perfci.model.profile import Counters, Fault, FaultKind, Tool, Trace
@@ -85,12 +84,13 @@ def range_name(number: int, case: Case) -> str:
 
 def changed(case: Case, plan: Plan) -> bool:
     """Whether a case's timing asks for evidence: any answer but `unchanged`, or a large change within its limit."""
-    asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
-    for judgement in asked:
-        found = answer(case, judgement, plan.looks, plan.m, ended=True)
+    for criterion in plan.timed:
+        if criterion.case_key != case.key or not criterion.relative:
+            continue
+        found = answer(case, criterion, plan.looks, plan.m, ended=True)
         if found.decision.status != "unchanged":
             return True
-        if judgement.metric == "time" and found.ratios is not None:
+        if criterion.metric == "time" and found.ratios is not None:
             ratio = float(np.exp(hodges_lehmann(found.ratios.x)))
             if ratio >= SLOWER or ratio <= FASTER:
                 return True
@@ -107,8 +107,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
         look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
-        own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
-        tiers = {gate.tier for gate in own} & OBSERVED
+        tiers = {one.tier for one in plan.observed if one.case_key == case.key and one.metric not in CHECKED}
         if look or tiers:
             traced.append(case)
         if look or "counters" in tiers:
