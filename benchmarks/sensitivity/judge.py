@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.sensitivity.recording import SLOW, UNASKED, VERDICTS, Recording
 from perfci.model.base import SIDES
-from perfci.model.criteria import Criterion, Source
+from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide, Clock, Pair
 from perfci.stats.answer import answer
@@ -160,7 +160,7 @@ def criterion(r: float) -> Criterion:
     """The question: is time worse by r?"""
     return Criterion(
         case="case", device="cuda", metric="time", unit="s", better="lower", tier="timing", kind="regression", bound=r,
-        source=Source(origin="policy"),
+        source=LimitSource(origin="policy"),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfci.github.measured import Scope
-from perfci.model.criteria import Source
+from perfci.model.criteria import LimitSource
 from perfci.model.plan import Declared
 from perfci.model.results import Results, SideCode
 from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
@@ -127,7 +127,7 @@ def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) ->
     asked = results.plan.criteria[0]
     where = results.cases[0].sides["head"]
     loose = asked.model_copy(
-        update={"bound": 9.0, "source": Source(origin="kernel", where=f"{where.file}:{where.line}")}
+        update={"bound": 9.0, "source": LimitSource(origin="kernel", where=f"{where.file}:{where.line}")}
     )
 
     def planned(one: Any) -> Results:
@@ -138,7 +138,7 @@ def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) ->
     hub.upload(run, packed(planned(loose)))
     assert published(hub, run).exit_code == 1
     assert "stands neither in a policy nor beside a kernel" in refusal(
-        hub, planned(loose.model_copy(update={"source": Source(origin="kernel", where="elsewhere.py:3")}))
+        hub, planned(loose.model_copy(update={"source": LimitSource(origin="kernel", where="elsewhere.py:3")}))
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from perfci.model.criteria import Criterion, Source
+from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Looks, Plan
@@ -12,7 +12,7 @@ from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair
 
 T = 48.5e-6
 PAIRS = 24
-POLICY = Source(origin="policy")
+POLICY = LimitSource(origin="policy")
 """The first limit of a policy."""
 
 

@@ -1,7 +1,7 @@
 """Judging by another policy than the plan's: what counts, and what stays."""
 
 from perfci.judge.replan import judge_by
-from perfci.model.criteria import Source
+from perfci.model.criteria import LimitSource
 from perfci.model.limits import Subject, criteria
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
@@ -29,7 +29,7 @@ def test_the_plans_own_limits_and_mode_do_not_count() -> None:
 def test_a_kernels_own_limit_tightens_and_never_loosens() -> None:
     for bound, counts in ((0.5, 0.02), (0.01, 0.01)):
         made = measured()
-        made.plan.criteria[:] = [limit(bound=bound, source=Source(origin="kernel", where="kernels/a.py:3"))]
+        made.plan.criteria[:] = [limit(bound=bound, source=LimitSource(origin="kernel", where="kernels/a.py:3"))]
         report = judge_by(parse_policy(POLICY), made)
         assert [row.limit for row in report.rows] == [counts]
         assert report.exploratory == (bound != counts), "what was planned is not what counts"

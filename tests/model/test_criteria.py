@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from perfci.model.criteria import Criterion, Kind, Source
+from perfci.model.criteria import Criterion, Kind, LimitSource
 from tests.judge.build import limit
 
-OWN = Source(origin="kernel", index=1, where="k.py:3")
+OWN = LimitSource(origin="kernel", index=1, where="k.py:3")
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,9 @@ WORLDS = {
     "memory-bound, clock read badly": MEMORY_BOUND,
     "half and half": replace(POWER_LIMITED, follows=0.5),
     "rotating clock read badly": World(reading=0.01, noise=0.001),
-    "heavy tails": replace(POWER_LIMITED, launches=heavy),
-    "bimodal launches": replace(POWER_LIMITED, launches=bimodal),
-    "drift": replace(POWER_LIMITED, launches=drifting),
+    "heavy tails": replace(POWER_LIMITED, workers=heavy),
+    "bimodal launches": replace(POWER_LIMITED, workers=bimodal),
+    "drift": replace(POWER_LIMITED, workers=drifting),
 }
 
 

@@ -12,8 +12,8 @@ from perfci.judge.status import Context, about, about_criterion
 from perfci.judge.words import change_words, limit_percent, listed, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, UNSEEN_OF_COMMANDS
-from perfci.model.profile import TRACERS, UNPROFILED, Fault, Profile, concerns, doubt
+from perfci.model.metrics import CATALOGUE, CHECKED, UNSEEN_OF_COMMANDS
+from perfci.model.profile import TRACERS, Fault, Profile, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds
@@ -91,7 +91,7 @@ def _has_none(profile: Profile, criterion: Criterion) -> bool:
     """Return whether it was seen whole that there is no value of the metric, as of a range that is new in head."""
     if doubt(profile, criterion.metric):
         return False
-    if criterion.metric in UNPROFILED:
+    if criterion.metric in CHECKED:
         return True
     if criterion.metric.startswith(("range:", "copy_bandwidth")):
         return profile.trace is not None
@@ -170,7 +170,7 @@ def _names(profile: Profile) -> list[str]:
 def _why(case: Case, side: Side, criterion: Criterion) -> str:
     """Why a side has no value of a criterion's metric that stands."""
     profile = _profile(case, side)
-    of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in UNPROFILED)
+    of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
     if of_kernels and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
     fault = doubt(profile, criterion.metric) or _absence(profile, criterion)

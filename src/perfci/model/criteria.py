@@ -63,7 +63,7 @@ def beyond(kind: Kind, better: Direction = "lower") -> Beyond:
             assert_never(kind)
 
 
-class Source(Document):
+class LimitSource(Document):
     """Where a limit stands."""
 
     origin: Literal["policy", "kernel", "default"]
@@ -111,7 +111,7 @@ class Criterion(Document):
     executions in a sample it is the min_change."""
     severity: Severity = "fail"
     on_missing: Severity = "fail"
-    source: Source
+    source: LimitSource
     waits: str = ""
     """Why it cannot be judged here, and waits for another device or for a tool; empty where it can."""
     late: bool = False

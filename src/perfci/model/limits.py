@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError, matches
-from perfci.model.criteria import Criterion, Source, against, asked
+from perfci.model.criteria import Criterion, LimitSource, against, asked
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.policy import Limit, Policy, check_limit
 
@@ -41,14 +41,14 @@ class Subject:
     """Why no profiler looks at it, but for a limit that names it; empty where one can."""
 
 
-def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, Source]]:
+def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, LimitSource]]:
     """Return the kernel's own limits, each with where it stands.
 
     Raises UsageError, naming the declaration, for a bad one.
     """
     limits = []
     for index, raw in enumerate(subject.own):
-        source = Source(origin="kernel", index=index, where=subject.where)
+        source = LimitSource(origin="kernel", index=index, where=subject.where)
         try:
             limit = Limit.model_validate({**raw, "cases": [subject.id]})
             check_limit(limit, custom, str(source))
@@ -189,9 +189,9 @@ def told(found: Iterable[Criterion]) -> list[str]:
     ]
 
 
-def _written(policy: Policy) -> list[tuple[Limit, Source]]:
-    written = [(limit, Source(origin="policy", index=index)) for index, limit in enumerate(policy.limits)]
-    return written or [(limit, Source(origin="default")) for limit in DEFAULT_LIMITS]
+def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
+    written = [(limit, LimitSource(origin="policy", index=index)) for index, limit in enumerate(policy.limits)]
+    return written or [(limit, LimitSource(origin="default")) for limit in DEFAULT_LIMITS]
 
 
 def _waits(one: Criterion) -> bool:
@@ -200,7 +200,7 @@ def _waits(one: Criterion) -> bool:
 
 
 def _asked(
-    limits: Iterable[tuple[Limit, Source]], subject: Subject, policy: Policy, kernels: Collection[str]
+    limits: Iterable[tuple[Limit, LimitSource]], subject: Subject, policy: Policy, kernels: Collection[str]
 ) -> Iterator[Criterion]:
     """Yield what these limits ask of one case, in their order, those that wait among them."""
     for limit, source in limits:

@@ -23,6 +23,7 @@ from perfci.model.calibration import Calibration, CaseCalibration, RedRate, Shar
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
 from perfci.model.limits import DEFAULT_LIMITS
+from perfci.model.metrics import DERIVED
 from perfci.model.plan import Plan
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -42,7 +43,7 @@ from perfci.stats.calibration import (
 )
 from perfci.stats.components import components
 from perfci.stats.decide import margin
-from perfci.stats.series import DERIVED, metrics, side_values
+from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 PAIRS = 32
