@@ -12,6 +12,7 @@ from perfci.model.plan import Declared
 from perfci.model.results import Results, SideCode
 from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
 from tests.github.server import ROOT, START, GitHub, serve
+from tests.judge.build import limit
 
 MERGE = "c" * 40
 OTHER = "e" * 40
@@ -140,6 +141,18 @@ def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) ->
     assert "stands neither in a policy nor beside a kernel" in refusal(
         hub, planned(loose.model_copy(update={"source": LimitSource(origin="kernel", where="elsewhere.py:3")}))
     )
+
+
+def test_no_change_can_be_asked_of_what_is_exact_and_not_of_times(hub: GitHub) -> None:
+    results = of()
+    ident = results.cases[0].id
+
+    def planned(metric: str) -> Results:
+        criteria = [*results.plan.criteria, limit(ident, metric, bound=0.0)]
+        return results.model_copy(update={"plan": results.plan.model_copy(update={"criteria": criteria})})
+
+    assert refusal(hub, planned("kernel_launches")) == ""
+    assert "nothing can answer" in refusal(hub, planned("cycles"))
 
 
 def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> None:

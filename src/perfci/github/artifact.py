@@ -37,7 +37,7 @@ MOST_METRICS = 1000
 """Of a case: what its commands report, what profilers could not tell, its pieces of machine code."""
 MOST_QUESTIONS = 20_000
 SMALLEST_LIMIT = 1e-4
-"""Of a kernel's own on a change: a smaller one could never be answered, and so would never fail."""
+"""On a change in time: a smaller one could never be answered, and so would never fail."""
 MOST_ITEMS = 20_000
 """Of one list or object."""
 MOST_OBJECTS = 500_000
@@ -272,7 +272,7 @@ def _check_bounds(results: Results) -> None:
     declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}
     places = {f"{file}:{line}" for file, line in declared}
     for one in plan.criteria:
-        if not math.isfinite(one.bound) or (one.relative and not one.waits and one.bound < SMALLEST_LIMIT):
+        if not math.isfinite(one.bound) or (one.timed and one.relative and one.bound < SMALLEST_LIMIT):
             raise Unfit("has a limit that nothing can answer")
         if one.source.origin == "kernel" and one.source.where not in places:
             raise Unfit("has a limit that stands neither in a policy nor beside a kernel")
