@@ -94,7 +94,7 @@ def test_a_change_under_half_the_limit_is_not_a_regression_however_certain():
     assert decide(noise(64, sd=1e-5, mean=0.6 * R), R, looks, m=1).status == "regression"
 
 
-def test_more_judgements_need_more_evidence():
+def test_more_criteria_need_more_evidence():
     x = noise(16, mean=0.02)
     assert decide(x, R, LOOKS, m=100).status == "regression"
     assert decide(x, R, LOOKS, m=1000).status == "continue"
@@ -206,7 +206,7 @@ def test_looks_that_do_not_fit_together_are_refused(fields):
         Looks(**fields)
 
 
-def test_no_judgement_has_no_share_of_alpha():
+def test_no_criterion_has_no_share_of_alpha():
     with pytest.raises(ValueError, match="at least 1"):
         decide(noise(64), R, LOOKS, 0)
     with pytest.raises(ValueError, match="at least 1"):

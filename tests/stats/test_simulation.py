@@ -49,7 +49,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_is_never_red(name):
-    """A run of 100 judgements may go red in 1 % of runs, a judgement hence in 1e-4: 1 500 judgements must show none."""
+    """A run of 100 criteria may go red in 1 % of runs, a criterion hence in 1e-4: 1 500 trials must show none."""
     share = outcomes(ALIKE[name], 1500, seed=1)
     assert share.get("regression", 0) == 0
     assert share.get("improvement", 0) == 0
@@ -113,7 +113,7 @@ def test_intervals_cover_what_they_say(n, draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_goes_red_in_one_run_of_a_hundred_at_most(name):
-    """1 000 runs of 100 judgements each."""
+    """1 000 runs of 100 criteria each."""
     rng = np.random.default_rng(9)
     red = sum(any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M)) for _ in range(1000))
     assert red <= 10
