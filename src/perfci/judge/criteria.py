@@ -1,27 +1,24 @@
 """Rows of what is asked of a case: what pairs decide, what was observed once, and what nothing can answer here."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from perfci.judge.impossible import TIMED, impossible
 from perfci.judge.observed import observed_row
 from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, presence, state
 from perfci.judge.timed import timed_row
 from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Fingerprint
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case
 
 
-def rows_of(context: Context, cases: Iterable[Case], extra: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of cases and of all that is asked of them, known to the results or not.
-
-    `extra`: of the fingerprint, as `impossible` takes it.
-    """
+def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> list[Row]:
+    """Return the rows of cases and of all that is asked of them, known to the results or not."""
     rows: list[Row] = []
     known = set()
     for case in cases:
         known.add(case.key)
-        found, unbelievable = presence(context, case), impossible(context, case, extra)
+        found, unbelievable = presence(context, case), impossible(context, case, machine)
         rows += filter(None, (found or declared_otherwise(context, case), unbelievable))
         if state(case, "head").status == "ok":
             comparable = context.compared and found is None

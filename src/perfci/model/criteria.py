@@ -10,7 +10,6 @@ To add a kind of limit (say `max_ratio_to`, against another case), begin here:
    `judge/timed.py` and `judge/observed.py` (its row), and `render/view.py` (its limit in a table) match on.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal, Self, assert_never
 
 from pydantic import Field, model_validator
@@ -18,6 +17,7 @@ from pydantic import Field, model_validator
 from perfci.model.base import DeviceKind, Document
 from perfci.model.metrics import OBSERVED, Direction, Metric, Tier
 from perfci.model.policy import Limit, Regex, Severity, bound_in_unit
+from perfci.model.timing import Timing
 from perfci.model.units import show
 
 Kind = Literal["regression", "min", "max", "kernels"]
@@ -255,10 +255,10 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
     return found
 
 
-def least_change(criterion: Criterion, timing: Mapping[str, Any]) -> float:
+def least_change(criterion: Criterion, timing: Timing | None) -> float:
     """Seconds under which a change of one execution is never a regression, for a case under this timing mode.
 
     What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
     """
-    executions = timing.get("executions_per_graph", 1)
-    return max(criterion.min_change, criterion.tick / max(1, int(executions)))
+    executions = (timing and timing.executions_per_graph) or 1
+    return max(criterion.min_change, criterion.tick / executions)

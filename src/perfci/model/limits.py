@@ -10,6 +10,7 @@ from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.criteria import Criterion, LimitSource, against, asked
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.policy import Limit, Policy, check_limit
+from perfci.model.renamed import renamed
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
     Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),
@@ -55,9 +56,8 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-            raise UsageError(
-                f"{source}{'.' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}"
-            ) from None
+            text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"{source}{'.' + place if place else ''}: {text}") from None
         except ValueError as error:
             raise UsageError(str(error)) from None
         limits.append((limit, source))

@@ -8,6 +8,7 @@ from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, against, beyond
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.results import Check, Reason, SideCode, Work
+from perfci.model.timing import Timing
 from perfci.model.units import Price
 
 Class = Literal[
@@ -195,7 +196,8 @@ class CaseFacts(Document):
     device: DeviceKind
     work: Work
     checks: dict[Side, Check]
-    timing: dict[str, str]
+    timing: Timing | None = None
+    """None where nothing was measured."""
     reasons: dict[Side, Reason] = Field(default_factory=dict)
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
