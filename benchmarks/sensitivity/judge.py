@@ -3,7 +3,7 @@
 A *trial* is one judgement: is head slower than base? An *alarm* on slower code is a hit, on the same code a false
 alarm. Tools:
 
-- perfci: `perfci.stats.answer.answer` over worker pairs, as the gate calls it, for m gating judgements.
+- perfci: `perfci.stats.answer.answer` over worker pairs, as the gate calls it, for m criteria that share α.
 - stored baseline: base's number is stored, head's is measured later by other processes; alarm where the ratio of
   medians exceeds 1 + threshold.
 - asv's rule: two-sided Mann-Whitney over the samples of two processes a side, p < 0.002, and the ratio of medians
@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from benchmarks.sensitivity.recording import SLOW, UNASKED, VERDICTS, Recording
 from perfci.model.base import SIDES
-from perfci.model.plan import Judgement, Looks
+from perfci.model.criteria import Criterion, LimitSource
+from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide, Clock, Pair
 from perfci.stats.answer import answer
 from perfci.stats.decide import Status
@@ -44,7 +45,7 @@ CURVE = [0.0, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0
 MOST = 400
 """Combinations of processes that are tried, at most, where there are more."""
 M = 100
-"""Gating judgements of the run that a trial belongs to: the suite of a hundred cases that perfci's promise is about."""
+"""Criteria that share α in the run of a trial: the suite of a hundred cases that perfci's promise is about."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,16 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
         sides={side: CaseSide() for side in SIDES},
         pairs=[at(index, pair) for index, pair in enumerate(pairs)],
     )
-    decision = answer(case, judgement(r), looks, m, ended=len(pairs) >= looks.pairs[-1]).decision
+    decision = answer(case, criterion(r), looks, m, ended=len(pairs) >= looks.pairs[-1]).decision
     return "inconclusive" if decision.status == "continue" else decision.status, decision.n
 
 
-def judgement(r: float) -> Judgement:
+def criterion(r: float) -> Criterion:
     """The question: is time worse by r?"""
-    return Judgement(case="case", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r)
+    return Criterion(
+        case="case", device="cuda", metric="time", unit="s", better="lower", tier="timing", kind="regression", bound=r,
+        source=LimitSource(origin="policy"),
+    )  # fmt: skip
 
 
 def ways(pairs: Sequence[Pair], slow: float) -> list[tuple[Pair, Pair]]:

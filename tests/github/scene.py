@@ -6,7 +6,7 @@ from perfci.github.api import Api
 from perfci.github.event import Context, context
 from perfci.github.publish import Outcome, publish
 from perfci.github.source import Wanted
-from perfci.model.criteria import Subject, judgements
+from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results, SideCode
@@ -23,7 +23,7 @@ def measured(
 ) -> Results:
     """Results of cases `matmul/n=0`, …, whose times changed by these ratios, planned by `policy`."""
     cases = [case(names[i] if names else f"matmul/n={i}", ratio) for i, ratio in enumerate(ratios)]
-    asked = judgements(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
+    asked = criteria(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
     sides = {"base": SideCode(ref="main", commit=BASE), "head": SideCode(ref="HEAD", commit=head)}
     made = build_results(cases, asked)
     plan = made.plan.model_copy(update={"declared": Declared(kernels=[case.id for case in cases])})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from perfci.github.artifact import Unfit, parse, read_member
 from perfci.github.check import annotations
 from perfci.github.sticky import Marker
-from perfci.model.plan import Gate
+from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.scene import HEAD, measured, packed, published, scene
@@ -199,15 +199,15 @@ def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None
     results = measured(1.2)
     case = results.cases[0]
     where = case.sides["head"]
-    gate = Gate(
+    asked = Criterion(
         case=case.id, device=case.device, metric="kernels", unit="", better="lower", tier="trace", kind="kernels",
-        pattern="(a|a)*(a|a)*(a+)+$", source=f"{where.file}:{where.line}: limits[0]",
+        pattern="(a|a)*(a|a)*(a+)+$", source=LimitSource(origin="kernel", where=f"{where.file}:{where.line}"),
     )  # fmt: skip
     names = [kind + f"!{i}" for i in range(50) for kind in ("a" * 1900, "_" + "1" * 1900 + "dx")]
     kernels = [KernelUse(name=one, count=1, seconds=1e-6, grid=(1, 1, 1), block=(1, 1, 1)) for one in names]
     for side in case.sides.values():
         side.profile = Profile(trace=Trace(source="nsys", executions=1, wall=1, busy=1, span=1, kernels=kernels))
-    plan = results.plan.model_copy(update={"gates": [gate]})
+    plan = results.plan.model_copy(update={"criteria": [*results.plan.criteria, asked]})
     hub.upload(run, packed(results.model_copy(update={"plan": plan})))
     pull.body = "Perf-Accepted: x" + " " * 60_000 + "y" + "\n" * 60_000 + "z"
     outcome = published(hub, run)
@@ -220,11 +220,11 @@ def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None
 def test_an_expression_that_is_none_makes_the_artifact_unfit(hub: GitHub) -> None:
     _, run = scene(hub)
     data = json.loads(GOOD)
-    data["plan"]["gates"] = [
-        {"case": "matmul/n=0", "device": "cuda", "metric": "kernels", "unit": "", "better": "lower", "tier": "trace", "kind": "kernels", "pattern": "(?=a)"}
+    data["plan"]["criteria"] = [
+        {"case": "matmul/n=0", "device": "cuda", "metric": "kernels", "unit": "", "better": "lower", "tier": "trace", "kind": "kernels", "pattern": "(?=a)", "source": {"origin": "policy"}}
     ]  # fmt: skip
     hub.upload(run, archive({"results.json": json.dumps(data)}))
-    assert "plan.gates.0.pattern" in published(hub, run).publication.missing[0]
+    assert "plan.criteria.0.pattern" in published(hub, run).publication.missing[0]
 
 
 def test_artifacts_that_take_too_long_are_told_instead_of_read(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ except Unfit as error:
     ("document", "item", "count", "said"),
     [
         ('{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items"),
-        ('{"plan":{"judgements":[%s]}}', "{}", 20_000, "missing"),
+        ('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing"),
         ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
         ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
         pytest.param(

@@ -58,8 +58,8 @@ def declaring(results: Results, ids: list[str]) -> Results:
 
 def on_cpu(results: Results) -> Results:
     cases = [one.model_copy(update={"device": "cpu"}) for one in results.cases]
-    asked = [one.model_copy(update={"device": "cpu"}) for one in results.plan.judgements]
-    plan = results.plan.model_copy(update={"judgements": asked})
+    asked = [one.model_copy(update={"device": "cpu"}) for one in results.plan.criteria]
+    plan = results.plan.model_copy(update={"criteria": asked})
     return results.model_copy(update={"cases": cases, "plan": plan})
 
 

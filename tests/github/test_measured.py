@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from perfci.github.measured import Scope
+from perfci.model.criteria import LimitSource
 from perfci.model.plan import Declared
 from perfci.model.results import Results, SideCode
 from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
 from tests.github.server import ROOT, START, GitHub, serve
+from tests.judge.build import limit
 
 MERGE = "c" * 40
 OTHER = "e" * 40
@@ -123,20 +125,34 @@ def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
 
 def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) -> None:
     results = of(ratio=1.10)
-    asked = results.plan.judgements[0]
+    asked = results.plan.criteria[0]
     where = results.cases[0].sides["head"]
-    loose = asked.model_copy(update={"bound": 9.0, "source": f"{where.file}:{where.line}: limits[0]"})
+    loose = asked.model_copy(
+        update={"bound": 9.0, "source": LimitSource(origin="kernel", where=f"{where.file}:{where.line}")}
+    )
 
     def planned(one: Any) -> Results:
-        judgements = [one, *results.plan.judgements[1:]]
-        return results.model_copy(update={"plan": results.plan.model_copy(update={"judgements": judgements})})
+        criteria = [one, *results.plan.criteria[1:]]
+        return results.model_copy(update={"plan": results.plan.model_copy(update={"criteria": criteria})})
 
     _, run = scene(hub)
     hub.upload(run, packed(planned(loose)))
     assert published(hub, run).exit_code == 1
     assert "stands neither in a policy nor beside a kernel" in refusal(
-        hub, planned(loose.model_copy(update={"source": "elsewhere.py:3: limits[0]"}))
+        hub, planned(loose.model_copy(update={"source": LimitSource(origin="kernel", where="elsewhere.py:3")}))
     )
+
+
+def test_no_change_can_be_asked_of_what_is_exact_and_not_of_times(hub: GitHub) -> None:
+    results = of()
+    ident = results.cases[0].id
+
+    def planned(metric: str) -> Results:
+        criteria = [*results.plan.criteria, limit(ident, metric, bound=0.0)]
+        return results.model_copy(update={"plan": results.plan.model_copy(update={"criteria": criteria})})
+
+    assert refusal(hub, planned("kernel_launches")) == ""
+    assert "nothing can answer" in refusal(hub, planned("cycles"))
 
 
 def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> None:

@@ -4,14 +4,17 @@ from typing import Any
 
 import numpy as np
 
+from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.metrics import CATALOGUE
-from perfci.model.plan import Judgement, Looks, Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair, Reason, Results, SideCode, Work
 from perfci.model.timing import Timing
 
 T = 48.5e-6
 PAIRS = 24
+POLICY = LimitSource(origin="policy")
+"""The first limit of a policy."""
 
 
 def values(
@@ -101,23 +104,24 @@ def limit(
     kind: str = "regression",
     bound: float = 0.02,
     **fields: Any,
-) -> Judgement:
+) -> Criterion:
     known = CATALOGUE.get(metric)
-    unit, better = (known.unit, known.better) if known else ("", "lower")
+    unit, better, tier = (known.unit, known.better, known.tier) if known else ("", "lower", "reported")
     data = {
         "case": ident,
         "device": "cuda",
         "metric": metric,
         "unit": unit,
         "better": better,
+        "tier": tier,
         "kind": kind,
         "bound": bound,
-        "source": "limits[0]",
+        "source": POLICY,
     }
-    return Judgement(**(data | fields))
+    return Criterion(**(data | fields))
 
 
-def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: Any) -> Results:
+def results(cases: list[Case], limits: list[Criterion] | None = None, **fields: Any) -> Results:
     """Results in mode compare; every case has the default limit unless `limits` says otherwise."""
     asked = [limit(c.id, device=c.device) for c in cases] if limits is None else limits
     mode = fields.pop("mode", "compare")
@@ -125,8 +129,8 @@ def results(cases: list[Case], limits: list[Judgement] | None = None, **fields: 
         seed=1,
         sides=["base", "head"] if mode == "compare" else ["head"],
         looks=fields.pop("looks", Looks()),
-        judgements=asked,
-        m=max(1, sum(j.gating for j in asked)),
+        criteria=asked,
+        m=max(1, sum(one.shares_alpha for one in asked)),
     )
     return Results(
         run="r1",
@@ -156,6 +160,7 @@ def alone(ident: str = "matmul/n=64", head: CaseSide | None = None, n: int = PAI
 
 
 __all__ = [
+    "POLICY",
     "Check",
     "FileFailure",
     "Reason",

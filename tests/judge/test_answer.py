@@ -15,8 +15,8 @@ from .build import T, alone, at_clocks, case, limit, pairs, side, values
 LOOKS = Looks()
 
 
-def status(a_case, judgement, m=100):
-    return answer(a_case, judgement, LOOKS, m).decision.status
+def status(a_case, criterion, m=100):
+    return answer(a_case, criterion, LOOKS, m).decision.status
 
 
 def test_a_slow_down_in_time_is_a_fall_in_everything_derived_from_it():
@@ -130,10 +130,10 @@ def test_a_bound_on_a_reported_metric_takes_any_finite_value():
     assert status(one, limit(metric="errors", kind="max", bound=0.0)) == "unchanged"
 
 
-@pytest.mark.parametrize("judgement", [limit(bound=0.0), limit(metric="bandwidth", bound=1.0)])
-def test_limits_that_no_measurement_can_meet_are_invalid(judgement):
+@pytest.mark.parametrize("criterion", [limit(bound=0.0), limit(metric="bandwidth", bound=1.0)])
+def test_limits_that_no_measurement_can_meet_are_invalid(criterion):
     work = Work(read=1e6)
-    decision = answer(case(base=side(work=work), head=side(work=work)), judgement, LOOKS, 1).decision
+    decision = answer(case(base=side(work=work), head=side(work=work)), criterion, LOOKS, 1).decision
     assert (decision.status, decision.reason_code) == ("invalid", "margin")
 
 
@@ -147,10 +147,10 @@ def served(base, head, reports=("time", "p99"), **fields):
 @pytest.mark.parametrize("kind", ["regression", "max"])
 def test_what_only_some_executions_of_a_command_report_acquits_of_nothing(kind):
     base, head = values(1.0)
-    judgement = limit(metric="p99", kind=kind, bound=0.1)
-    assert status(served(base, head), judgement, 1) == "unchanged"
-    assert answer(served(base, head[:20]), judgement, LOOKS, 1).decision.reason_code == "partly"
-    only_base = answer(served(base[:20], head), judgement, LOOKS, 1).decision.status
+    criterion = limit(metric="p99", kind=kind, bound=0.1)
+    assert status(served(base, head), criterion, 1) == "unchanged"
+    assert answer(served(base, head[:20]), criterion, LOOKS, 1).decision.reason_code == "partly"
+    only_base = answer(served(base[:20], head), criterion, LOOKS, 1).decision.status
     assert only_base == ("invalid" if kind == "regression" else "unchanged"), "a bound holds for head alone"
 
 
@@ -170,4 +170,4 @@ def test_what_base_reports_in_its_first_execution_alone_is_not_new_in_head():
 def test_what_is_asked_late_has_no_answer_and_no_share_of_alpha():
     asked = limit(metric="p99", late=True)
     assert answer(served(*values(1.5)), asked, LOOKS, 1).decision.reason_code == "late"
-    assert not asked.gating
+    assert not asked.shares_alpha

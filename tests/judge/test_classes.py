@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.model.plan import Gate
 from perfci.model.report import CLASSES
 from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
 from perfci.model.timing import Timing
@@ -229,13 +228,13 @@ def test_a_violation_does_what_its_severity_says(severity, code):
 @pytest.mark.parametrize("on_missing", ["fail", "warn"])
 @pytest.mark.parametrize("kind", ["min", "max", "regression"])
 def test_a_metric_that_was_not_measured_never_passes(kind, on_missing):
-    judgement = limit(metric="dram_throughput", kind=kind, bound=0.8, on_missing=on_missing)
-    row = only(judge(results([case()], [judgement])))
+    blind = limit(metric="p99", kind=kind, bound=0.8, on_missing=on_missing)
+    row = only(judge(results([case()], [blind])))
     # Of a case with no other limit, nothing is known then.
     assert (row.class_, row.effect) == ("invalid", "fail" if on_missing == "fail" else "undecided")
-    beside = judge(results([case()], [judgement, limit()])).rows
-    assert {row.metric: row.effect for row in beside} == {"dram_throughput": on_missing, "time": "pass"}
-    assert row.reason == "not measured: head has no dram_throughput"
+    beside = judge(results([case()], [blind, limit()])).rows
+    assert {row.metric: row.effect for row in beside} == {"p99": on_missing, "time": "pass"}
+    assert row.reason == "not measured: head has no p99"
 
 
 def test_a_metric_that_is_gone_from_head_and_one_that_is_new():
@@ -345,11 +344,8 @@ def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):
 @pytest.mark.parametrize("on_missing", ["fail", "warn"])
 def test_a_limit_on_what_profilers_see_holds_a_removed_case_too(on_missing):
     gone = case(head=ABSENT)
-    seen = Gate(
-        case=gone.id, device=gone.device, metric="registers", unit="", better="lower", tier="static", kind="max",
-        bound=64.0, on_missing=on_missing,
-    )  # fmt: skip
-    row = only(judge(results([gone], []), gates=[seen]))
+    seen = limit(metric="registers", kind="max", bound=64.0, on_missing=on_missing)
+    row = only(judge(results([gone], [seen])))
     assert (row.class_, row.effect) == ("missing", on_missing)
 
 

@@ -57,9 +57,12 @@ def test_metrics_that_no_clock_tells_are_judged_all_the_same():
     found = case(ratio=0.2, base=cold(), head=cold())
     for pair in found.pairs:
         for values in pair.values.values():
-            values["registers"] = 64.0
-    report = judged(found, limits=[limit(), limit(metric="registers", kind="max", bound=100.0)])
-    assert sorted((row.metric, row.class_) for row in report.rows) == [("registers", "unchanged"), ("time", "invalid")]
+            values["ptxas_registers"] = 64.0
+    report = judged(found, limits=[limit(), limit(metric="ptxas_registers", kind="max", bound=100.0)])
+    assert sorted((row.metric, row.class_) for row in report.rows) == [
+        ("ptxas_registers", "unchanged"),
+        ("time", "invalid"),
+    ]
 
 
 def test_without_ceilings_nothing_is_impossible():

@@ -1,7 +1,8 @@
 """Judging by another policy than the plan's: what counts, and what stays."""
 
 from perfci.judge.replan import judge_by
-from perfci.model.criteria import Subject, judgements
+from perfci.model.criteria import LimitSource
+from perfci.model.limits import Subject, criteria
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results
 from tests.judge.build import case, limit, pairs, results, side, values
@@ -11,10 +12,10 @@ POLICY = "version: 1\nsuite: [k.py]\nlimits:\n  - {cases: '*', metric: time, reg
 
 def measured(policy: str = POLICY) -> Results:
     cases = [case(ratio=1.05)]
-    return results(cases, judgements(parse_policy(policy), [Subject(c.id, c.device) for c in cases]))
+    return results(cases, criteria(parse_policy(policy), [Subject(c.id, c.device) for c in cases]))
 
 
-def test_the_same_policy_gives_the_planned_judgement() -> None:
+def test_the_same_policy_gives_the_planned_criteria() -> None:
     report = judge_by(parse_policy(POLICY), measured())
     assert (report.exit_code, report.exploratory) == (1, False)
 
@@ -28,7 +29,7 @@ def test_the_plans_own_limits_and_mode_do_not_count() -> None:
 def test_a_kernels_own_limit_tightens_and_never_loosens() -> None:
     for bound, counts in ((0.5, 0.02), (0.01, 0.01)):
         made = measured()
-        made.plan.judgements[:] = [limit(bound=bound, source="kernels/a.py:3: limits[0]")]
+        made.plan.criteria[:] = [limit(bound=bound, source=LimitSource(origin="kernel", where="kernels/a.py:3"))]
         report = judge_by(parse_policy(POLICY), made)
         assert [row.limit for row in report.rows] == [counts]
         assert report.exploratory == (bound != counts), "what was planned is not what counts"

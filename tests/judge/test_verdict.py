@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
+from perfci.model.criteria import LimitSource
 from perfci.model.report import Report
 from perfci.model.results import Reason, Work
 
@@ -283,18 +284,18 @@ def test_noise_is_the_median_spread_of_a_pairs_ratio():
 
 def test_other_limits_than_planned_make_the_report_exploratory():
     made = results([case(ratio=1.05)])
-    same = judge(made, judgements=[limit(source="elsewhere")])
+    same = judge(made, criteria=[limit(source=LimitSource(origin="kernel", where="k.py:3"))])
     assert (same.exploratory, same.exit_code) == (False, 1)
-    looser = judge(made, judgements=[limit(bound=0.1)])
+    looser = judge(made, criteria=[limit(bound=0.1)])
     assert (looser.exploratory, looser.exit_code) == (True, 0)
     assert any("error rates do not hold" in note for note in looser.notes)
 
 
-def test_more_gating_judgements_need_more_evidence():
+def test_more_criteria_that_share_alpha_need_more_evidence():
     made = results([case(ratio=1.05, values={"n": 16})])
     assert judge(made).rows[0].class_ == "regression"
     others = [limit(f"other/n={i}", kind="max") for i in range(1000)]
-    report = judge(made, judgements=[limit(), *others])
+    report = judge(made, criteria=[limit(), *others])
     assert next(r for r in report.rows if r.case == "matmul/n=64").class_ == "inconclusive"
 
 

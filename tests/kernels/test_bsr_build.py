@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfci.measure.commands.readers import read_perfci_lines
-from perfci.model.criteria import Subject, judgements
+from perfci.model.limits import Subject, criteria
 from perfci.model.policy_text import parse_policy
 from perfci.worker.discover import discover
 
@@ -128,7 +128,7 @@ def test_the_policy_holds_kernels_to_their_time_and_the_build_to_its_own_metrics
     ]
     subjects = [replace(subject, reports=frozenset({"time"})) for subject in subjects]
     build = Subject("bsr_build", "cuda", reports=frozenset({"ptxas_registers", "ptxas_spills", "ptxas_shared"}))
-    asked = judgements(POLICY, [*subjects, build])
+    asked = criteria(POLICY, [*subjects, build])
     times = {(j.case, j.device): j.bound for j in asked if j.metric == "time"}
     assert times == {(s.id, s.device): 0.02 if s.device == "cuda" else 0.10 for s in subjects}
     own = {(j.metric, j.kind): j.bound for j in asked if j.case == "bsr_build"}

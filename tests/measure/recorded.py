@@ -8,11 +8,13 @@ import numpy as np
 
 from perfci.measure.calibrate.trials import conclude
 from perfci.model.calibration import Calibration
+from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.plan import Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.results import Case, CaseSide, Moments, Pair, Reason, Results, Scatter, SideCode
 from perfci.model.timing import Timing
+from tests.judge.build import limit
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 IDS = {
@@ -25,9 +27,8 @@ SECONDS = {
 POLICY = Policy.model_validate({"version": 1, "suite": "kernels/*.py", "limits": [{"regression": "1%"}]})
 
 
-def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
-    fields = {"metric": "time", "unit": "s", "better": "lower", "kind": "regression", "device": "cuda"} | more
-    return Judgement(case=case, bound=bound, **fields)
+def criterion(case: str, bound: float = 0.01, **more) -> Criterion:
+    return limit(case, bound=bound, **more)
 
 
 def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
@@ -41,11 +42,11 @@ def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> 
     return Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], pairs=pairs, **fields)
 
 
-def results(cases: list[Case], judgements: list[Judgement] | None = None, **more) -> Results:
-    asked = [judgement(one.id, device=one.device) for one in cases] if judgements is None else judgements
+def results(cases: list[Case], criteria: list[Criterion] | None = None, **more) -> Results:
+    asked = [criterion(one.id, device=one.device) for one in cases] if criteria is None else criteria
     plan = Plan(
         seed=0, sides=["base", "head"], looks=Looks(), devices=["cuda"], schedules={"rotating": Schedule()},
-        judgements=asked, m=max(1, len(asked)), exact_pairs=32, budget=600,
+        criteria=asked, m=max(1, len(asked)), exact_pairs=32, budget=600,
     )  # fmt: skip
     facts = Fingerprint(
         cpu="AMD EPYC 9654", cores=16, python="3.12.3", torch="2.11.0", cuda="13.0", driver="580.159",
@@ -111,7 +112,7 @@ def calibrations() -> dict[str, Calibration]:
                 stopped="failed",
             ),
         ],
-        [judgement("add/n=65536"), judgement("app/frame", device="cpu", metric="cycles", unit="cycles")],
+        [criterion("add/n=65536"), criterion("app/frame", device="cpu", metric="cycles", unit="cycles")],
     )
     return {
         "quiet": conclude(quiet, spent(quiet), POLICY),

@@ -117,8 +117,8 @@ JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failu
 
 def answers(cases: list[Case], plan: Plan):
     return [
-        answer(case, judgement, plan.looks, plan.m, ended=True).decision
-        for case, judgement in zip(cases, plan.judgements, strict=True)
+        answer(case, one, plan.looks, plan.m, ended=True).decision
+        for case, one in zip(cases, plan.criteria, strict=True)
     ]
 
 

@@ -16,12 +16,12 @@ from perfci.measure.calibrate.trials import conclude, policy_text, proposed
 from perfci.model import schemas
 from perfci.model.base import MachineError, UsageError, matches
 from perfci.model.calibration import Calibration
-from perfci.model.criteria import Subject, judgements
+from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Looks
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.stats.decide import decide, margin
-from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, judgement, recorded, results, spent
+from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, criterion, recorded, results, spent
 
 
 @pytest.fixture(autouse=True)
@@ -95,25 +95,25 @@ def test_the_red_rate_is_that_of_the_decision():
     assert abs(rate - found.red.red / found.red.runs) < 0.08
 
 
-def test_only_judgements_that_can_fail_the_run_make_it_red():
+def test_only_criteria_that_can_fail_the_run_make_it_red():
     x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
-    measured = results([case("c", x)], [judgement("c", severity="warn")])
+    measured = results([case("c", x)], [criterion("c", severity="warn")])
     assert conclude(measured, {}, POLICY).red is None
 
 
 def test_what_derives_from_time_is_judged_by_the_noise_of_time():
     measured = recorded({"mm1024": 0.03})
-    measured.plan.judgements = [judgement("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
+    measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
     found = conclude(measured, {}, POLICY)
     assert {one.metric for one in found.cases} == {"time"}
     assert found.red.red == found.red.runs, "a rise of the time is a fall of the rate"
     measured = recorded({"mm1024": -0.03})
-    measured.plan.judgements = [judgement("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
+    measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
     assert conclude(measured, {}, POLICY).red.red == 0
 
 
 def test_a_least_change_loosens_the_limit_that_is_replayed():
-    measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [judgement("tiny", min_change=32e-9)])
+    measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [criterion("tiny", min_change=32e-9)])
     assert conclude(measured, {}, POLICY).cases[0].asked == pytest.approx(0.032)
 
 
@@ -162,7 +162,7 @@ def test_the_proposed_policy_parses_and_its_limits_can_be_held(state):
     found = calibrations()[state]
     policy = parse_policy(policy_text(found, POLICY))
     assert policy.suite == POLICY.suite
-    asked = judgements(policy, [Subject(one.case, one.device) for one in found.cases])
+    asked = criteria(policy, [Subject(one.case, one.device) for one in found.cases])
     for one in found.cases:
         mine = [j for j in asked if (j.case, j.device, j.metric) == (one.case, one.device, one.metric)]
         if not any(line.startswith("#") and one.case in line for line in found.limits):
@@ -184,7 +184,7 @@ def test_proposals_come_behind_what_the_policy_asks_already():
 def test_without_limits_the_defaults_stay_for_other_devices():
     policy = Policy.model_validate({"version": 1, "suite": "k.py"})
     again = parse_policy(policy_text(calibrations()["quiet"], policy))
-    assert [j.bound for j in judgements(again, [Subject("other", "cpu")])] == [0.1]
+    assert [j.bound for j in criteria(again, [Subject("other", "cpu")])] == [0.1]
 
 
 @settings(max_examples=50, deadline=None)
@@ -230,7 +230,7 @@ def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
     measured = recorded()
     found = kept(conclude(measured, spent(measured), POLICY))
     assert [path.stem for path in folder.iterdir()] == [found.machines["cuda"]]
-    plan = measured.plan.model_copy(update={"exact_pairs": None, "judgements": [judgement("add/n=65536", 0.0001)]})
+    plan = measured.plan.model_copy(update={"exact_pairs": None, "criteria": [criterion("add/n=65536", 0.0001)]})
     [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
     assert note.startswith("add/n=65536: a limit of 0.01 % on time is under the smallest change that can be promised")
     assert "set regression: 0.5%" in note
@@ -256,12 +256,10 @@ def test_strict_refuses_a_limit_that_cannot_be_held_and_names_what_is_not_known(
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == []
     kept(conclude(measured, {}, POLICY))
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
-    tight = [judgement(one.id, 0.0001) for one in measured.cases]
+    tight = [criterion(one.id, 0.0001) for one in measured.cases]
     with pytest.raises(UsageError, match=r"--strict: add/n=65536: a limit of 0\.01 %.*\(and 5 more\)"):
-        history.remarks(
-            measured.cases, plan.model_copy(update={"judgements": tight}), measured.fingerprint, strict=True
-        )
-    warned = plan.model_copy(update={"judgements": [judgement("add/n=65536", 0.0001, severity="warn")]})
+        history.remarks(measured.cases, plan.model_copy(update={"criteria": tight}), measured.fingerprint, strict=True)
+    warned = plan.model_copy(update={"criteria": [criterion("add/n=65536", 0.0001, severity="warn")]})
     assert len(history.remarks(measured.cases, warned, measured.fingerprint, strict=True)) == 1
 
 
@@ -270,7 +268,7 @@ def test_a_quick_run_can_promise_less():
     measured = results([case("c", np.random.default_rng(4).normal(0, 0.002, 32))])
     found = kept(conclude(measured, {}, POLICY))
     between = (math.expm1(found.cases[0].reach[16]) + math.expm1(found.cases[0].reach[64])) / 2
-    plan = measured.plan.model_copy(update={"exact_pairs": None, "judgements": [judgement("c", between)]})
+    plan = measured.plan.model_copy(update={"exact_pairs": None, "criteria": [criterion("c", between)]})
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
     quick = plan.model_copy(update={"max_pairs": 16})
     with pytest.raises(UsageError, match="in 16 pairs"):
@@ -330,7 +328,7 @@ def test_a_plan_says_what_the_calibration_knows(tmp_path):
     assert {(one.outlook, one.source, one.pairs) for one in found.cases} == {("decided", "calibration", 8)}
     assert found.seconds == pytest.approx(8 * sum(one.seconds for one in calibration.cases))
     assert not found.estimated
-    tight = planned(measured, tmp_path, judgements=[judgement(one.id, 0.001) for one in measured.cases])
+    tight = planned(measured, tmp_path, criteria=[criterion(one.id, 0.001) for one in measured.cases])
     outlooks = {one.case: one.outlook for one in tight.cases}
     assert outlooks["add/n=65536"] == outlooks["sdpa/seq=512"] == "noise"
     assert outlooks["copy/bytes=512M"] == outlooks["trajectory_resample"] == "decided"

@@ -11,9 +11,10 @@ from perfci.measure.rounds import Bench
 from perfci.measure.sampling import DEAREST, adapt
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
-from perfci.model.plan import Judgement, Plan
+from perfci.model.plan import Plan
 from perfci.model.results import Case, CaseSide, Pair
 from perfci.stats.components import scatter_of
+from tests.judge.build import limit
 
 PLANNED = SCHEDULES["rotating"]
 OPEN, BLOCK = 0.02, 0.01
@@ -39,8 +40,7 @@ def pair(index: int, rng: np.random.Generator, worker: float, placement: float, 
 def adapted(pairs: list[Pair], r: float) -> tuple[int, int]:
     setup = Setup("rotating", 20, 6, PLANNED.placements, PLANNED.blocks)
     bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), {"k@cuda": setup})  # type: ignore[arg-type]
-    asked = Judgement(case="k", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r)
-    plan = Plan(seed=0, sides=["base", "head"], schedules={"rotating": PLANNED}, judgements=[asked])
+    plan = Plan(seed=0, sides=["base", "head"], schedules={"rotating": PLANNED}, criteria=[limit("k", bound=r)])
     case = Case(id="k", kernel="k", device="cuda", sides={"base": CaseSide(), "head": CaseSide()}, pairs=pairs)
     adapt(case, {"cuda": bench}, plan)
     chosen = bench.setups["k@cuda"]

@@ -12,7 +12,7 @@ from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported import import_files
 from perfci.model.base import UsageError
-from perfci.model.criteria import DEFAULT_LIMITS
+from perfci.model.limits import DEFAULT_LIMITS
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Limit, Policy
 from perfci.model.report import Report

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from perfci.measure.sampling import next_batch
-from perfci.model.plan import Judgement, Plan
+from perfci.model.plan import Plan
 from perfci.model.results import Case, CaseSide, Pair
+from tests.judge.build import limit
 
 
 def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: float = 0.0) -> Case:
@@ -19,11 +20,8 @@ def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: fl
 
 
 def plan(*names: str, exact: int | None = None) -> Plan:
-    asked = [
-        Judgement(case=name, device="cpu", metric="time", unit="s", better="lower", kind="regression", bound=0.02)
-        for name in names
-    ]
-    return Plan(seed=0, sides=["base", "head"], judgements=asked, m=len(names), exact_pairs=exact)
+    asked = [limit(name, device="cpu") for name in names]
+    return Plan(seed=0, sides=["base", "head"], criteria=asked, m=len(names), exact_pairs=exact)
 
 
 def ids(cases: list[Case]) -> list[str]:

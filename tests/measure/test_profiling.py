@@ -13,7 +13,8 @@ from perfci.measure.cases import merge
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.profiling.kernels import Observation, changed, profile_cases, range_name, wanted
-from perfci.model.plan import Gate, Judgement, Plan
+from perfci.model.criteria import Criterion
+from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Case, CaseSide, Pair
 from perfci.profilers.base import Profiler, Read
@@ -24,6 +25,7 @@ from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
 from perfci.system.process import Under
 from perfci.worker.profile import WARM_CALLS
+from tests.judge.build import limit
 
 SUITE = """
     import os
@@ -229,12 +231,9 @@ def measured(name: str, ratio: float, pairs: int = 8, device: str = "cuda") -> C
     return Case(id=name, kernel=name, device=device, sides={"base": CaseSide(), "head": CaseSide()}, pairs=made)
 
 
-def plan(*names: str, bound: float = 0.1, gates: tuple[Gate, ...] = ()) -> Plan:
-    asked = [
-        Judgement(case=name, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=bound)
-        for name in names
-    ]
-    return Plan(seed=0, sides=["base", "head"], judgements=asked, m=len(names), gates=list(gates))
+def plan(*names: str, bound: float = 0.1, observed: tuple[Criterion, ...] = ()) -> Plan:
+    asked = [limit(name, bound=bound) for name in names]
+    return Plan(seed=0, sides=["base", "head"], criteria=[*asked, *observed], m=len(names))
 
 
 def test_what_changed_is_profiled():
@@ -250,16 +249,14 @@ def test_what_changed_is_profiled():
 
 
 def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
-    occupancy = Gate(
-        case="same", device="cuda", metric="occupancy", unit="%", better="higher", tier="counters", kind="min", bound=60
-    )
-    memory = occupancy.model_copy(update={"metric": "peak_memory", "tier": "static", "kind": "max"})
+    occupancy = limit("same", "occupancy", "min", 60)
+    memory = limit("same", "peak_memory", "max", 60)
     case = measured("same", 1.0)
-    traced, counted = wanted([case], plan("same", gates=(occupancy,)), "never")
+    traced, counted = wanted([case], plan("same", observed=(occupancy,)), "never")
     assert [one.id for one in traced] == [one.id for one in counted] == ["same"]
-    launches = occupancy.model_copy(update={"metric": "kernel_launches", "tier": "trace"})
-    assert wanted([case], plan("same", gates=(launches,)), "never") == ([case], [])
-    assert wanted([case], plan("same", gates=(memory,)), "never") == ([], []), "the checks tell it"
+    launches = limit("same", "kernel_launches", "max", 60)
+    assert wanted([case], plan("same", observed=(launches,)), "never") == ([case], [])
+    assert wanted([case], plan("same", observed=(memory,)), "never") == ([], []), "the checks tell it"
     assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError, matches
 from perfci.model.coverage import idle, nearest
-from perfci.model.criteria import Subject, gates, judgements, names, told, waiting
+from perfci.model.criteria import Criterion
+from perfci.model.limits import Subject, criteria, names, told
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
@@ -26,7 +27,7 @@ def policy(*limits: str) -> Policy:
 
 
 def asked(policy: Policy, *subjects: Subject) -> set[tuple[str, str]]:
-    return {(judgement.case, judgement.metric) for judgement in judgements(policy, subjects)}
+    return {(one.case, one.metric) for one in criteria(policy, subjects)}
 
 
 def test_a_glob_asks_a_case_only_for_what_it_reports() -> None:
@@ -50,7 +51,7 @@ def test_a_limit_that_names_a_case_is_never_dropped() -> None:
 
 def test_a_bound_holds_for_what_head_alone_reports_and_a_change_is_not_asked_of_it() -> None:
     grown = replace(COMMAND, bounded=frozenset({"p99"}))
-    made = judgements(policy("{cases: '*', metric: p99, max: 20ms, regression: 5%}"), [grown])
+    made = criteria(policy("{cases: '*', metric: p99, max: 20ms, regression: 5%}"), [grown])
     assert [(one.metric, one.kind) for one in made] == [("p99", "max")]
 
 
@@ -170,8 +171,16 @@ CPU = Subject("softmax/n=64", "cpu", "AMD EPYC 9654", reports=frozenset({"time"}
 APP = Subject("app", "cuda", "NVIDIA H100 PCIe", reports=frozenset({"time"}), command=True)
 
 
+def waiting(made: Policy, *subjects: Subject) -> list[Criterion]:
+    return [one for one in criteria(made, subjects, KERNELS) if one.waits]
+
+
+def judged(made: Policy, *subjects: Subject) -> list[Criterion]:
+    return [one for one in criteria(made, subjects, KERNELS) if not one.waits]
+
+
 def waits(limit: str, *subjects: Subject) -> list[tuple[str, str, str]]:
-    return [(one.case, one.metric, one.why) for one in waiting(policy(limit), subjects, KERNELS)]
+    return [(one.case, one.metric, one.waits) for one in waiting(policy(limit), *subjects)]
 
 
 def test_a_limit_for_another_device_waits() -> None:
@@ -188,9 +197,9 @@ def test_a_limit_for_another_device_waits() -> None:
 def test_of_limits_for_several_devices_the_one_that_fits_counts() -> None:
     """The others are not told: each machine answers by its own. A bound of another kind is no other."""
     pair = "{cases: '*', regression: 2%, devices: [cuda]}", "{cases: '*', regression: 10%, devices: [cpu]}"
-    assert waiting(policy(*pair), [CPU], KERNELS) == waiting(policy(*pair), [CUDA], KERNELS) == []
+    assert waiting(policy(*pair), CPU) == waiting(policy(*pair), CUDA) == []
     most = "{cases: '*', max: 3ms, devices: [cuda]}"
-    assert [one.source for one in waiting(policy(most, *pair), [CPU], KERNELS)] == ["limits[0]"]
+    assert [str(one.source) for one in waiting(policy(most, *pair), CPU)] == ["limits[0]"]
 
 
 def test_what_profilers_see_waits_for_a_gpu() -> None:
@@ -198,17 +207,17 @@ def test_what_profilers_see_waits_for_a_gpu() -> None:
     assert waits(both, CPU) == [("softmax/n=64", "kernels", "profilers see nothing of it on the CPU")]
     assert waits(both, CUDA) == []
     counters = policy("{cases: '*', metric: dram_throughput, min: 80%}")
-    assert [one.case for one in gates(counters, [CPU, CUDA], KERNELS)] == ["softmax/n=64"]
+    assert [one.case for one in judged(counters, CPU, CUDA)] == ["softmax/n=64"]
 
 
 def test_a_profilers_limit_is_a_commands_where_it_can_be_meant_for_nothing_else() -> None:
     """Either it counts or it is told: it never vanishes."""
     for mine in ("app", "a*", "[ab]pp", "*p"):
         limit = f"{{cases: '{mine}', metric: registers, max: 64}}"
-        assert [gate.case for gate in gates(policy(limit), [APP], KERNELS)] == ["app"]
+        assert [one.case for one in judged(policy(limit), APP)] == ["app"]
         assert waits(limit, APP) == []
     everything = "{cases: '*', metric: registers, max: 64}"
-    assert [gate.case for gate in gates(policy(everything), [APP, CUDA], KERNELS)] == ["softmax/n=64"]
+    assert [one.case for one in judged(policy(everything), APP, CUDA)] == ["softmax/n=64"]
     assert waits(everything, APP, CUDA) == [
         ("app", "registers", "'*' takes kernels too, and profilers look at a command only for a limit of its own")
     ]
@@ -224,15 +233,13 @@ def test_every_limit_that_names_a_case_is_judged_or_waits() -> None:
     for line in lines:
         for subject in (CPU, CUDA, APP):
             one = policy(line)
-            answered = [*judgements(one, [subject]), *gates(one, [subject], KERNELS)]
-            told = waiting(one, [subject], KERNELS)
-            assert len(answered) + len(told) == names(one.limits[0], subject), line
+            assert len(criteria(one, [subject], KERNELS)) == names(one.limits[0], subject), line
 
 
 def test_a_limit_that_waits_is_one_line_with_its_cases() -> None:
     twins = [replace(CPU, id=ident) for ident in KERNELS]
     limits = policy("{cases: '*', metric: bandwidth, min: 2TB/s, devices: ['*H100*']}", "{cases: '*', regression: 2%}")
-    assert told(waiting(limits, twins, KERNELS)) == [
+    assert told(criteria(limits, twins, KERNELS)) == [
         "limits[0]: bandwidth of smoothing/rounds=4 and 2 more is not judged here: it is for *H100*, and this is AMD "
         "EPYC 9654"
     ]
@@ -241,6 +248,6 @@ def test_a_limit_that_waits_is_one_line_with_its_cases() -> None:
 def test_a_kernels_own_bound_needs_its_unit_too() -> None:
     own = Subject("k", "cuda", own=[{"metric": "sm_throughput", "min": 0.85}], where="k.py:3")
     with pytest.raises(UsageError, match=r"^k\.py:3: limits\[0\]\.min: 0\.85 has no unit: write 85%"):
-        gates(policy("{regression: 2%}"), [own])
+        criteria(policy("{regression: 2%}"), [own])
     zero = Subject("k", "cuda", own=[{"metric": "sm_throughput", "min": 0}], where="k.py:3")
-    assert [gate.bound for gate in gates(policy("{regression: 2%}"), [zero])] == [0.0]
+    assert [one.bound for one in criteria(policy("{regression: 2%}"), [zero]) if one.observed] == [0.0]

@@ -112,7 +112,7 @@ def test_no_structure_raises_anything_else(data: object) -> None:
 
 def test_the_last_limit_counts_and_base_declares_for_both() -> None:
     """Of the policy's limits on one case and metric the last one counts; a kernel's own may only tighten it."""
-    from perfci.model.criteria import Subject, judgements, looser
+    from perfci.model.limits import Subject, criteria, looser
 
     policy = parse_policy(
         LIMIT + "{cases: '*', regression: 2%}\n  - {cases: 'a/*', regression: 5%, devices: cpu}\n"
@@ -123,7 +123,7 @@ def test_the_last_limit_counts_and_base_declares_for_both() -> None:
         Subject("c", "cpu", own=[{"metric": "time", "regression": "7%"}], where="c.py:3"),
         Subject("d", "cpu", own=[{"regression": "1%"}, {"metric": "throughput", "min": "5/s"}], where="d.py:4"),
     ]  # fmt: skip
-    made = {(j.case, j.device, j.kind): (round(j.bound, 6), j.source) for j in judgements(policy, subjects)}
+    made = {(j.case, j.device, j.kind): (round(j.bound, 6), str(j.source)) for j in criteria(policy, subjects)}
     assert made == {
         ("a/n=1", "cpu", "regression"): (0.05, "limits[1]"),
         ("a/n=1", "cuda", "regression"): (0.09, "limits[2]"),
@@ -144,10 +144,10 @@ def test_devices_are_kinds_and_names(devices: str) -> None:
 
 
 def test_a_kernels_own_bad_limit_names_its_place() -> None:
-    from perfci.model.criteria import Subject, judgements
+    from perfci.model.limits import Subject, criteria
 
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.metric: 'speed' is no metric"):
-        judgements(
+        criteria(
             parse_policy(GOOD),
             [Subject("c", "cpu", own=[{"metric": "speed", "regression": "7%"}], where="c.py:3")],
         )
@@ -156,20 +156,21 @@ def test_a_kernels_own_bad_limit_names_its_place() -> None:
 def test_short_kernels_keep_their_limits() -> None:
     """The timer is read once a batch on the CPU, once a graph under `rotating`: its tick must not widen the limit of a
     kernel of 200 ns or 2 µs. A least change that somebody wrote holds as written."""
-    from perfci.model.criteria import Subject, judgements, least_change
+    from perfci.model.criteria import least_change
+    from perfci.model.limits import Subject, criteria
 
     rotating, cold = Timing(mode="rotating", executions_per_graph=256), Timing(mode="cold")
     policy = parse_policy(LIMIT + "{regression: 10%}")
-    cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
+    cpu, cuda = criteria(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
     assert least_change(cpu, Timing(mode="cpu")) == 0.0
     assert least_change(cuda, cold) == 32e-9
     assert least_change(cuda, rotating) == 32e-9 / 256
-    (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, min_change: 200ns}"), [Subject("a", "cuda")])
+    (written,) = criteria(parse_policy(LIMIT + "{regression: 10%, min_change: 200ns}"), [Subject("a", "cuda")])
     assert least_change(written, rotating) == least_change(written, cold) == pytest.approx(200e-9)
 
 
 def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
-    from perfci.model.criteria import Subject, declared
+    from perfci.model.limits import Subject, declared
 
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
@@ -177,7 +178,7 @@ def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
 
 
 def test_an_old_key_of_a_kernels_own_limit_is_told_the_new_one() -> None:
-    from perfci.model.criteria import Subject, declared
+    from perfci.model.limits import Subject, declared
 
     own = [{"regression": "7%", "floor": "200ns"}]
     with pytest.raises(

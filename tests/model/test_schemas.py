@@ -15,7 +15,7 @@ from perfci.model import schemas
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE, resolve
-from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.plan import Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.report import Report
@@ -231,17 +231,7 @@ def results(value: float) -> Results:
         sides=["base", "head"],
         looks=Looks(),
         schedules={"cpu": Schedule()},
-        judgements=[
-            Judgement(
-                case="a/n=64",
-                device="cpu",
-                metric="time",
-                unit="s",
-                better="lower",
-                kind="regression",
-                bound=0.02,
-            )
-        ],
+        criteria=[limit("a/n=64", device="cpu")],
     )
     reason = Reason(kind="import", text="ImportError", log="logs/base.log")
     failed = CaseSide(status="failed", reason=reason)

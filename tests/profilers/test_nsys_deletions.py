@@ -16,18 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from perfci.judge.gates import gate_row
+from perfci.judge.observed import observed_row
 from perfci.judge.status import Context
+from perfci.model.criteria import Criterion
 from perfci.model.metrics import resolve
-from perfci.model.plan import Gate, Looks
+from perfci.model.plan import Looks
 from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide
 from perfci.profilers.metrics import take
 from perfci.profilers.nsys.trace import Reading, read
+from tests.judge.build import limit
 
 from .test_nsys import CASES, unpack
 
-CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, asked={}, gates={}, waiting={}, custom={})
+CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, criteria={}, custom={})
 EVENTS = [
     *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")),
     "NVTX_EVENTS", "StringIds",
@@ -57,26 +59,17 @@ def look(path: Path, whole: bool) -> dict[str | None, Profile]:
 
 
 @cache
-def gate_of(metric: str, kind: str, bound: float) -> Gate:
+def criterion_of(metric: str, kind: str, bound: float) -> Criterion:
     """The same few are asked thousands of times."""
     about = resolve(metric, {})
-    return Gate(
-        case="k",
-        device="cuda",
-        metric=metric,
-        unit=about.unit,
-        better=about.better,
-        tier=about.tier,
-        kind=kind,
-        bound=bound,
-    )
+    return limit("k", metric, kind, bound, unit=about.unit, better=about.better, tier=about.tier)
 
 
 def judged(base: Profile, head: Profile, metric: str, kind: str, bound: float) -> str:
     origin = "command" if head.reports else "kernel"
     sides = {"base": CaseSide(profile=base), "head": CaseSide(profile=head)}
-    return gate_row(
-        CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, sides=sides), gate_of(metric, kind, bound)
+    return observed_row(
+        CONTEXT, Case(id="k", kernel="k", device="cuda", origin=origin, sides=sides), criterion_of(metric, kind, bound)
     ).class_
 
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.plan import Judgement, Plan
+from perfci.model.plan import Plan
 from perfci.model.profile import Slice, Trace
 from perfci.model.results import Case, CaseSide, Check, Clock, Moment, Pair, Results, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.render.html.recorded import Recorded
-from tests.judge.build import ceilings
+from tests.judge.build import ceilings, limit
 from tests.render.build import recorded as profile
 
 CEILINGS = ceilings(read=4.35e12, copied=4.26e12, bf16=773e12)
@@ -70,13 +70,7 @@ def recorded(
             if side.profile and side.profile.trace:
                 side.profile.trace.slices = _one_by_one(side.profile.trace)
         made.append(Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides, pairs=drawn))
-    judgements = [
-        Judgement(
-            case=ident, device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=0.01,
-            source="limits[0]",
-        )
-        for ident in ids
-    ]  # fmt: skip
+    asked = [limit(ident, bound=0.01) for ident in ids]
     results = Results(
         run="20260105-101500-4d5993f", mode="compare", started="2026-01-05T10:15:00Z", seconds=185.2,
         measuring_seconds=160.4, command=["perfci", "compare", "--base", BASE], repository="attention",
@@ -88,7 +82,7 @@ def recorded(
             "base": SideCode(ref="main", commit=BASE, subject="Tune the tile"),
             "head": SideCode(ref="HEAD", commit=HEAD, subject="Use the math path"),
         },
-        plan=Plan(seed=1, sides=["base", "head"], judgements=judgements, m=len(judgements)),
+        plan=Plan(seed=1, sides=["base", "head"], criteria=asked, m=len(asked)),
         cases=made,
         moments=[
             Moment(at=START + 12 * i, temperature=round(52 - 14 * math.exp(-i / 6)), sm_clock=1.98e9, power=420.0)

@@ -32,8 +32,7 @@ def results(cases: Collection[str] = ()) -> Results:
     if cases:
         left_out = [case.id for case in found.cases if case.id not in cases]
         found.cases = [case for case in found.cases if case.id in cases]
-        found.plan.judgements = [one for one in found.plan.judgements if one.case in cases]
-        found.plan.gates = [one for one in found.plan.gates if one.case in cases and one.kind != "kernels"]
+        found.plan.criteria = [one for one in found.plan.criteria if one.case in cases and one.against != "names"]
         found.notes = [note for note in found.notes if not any(name in note for name in (*left_out, "10 cases"))]
     return found
 

@@ -102,9 +102,9 @@ def test_factors_are_those_of_the_decision():
         assert share(at + 0.9 * factor, "regression", 0.9 * factor) < 0.984
 
 
-def test_more_judgements_never_promise_more():
+def test_more_criteria_never_promise_more():
     few, many = factors(LOOKS, 1), factors(LOOKS, 3000)
-    assert 16 not in many, "sixteen pairs cannot reach the α of 3 000 judgements"
+    assert 16 not in many, "sixteen pairs cannot reach the α of 3 000 criteria"
     assert all(few[cap] <= many[cap] for cap in many)
 
 

@@ -94,7 +94,7 @@ def test_a_change_under_half_the_limit_is_not_a_regression_however_certain():
     assert decide(noise(64, sd=1e-5, mean=0.6 * R), R, looks, m=1).status == "regression"
 
 
-def test_more_judgements_need_more_evidence():
+def test_more_criteria_need_more_evidence():
     x = noise(16, mean=0.02)
     assert decide(x, R, LOOKS, m=100).status == "regression"
     assert decide(x, R, LOOKS, m=1000).status == "continue"
@@ -179,7 +179,7 @@ def test_a_value_that_is_no_number_is_invalid_wherever_it_stands(bad, where):
     x = noise(64)
     x[where] = bad
     assert (decide(x, R, LOOKS, 1).status, decide(x, R, LOOKS, 1).reason_code) == ("invalid", "nonfinite")
-    assert decide_bound(x, 1.0, "max", LOOKS, 1).reason_code == "nonfinite"
+    assert decide_bound(x, 1.0, "above", LOOKS, 1).reason_code == "nonfinite"
 
 
 @pytest.mark.parametrize("r", [0.0, -0.01, math.nan, math.inf])
@@ -206,52 +206,52 @@ def test_looks_that_do_not_fit_together_are_refused(fields):
         Looks(**fields)
 
 
-def test_no_judgement_has_no_share_of_alpha():
+def test_no_criterion_has_no_share_of_alpha():
     with pytest.raises(ValueError, match="at least 1"):
         decide(noise(64), R, LOOKS, 0)
     with pytest.raises(ValueError, match="at least 1"):
-        decide_bound(noise(64), 0, "max", LOOKS, 0)
+        decide_bound(noise(64), 0, "above", LOOKS, 0)
 
 
 class TestBounds:
     def test_a_clear_break_is_a_violation_on_either_side(self):
-        for sign, side in ((1, "max"), (-1, "min")):
+        for sign, side in ((1, "above"), (-1, "below")):
             d = decide_bound(sign * (5 + noise(64, sd=0.1)), sign * 4.0, side, LOOKS, m=100)
             assert (d.status, d.look, d.n) == ("violation", 2, 16)
             assert d.estimate == pytest.approx(sign * 5, abs=0.2)
 
     def test_within_at_the_first_look(self):
-        d = decide_bound(5 + noise(8, sd=0.1), 6.0, "max", LOOKS, m=100)
+        d = decide_bound(5 + noise(8, sd=0.1), 6.0, "above", LOOKS, m=100)
         assert (d.status, d.n, d.within) == ("unchanged", 8, True)
 
     def test_exactly_on_the_bound_is_within(self):
-        assert decide_bound([40.0] * 8, 40.0, "max", LOOKS, 1).status == "unchanged"
-        assert decide_bound([40.0] * 8, 40.0, "min", LOOKS, 1).status == "unchanged"
+        assert decide_bound([40.0] * 8, 40.0, "above", LOOKS, 1).status == "unchanged"
+        assert decide_bound([40.0] * 8, 40.0, "below", LOOKS, 1).status == "unchanged"
 
     def test_a_count_that_never_varies_is_judged(self):
-        assert decide_bound([40.0] * 16, 32.0, "max", LOOKS, 100).status == "violation"
+        assert decide_bound([40.0] * 16, 32.0, "above", LOOKS, 100).status == "violation"
 
     def test_values_need_not_be_positive(self):
-        assert decide_bound([-3.0] * 16, 0.0, "min", LOOKS, 100).status == "violation"
-        assert decide_bound([0.0] * 16, 0.0, "max", LOOKS, 100).status == "unchanged"
+        assert decide_bound([-3.0] * 16, 0.0, "below", LOOKS, 100).status == "violation"
+        assert decide_bound([0.0] * 16, 0.0, "above", LOOKS, 100).status == "unchanged"
 
     def test_on_the_wrong_side_but_not_certain_goes_on_and_ends_inconclusive(self):
-        d = decide_bound([1.5, 0.51] * 32, 1.0, "max", LOOKS, 100)
+        d = decide_bound([1.5, 0.51] * 32, 1.0, "above", LOOKS, 100)
         assert (d.status, d.look, d.n, d.p) == ("continue", 6, 64, None)
         assert d.estimate == pytest.approx(1.005)
-        ended = decide_bound([1.5, 0.51] * 32, 1.0, "max", LOOKS, 100, ended=True)
+        ended = decide_bound([1.5, 0.51] * 32, 1.0, "above", LOOKS, 100, ended=True)
         assert ended == replace(d, status="inconclusive")
 
     def test_too_few_values_are_not_within(self):
-        assert decide_bound([0.5] * 7, 1.0, "max", LOOKS, 1).status == "continue"
-        assert decide_bound([], 1.0, "max", LOOKS, 1) == Decision("continue", None, 0, None, None)
+        assert decide_bound([0.5] * 7, 1.0, "above", LOOKS, 1).status == "continue"
+        assert decide_bound([], 1.0, "above", LOOKS, 1) == Decision("continue", None, 0, None, None)
 
     @pytest.mark.parametrize("bound", [math.nan, math.inf])
     def test_a_bound_that_is_no_number_is_invalid(self, bound):
-        assert decide_bound([1.0] * 64, bound, "max", LOOKS, 1).reason_code == "bound"
+        assert decide_bound([1.0] * 64, bound, "above", LOOKS, 1).reason_code == "bound"
 
     @given(st.lists(st.floats(0, 10), min_size=16, max_size=32), st.floats(-5, 5), st.data())
     def test_worse_numbers_never_undo_a_violation(self, x, bound, data):
         worse = [v + data.draw(st.floats(0, 10)) for v in x]
-        if decide_bound(x, bound, "max", LOOKS, 1).status == "violation":
-            assert decide_bound(worse, bound, "max", LOOKS, 1).status == "violation"
+        if decide_bound(x, bound, "above", LOOKS, 1).status == "violation":
+            assert decide_bound(worse, bound, "above", LOOKS, 1).status == "violation"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.model.plan import Judgement, Looks
+from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide, Clock, Pair, Work
 from perfci.stats.answer import answer
 from perfci.stats.decide import decide, decide_beside, margin
 from perfci.stats.equal_clock import log_ratios, slope
 from perfci.stats.walsh import interval
+from tests.judge import build
 
 LOOKS = Looks()
 M = 100
@@ -22,16 +23,7 @@ R = margin(0.01, "lower")
 
 
 def limit(metric="time", bound=0.01, better="lower"):
-    return Judgement(
-        case="k",
-        device="cuda",
-        metric=metric,
-        unit="s",
-        better=better,
-        kind="regression",
-        bound=bound,
-        source="limits[0]",
-    )
+    return build.limit("k", metric, bound=bound, unit="s", better=better)
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,8 @@ def test_the_fewest_pairs_that_convict(m, fewest):
 def test_with_fewer_pairs_than_the_first_look_nothing_is_said():
     for mean in (-0.5, 0.0, 0.5):
         assert decide(noise(7, mean=mean), R, LOOKS, 1, ended=True).status == "inconclusive"
-    assert decide_bound([9.0] * 7, 1.0, "max", LOOKS, 1, ended=True).status == "inconclusive"
-    assert decide_bound([0.5] * 7, 1.0, "max", LOOKS, 1, ended=True).status == "inconclusive"
+    assert decide_bound([9.0] * 7, 1.0, "above", LOOKS, 1, ended=True).status == "inconclusive"
+    assert decide_bound([0.5] * 7, 1.0, "above", LOOKS, 1, ended=True).status == "inconclusive"
 
 
 @given(shifted, st.sampled_from([1, 10, 1000]), st.sampled_from([LOOKS, QUICK]))
@@ -247,22 +247,22 @@ def test_a_last_look_acquits():
 
 class TestBounds:
     def test_a_clear_break_is_a_violation(self):
-        for sign, side in ((1, "max"), (-1, "min")):
+        for sign, side in ((1, "above"), (-1, "below")):
             d = decide_bound(sign * (5 + noise(11, sd=0.1)), sign * 4.0, side, LOOKS, 1, ended=True)
             assert (d.status, d.look, d.last, d.n, d.p) == ("violation", None, True, 11, 2.0**-11)
 
     def test_on_the_right_side_in_the_end_is_within(self):
         """On the wrong side at eight workers, on the right one with all."""
         values = [1.1] * 5 + [0.9] * 3 + [0.1] * 3
-        assert decide_bound(values, 0.98, "max", LOOKS, 1).status == "continue"
-        d = decide_bound(values, 0.98, "max", LOOKS, 1, ended=True)
+        assert decide_bound(values, 0.98, "above", LOOKS, 1).status == "continue"
+        d = decide_bound(values, 0.98, "above", LOOKS, 1, ended=True)
         assert (d.status, d.last, d.n) == ("unchanged", True, 11)
 
     @given(st.lists(st.floats(0, 10), min_size=8, max_size=15), st.floats(-5, 5), st.data())
     def test_worse_numbers_never_undo_a_violation(self, x, bound, data):
         worse = [v + data.draw(st.floats(0, 10)) for v in x]
-        if decide_bound(x, bound, "max", LOOKS, 1, ended=True).status == "violation":
-            assert decide_bound(worse, bound, "max", LOOKS, 1, ended=True).status == "violation"
+        if decide_bound(x, bound, "above", LOOKS, 1, ended=True).status == "violation":
+            assert decide_bound(worse, bound, "above", LOOKS, 1, ended=True).status == "violation"
 
 
 class TestClock:

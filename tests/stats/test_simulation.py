@@ -49,7 +49,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_is_never_red(name):
-    """A run of 100 judgements may go red in 1 % of runs, a judgement hence in 1e-4: 1 500 judgements must show none."""
+    """A run of 100 criteria may go red in 1 % of runs, a criterion hence in 1e-4: 1 500 trials must show none."""
     share = outcomes(ALIKE[name], 1500, seed=1)
     assert share.get("regression", 0) == 0
     assert share.get("improvement", 0) == 0
@@ -93,7 +93,7 @@ def test_a_bound_is_broken_falsely_in_alpha_of_runs_at_most(mean):
     rng = np.random.default_rng(7)
     looks = LOOKS.model_copy(update={"alpha": 0.2})
     broken = (
-        sum(decide_bound(rng.normal(mean, 0.02, 64), 1.02, "max", looks, 1).status == "violation" for _ in range(600))
+        sum(decide_bound(rng.normal(mean, 0.02, 64), 1.02, "above", looks, 1).status == "violation" for _ in range(600))
         / 600
     )
     assert broken <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 600)
@@ -113,7 +113,7 @@ def test_intervals_cover_what_they_say(n, draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_goes_red_in_one_run_of_a_hundred_at_most(name):
-    """1 000 runs of 100 judgements each."""
+    """1 000 runs of 100 criteria each."""
     rng = np.random.default_rng(9)
     red = sum(any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M)) for _ in range(1000))
     assert red <= 10

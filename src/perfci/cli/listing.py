@@ -14,10 +14,10 @@ from perfci.cli.progress import Teller
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
 from perfci.measure.options import OUT, Options
 from perfci.measure.run import Measurement
-from perfci.model.plan import Gate, Judgement, Waiting
+from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
-from perfci.model.units import limit_percent, noise_percent, show
+from perfci.model.units import limit_percent, noise_percent
 from perfci.system.users import find_account, keep_outputs
 
 _CASES = ("case", "device", "limits", "declared in")
@@ -54,8 +54,7 @@ def list_cases(
             listing = Measurement(options, teller).listing()
     finally:
         teller.stop()
-    cases, broken, waits = listing.cases, listing.broken, listing.plan.waiting
-    asked: list[Judgement | Gate] = [*listing.plan.judgements, *listing.plan.gates]
+    cases, broken, asked = listing.cases, listing.broken, listing.plan.criteria
     expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
     if json:
         listed = [_entry(case, asked) for case in cases]
@@ -69,7 +68,7 @@ def list_cases(
             for line in _totals(expected):
                 typer.echo(line)
         else:
-            _print(_CASES, [_line(case, asked, waits) for case in cases])
+            _print(_CASES, [_line(case, asked) for case in cases])
         for line in listing.notes:
             typer.echo(f"perfci: {line}", err=True)
         for line in broken:
@@ -77,21 +76,13 @@ def list_cases(
     raise typer.Exit(3 if broken else 0)
 
 
-def _limits(case: Case, asked: Sequence[Judgement | Gate]) -> list[str]:
-    return [_words(one) for one in asked if (one.case, one.device) == (case.id, case.device)]
+def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
+    return [_words(one) for one in asked if one.case_key == case.key and not one.waits]
 
 
-def _words(asked: Judgement | Gate) -> str:
+def _words(asked: Criterion) -> str:
     """A limit, and whether it is there only because the policy has none."""
-    return f"{_bound(asked)} (default)" if asked.source == "default" else _bound(asked)
-
-
-def _bound(asked: Judgement | Gate) -> str:
-    if isinstance(asked, Gate) and asked.kind == "kernels":
-        return f"a kernel matches {asked.pattern}"
-    if asked.kind == "regression":
-        return f"{asked.metric} within {limit_percent(asked.bound)}"
-    return f"{asked.metric} {asked.kind} {show(asked.bound, asked.unit)}"
+    return f"{asked.words()} (default)" if asked.source.origin == "default" else asked.words()
 
 
 def _where(case: Case) -> str:
@@ -99,16 +90,16 @@ def _where(case: Case) -> str:
     return f"{head.file}:{head.line}" if head.file else FILE
 
 
-def _entry(case: Case, asked: Sequence[Judgement | Gate]) -> dict[str, object]:
+def _entry(case: Case, asked: Sequence[Criterion]) -> dict[str, object]:
     status = case.sides["head"].status
     limits = _limits(case, asked)
     return {"case": case.id, "device": case.device, "status": status, "limits": limits, "declared": _where(case)}
 
 
-def _line(case: Case, asked: Sequence[Judgement | Gate], waits: Sequence[Waiting]) -> list[str]:
+def _line(case: Case, asked: Sequence[Criterion]) -> list[str]:
     reason = case.sides["head"].reason
     none = "no limit"
-    if any((one.case, one.device) == (case.id, case.device) for one in waits):
+    if any(one.waits and one.case_key == case.key for one in asked):
         none = "no limit that can be judged here"
     limits = f"skipped: {reason.text}" if reason else "; ".join(_limits(case, asked)) or none
     return [case.id, case.device, limits, _where(case)]

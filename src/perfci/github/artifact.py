@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import stat
 import zipfile
 import zlib
@@ -18,8 +17,7 @@ from pydantic import ValidationError
 
 from perfci.github.api import Api, ApiError
 from perfci.github.settings import ArtifactName
-from perfci.model.criteria import is_own
-from perfci.model.plan import Gate, Judgement, Looks, Waiting
+from perfci.model.plan import Looks
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results
 from perfci.model.text import shorten
@@ -40,14 +38,13 @@ MOST_METRICS = 1000
 """Of a case: what its commands report, what profilers could not tell, its pieces of machine code."""
 MOST_QUESTIONS = 20_000
 SMALLEST_LIMIT = 1e-4
-"""Of a kernel's own on a change: a smaller one could never be answered, and so would never fail."""
+"""On a change in time: a smaller one could never be answered, and so would never fail."""
 MOST_ITEMS = 20_000
 """Of one list or object."""
 MOST_OBJECTS = 500_000
 """JSON objects altogether; a worker pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
 """Characters of one string, or digits of one number."""
-_OWN = re.compile(r": limits\[[0-9]{1,6}\]\Z")
 _CENTRAL = b"PK\x01\x02"
 """Begins an entry of a zip's directory (PKWARE APPNOTE 4.3.12)."""
 
@@ -253,10 +250,10 @@ def _check_bounds(results: Results) -> None:
         raise Unfit(f"has a case with more than {MOST_PAIRS} worker pairs")
     if len({case.key for case in results.cases}) != len(results.cases):
         raise Unfit("has two cases of one name")
-    if len(plan.judgements) + len(plan.gates) > MOST_QUESTIONS:
+    if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
     # What would let a change pass that perfci, planning by itself, would convict.
-    if plan.looks != Looks() or plan.m > max(1, sum(one.gating for one in plan.judgements)):
+    if plan.looks != Looks() or plan.m > max(1, sum(one.shares_alpha for one in plan.criteria)):
         raise Unfit("was planned with looks or error rates that are not perfci's")
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")
@@ -275,10 +272,8 @@ def _check_bounds(results: Results) -> None:
             raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
     declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}
     places = {f"{file}:{line}" for file, line in declared}
-    limits: list[Judgement | Gate] = [*plan.judgements, *plan.gates]
-    for limit in limits:
-        if not math.isfinite(limit.bound) or (limit.kind == "regression" and limit.bound < SMALLEST_LIMIT):
+    for one in plan.criteria:
+        if not math.isfinite(one.bound) or (one.timed and one.relative and one.bound < SMALLEST_LIMIT):
             raise Unfit("has a limit that nothing can answer")
-    asked: list[Judgement | Gate | Waiting] = [*limits, *plan.waiting]
-    if any(is_own(one.source) and _OWN.sub("", one.source) not in places for one in asked):
-        raise Unfit("has a limit that stands neither in a policy nor beside a kernel")
+        if one.source.origin == "kernel" and one.source.where not in places:
+            raise Unfit("has a limit that stands neither in a policy nor beside a kernel")

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from perfci.judge.criteria import rows_of
 from perfci.judge.explain.case import case_profile, seen
-from perfci.judge.gates import gate_row
-from perfci.judge.impossible import TIMED, impossible
-from perfci.judge.limits import limit_row, unknown
+from perfci.judge.impossible import TIMED
 from perfci.judge.measured import facts, measured, noise, trails
 from perfci.judge.starved import starved
-from perfci.judge.status import Context, breakdown, declared_otherwise, fails_in_both, file_rows, order, presence, state
-from perfci.judge.waiting import by_case, unanswered
+from perfci.judge.status import Context, breakdown, fails_in_both, file_rows, order
 from perfci.judge.words import (
     NEEDS_A_LOOK,
     Unlimited,
@@ -22,9 +20,9 @@ from perfci.judge.words import (
     unlimited,
 )
 from perfci.model.base import DeviceKind
-from perfci.model.criteria import told
-from perfci.model.fingerprint import Ceilings, Fingerprint
-from perfci.model.plan import Gate, Judgement, Waiting
+from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Ceilings
+from perfci.model.limits import told
 from perfci.model.report import CLASSES, UNANSWERED, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import one_line
@@ -36,47 +34,36 @@ ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, "error": 3}
 
 
-def judge(
-    results: Results,
-    *,
-    strict: bool = False,
-    judgements: list[Judgement] | None = None,
-    gates: list[Gate] | None = None,
-    waiting: list[Waiting] | None = None,
-) -> Report:
+def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] | None = None) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `judgements`, `gates`
-    and `waiting` replace the planned ones; where judgements differ the report is marked exploratory, since the error
-    rates were planned for others. The same results give the same report, in whatever order cases and pairs stand
-    in the document. Raises ValueError where the plan's looks do not fit together.
+    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `criteria` replace the
+    planned ones; where those that pairs decide differ, the report is marked exploratory, since the error rates were
+    planned for others. The same results give the same report, in whatever order cases and pairs stand in the document.
+    Raises ValueError where the plan's looks do not fit together.
     """
     strict = strict or results.on_undecided == "fail"
-    planned = results.plan.judgements
-    asked = planned if judgements is None else judgements
-    exploratory = _sorted(asked) != _sorted(planned)
+    asked = results.plan.criteria if criteria is None else criteria
+    exploratory = _timed(asked) != _timed(results.plan.criteria)
     imported = any(case.origin == "imported" for case in results.cases)
-    waits = by_case(results.plan.waiting if waiting is None else waiting)
     context = Context(
         looks=results.plan.looks,
-        m=max(1, sum(j.gating for j in asked)) if exploratory else results.plan.m,
+        m=max(1, sum(one.shares_alpha for one in asked)) if exploratory else results.plan.m,
         strict=strict,
         compared=results.mode == "compare",
-        asked=_by_case(asked),
-        gates=_gates_by_case(results.plan.gates if gates is None else gates),
-        waiting=waits,
+        criteria=_by_case(asked),
         custom=results.custom_metrics,
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    of_cases = _rows(context, cases, results.fingerprint)
+    of_cases = rows_of(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
     worst = _worst(rows)
     ceilings = results.fingerprint.ceilings
     profiles = _profiles(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
-    notes += told(results.plan.waiting if waiting is None else waiting)
+    notes += told(asked)
 
     broken = _broken(results, context, cases, rows, files_in_both)
     observe = results.gate == "observe"
@@ -167,46 +154,16 @@ def _hold(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def _sorted(judgements: list[Judgement]) -> list[str]:
-    return sorted(judgement.model_dump_json(exclude={"source"}) for judgement in judgements)
+def _timed(criteria: list[Criterion]) -> list[str]:
+    """What pairs decide, in an order of its own, wherever it was asked for."""
+    return sorted(one.model_dump_json(exclude={"source"}) for one in criteria if one.timed)
 
 
-def _by_case(judgements: list[Judgement]) -> dict[str, list[Judgement]]:
-    asked: dict[str, list[Judgement]] = {}
-    for judgement in judgements:
-        asked.setdefault(f"{judgement.case}@{judgement.device}", []).append(judgement)
+def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
+    asked: dict[str, list[Criterion]] = {}
+    for one in criteria:
+        asked.setdefault(one.case_key, []).append(one)
     return asked
-
-
-def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
-    asked: dict[str, list[Gate]] = {}
-    for gate in gates:
-        asked.setdefault(f"{gate.case}@{gate.device}", []).append(gate)
-    return asked
-
-
-def _rows(context: Context, cases: list[Case], machine: Fingerprint) -> list[Row]:
-    rows: list[Row] = []
-    known = {case.key for case in cases}
-    for case in cases:
-        found, unbelievable = presence(context, case), impossible(context, case, machine)
-        rows += filter(None, (found or declared_otherwise(context, case), unbelievable))
-        if state(case, "head").status != "ok":
-            continue
-        for judgement in context.asked.get(case.key, []):
-            if unbelievable and judgement.metric in TIMED:
-                continue
-            # What is no longer the same question is not compared; a bound holds for head's values alone.
-            if judgement.kind != "regression" or (context.compared and not found):
-                rows.append(limit_row(context, case, judgement))
-        for gate in context.gates.get(case.key, []):
-            if gate.kind != "regression" or (context.compared and not found):
-                rows.append(gate_row(context, case, gate))
-        rows += unanswered(context, case)
-    for key, judgements in context.asked.items():
-        if key not in known:
-            rows += [unknown(j) for j in judgements if context.compared or j.kind != "regression"]
-    return rows
 
 
 def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
@@ -218,7 +175,7 @@ def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: 
         told = case_profile(case, own, ceilings.get(case.device))
         found.append(told)
         for row in own:
-            if row.kind == "regression" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:
+            if row.against == "base" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:
                 row.cause = told.sentences[0]
     return found
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfci.judge.explain.roofline import roof
-from perfci.judge.limits import ratio
 from perfci.judge.status import Context, state
+from perfci.judge.timed import ratio
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.plan import Looks
@@ -83,7 +83,7 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
     known = {(case.id, case.device): case for case in cases}
     compared: dict[tuple[str, str, str], Row] = {}
     for row in rows:
-        if row.kind == "regression" and row.change is not None and row.pairs and (row.case, row.device) in known:
+        if row.against == "base" and row.change is not None and row.pairs and (row.case, row.device) in known:
             compared.setdefault((row.case, row.device, row.metric), row)
     return [_trail(known[row.case, row.device], row, looks) for row in compared.values()]
 

@@ -3,8 +3,7 @@
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
 from perfci.model.coverage import mistake
-from perfci.model.criteria import UNSEEN, Asked, Subject, gates, is_own, judgements, late, tightened, waiting
-from perfci.model.metrics import CATALOGUE
+from perfci.model.limits import UNSEEN, Subject, criteria, late, strictest
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
@@ -16,37 +15,23 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     """Judge `results` by the limits, metrics and mode of `policy`, and by what kernels declare themselves.
 
     A kernel's own limits stand as planned: the measuring side takes them from base wherever base declares the kernel.
-    The report is exploratory where the judgements are not the planned ones. Raises UsageError where a limit of the
+    The report is exploratory where what pairs decide is not what was planned. Raises UsageError where a limit of the
     policy matches no case: `where` names the policy.
     """
     declared = _declared(results)
     if text := mistake(policy, declared, {}, where):
         raise UsageError(text)
     subjects = [_subject(results, case, at_first(case)) for case in results.cases if case.stopped != "skipped"]
-    written = judgements(policy, subjects)
     again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
-    asked = _merged([*written, *late(policy, again, written)], results.plan.judgements)
-    gating = _merged(gates(policy, subjects, declared.kernels), results.plan.gates)
-    own = [one for one in results.plan.waiting if is_own(one.source)]
-    waits = [*waiting(policy, subjects, declared.kernels), *own]
-    if results.mode == "run":
-        asked = [one for one in asked if one.kind != "regression"]
-        gating = [one for one in gating if one.kind != "regression"]
-        waits = [one for one in waits if not one.relative]
+    written = criteria(policy, subjects, declared.kernels)
+    written += late(policy, again, written)
+    own = [one for one in results.plan.criteria if one.source.origin == "kernel"]
+    waiting = [one for one in (*written, *own) if one.waits]
+    asked = [one for one in (*strictest(written, own), *waiting) if results.mode == "compare" or not one.relative]
     results = results.model_copy(
         update={"gate": policy.mode, "on_undecided": policy.on_undecided, "custom_metrics": policy.metrics}
     )
-    return judge(results, strict=strict, judgements=asked, gates=gating, waiting=waits)
-
-
-def _merged(written: list[Asked], planned: list[Asked]) -> list[Asked]:
-    """Those of the policy, which the kernels' own may tighten."""
-    made: dict[tuple[str, ...], Asked] = {(one.case, one.device, one.metric, one.kind): one for one in written}
-    for one in planned:
-        if is_own(one.source):
-            key = one.case, one.device, one.metric, one.kind
-            made[key] = tightened(made[key], one) if key in made else one
-    return [made[key] for key in sorted(made)]
+    return judge(results, strict=strict, criteria=asked)
 
 
 def _declared(results: Results) -> Declared:
@@ -71,6 +56,5 @@ def _subject(results: Results, case: Case, told: Reports) -> Subject:
 
 def _planned(results: Results, case: Case) -> frozenset[str] | None:
     """What the plan asked a case for of which nothing else tells what it reports."""
-    planned = {one.metric for one in results.plan.judgements if (one.case, one.device) == (case.id, case.device)}
-    timed = {name for name in planned if name in CATALOGUE and CATALOGUE[name].tier == "timing"}
-    return frozenset(planned - timed | ({"time"} if timed else set())) or None
+    planned = [one for one in results.plan.timed if one.case_key == case.key]
+    return frozenset("time" if one.tier == "timing" else one.metric for one in planned) or None

@@ -44,7 +44,8 @@ def _asked(context: Context, case: Case) -> bool:
     if head.status != "ok":
         return False
     compares = context.compared and base.status == "ok" and not differences(base, head)
-    return any(compares or one.kind != "regression" for one in context.asked.get(case.key, []))
+    asked = [one for one in context.criteria.get(case.key, []) if one.timed]
+    return any(compares or not one.relative for one in asked)
 
 
 def show_budget(seconds: float) -> str:

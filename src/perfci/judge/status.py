@@ -9,8 +9,9 @@ import numpy as np
 
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
+from perfci.model.criteria import Criterion
 from perfci.model.metrics import CATALOGUE, CustomMetric
-from perfci.model.plan import Gate, Judgement, Looks, Waiting
+from perfci.model.plan import Looks
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
 from perfci.model.results import Case, CaseSide, Results
@@ -28,18 +29,19 @@ class Context:
 
     looks: Looks
     m: int
-    """Number of gating judgements."""
+    """Number of criteria that share α."""
     strict: bool
     """Whether what has no answer fails the run."""
     compared: bool
     """Whether there is a base."""
-    asked: dict[str, list[Judgement]]
-    """Case key → its judgements."""
-    gates: dict[str, list[Gate]]
-    """Case key → its gates."""
-    waiting: dict[str, list[Waiting]]
-    """Case key → its limits that cannot be judged here."""
+    criteria: dict[str, list[Criterion]]
+    """Case key → its criteria."""
     custom: dict[str, CustomMetric]
+
+    def relative_to(self, bound: Criterion) -> Criterion | None:
+        """Return the relative criterion on the same metric of the same case; None without one."""
+        asked = self.criteria.get(bound.case_key, [])
+        return next((one for one in asked if one.relative and not one.waits and one.metric == bound.metric), None)
 
     def unit(self, metric: str) -> str:
         """The unit of a metric; empty for one that neither the catalogue nor the policy knows."""
@@ -66,7 +68,7 @@ def order(row: Row) -> tuple[object, ...]:
 
     Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
     """
-    ratio = row.change if row.kind == "regression" else row.head / row.limit if row.head and row.limit else None
+    ratio = row.change if row.against == "base" else row.head / row.limit if row.head and row.limit else None
     size = abs(math.log(ratio)) if ratio and ratio > 0 else 0.0
     return (
         EFFECTS.index(row.effect),
@@ -110,6 +112,17 @@ def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
     return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
 
 
+def about_criterion(criterion: Criterion) -> dict[str, Any]:
+    """Return the fields of a row that name what is asked."""
+    return {
+        "metric": criterion.metric,
+        "unit": criterion.unit,
+        "kind": criterion.kind,
+        "limit": None if criterion.against == "names" else criterion.bound,
+        "limit_source": str(criterion.source),
+    }
+
+
 def state(case: Case, side: Side) -> CaseSide:
     """What a side says of a case, with two states said plainly.
 
@@ -143,9 +156,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 def _gone(context: Context, case: Case) -> Effect:
     """A limit that waits for another machine says what becomes of its case too: the case is gone there as well."""
-    said = [one.on_missing for one in context.asked.get(case.key, [])]
-    said += [one.on_missing for one in context.gates.get(case.key, [])]
-    said += [one.on_missing for one in context.waiting.get(case.key, [])]
+    said = [one.on_missing for one in context.criteria.get(case.key, [])]
     return "fail" if "fail" in said else "warn"
 
 

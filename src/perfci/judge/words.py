@@ -35,9 +35,10 @@ def change_words(ratio: float, metric: str) -> str:
     return f"{percent(abs(ratio - 1))} {word}"
 
 
-def beyond(kind: str) -> str:
-    """On which side of an absolute bound a value is wrong."""
-    return "above" if kind == "max" else "below"
+def still_worse(broken: str, was: str, base: float, head: float, *, metric: str) -> str:
+    """Return how head breaks a bound that base breaks too, and is worse. `broken`: of head; `was`: base's value."""
+    words = change_words(head / base, metric) if base > 0 and head > 0 else "worse"
+    return f"{broken}; base breaks it already ({was}), and head is {words} still"
 
 
 def named(case: str) -> str:
@@ -54,7 +55,7 @@ def headline(row: Row) -> str:
             return f"{where} is {change_words(row.change, what)}"
         case "regression" | "improvement" if row.change is not None:
             return f"{where}: {what} is {change_words(row.change, what)}"
-        case "violation" if row.kind == "kernels":
+        case "violation" if row.against == "names":
             return f"{where}: {one_line(row.reason, 200)}"  # it names two kernels
         case "violation":
             return f"{where}: {what} of {one_line(row.reason)}"
@@ -74,7 +75,7 @@ def headline(row: Row) -> str:
 
 def _looks_worse(row: Row) -> bool:
     """Whether all of the interval of an undecided change lies beyond its limit."""
-    if row.kind != "regression" or row.limit is None or row.interval is None or not row.worse or row.change is None:
+    if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
 

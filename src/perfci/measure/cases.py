@@ -8,8 +8,8 @@ from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
 from perfci.model.base import DeviceKind, Side, UsageError, matches
 from perfci.model.coverage import nearest
-from perfci.model.criteria import Subject
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import Subject
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first

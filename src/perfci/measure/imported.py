@@ -11,8 +11,8 @@ from perfci.measure.commands.readers import FORMATS, About, Format, Reported, ap
 from perfci.measure.commands.runner import status_of
 from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.coverage import idle
-from perfci.model.criteria import UNSEEN, Subject, gates, judgements, waiting
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import UNSEEN, Subject, criteria
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
@@ -66,9 +66,7 @@ def import_files(
     cases = [_case(ident, kind, read, n) for ident in sorted({ident for file in everything for ident in file.cases})]
     seen = [_subject(case, facts) for case in cases if case.stopped != "skipped"]
     compared = "base" in files
-    judged = [one for one in judgements(policy, seen) if compared or one.kind != "regression"]
-    gated = [one for one in gates(policy, seen) if compared or one.kind != "regression"]
-    waits = [one for one in waiting(policy, seen) if compared or not one.relative]
+    asked = criteria(policy, seen, compared=compared)
     declared = Declared(commands=[case.id for case in cases])
     lost = list(idle(policy, declared, _reports(everything)))
     wrong = [one for one in lost if one.wrong]
@@ -79,11 +77,9 @@ def import_files(
         sides=list(files),
         looks=Looks(pairs=[n], alpha_spending=[1.0], beta_spending=[1.0]),
         devices=[kind],
-        judgements=judged,
-        gates=gated,
-        waiting=waits,
+        criteria=asked,
         declared=declared,
-        m=max(1, sum(one.gating for one in judged)),
+        m=max(1, sum(one.shares_alpha for one in asked)),
         budget=policy.budget,
         max_pairs=n,
     )
@@ -242,7 +238,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
             "what differs between machines passes for the change"
         )
     needed = pairs_needed(plan.looks, plan.m)
-    if plan.max_pairs < needed and any(one.kind == "regression" for one in plan.judgements):
+    if plan.max_pairs < needed and any(one.relative for one in plan.timed):
         notes.append(
             f"{plan.max_pairs} of the {needed} files of each side that a conviction needs: "
             "run base and head in turns, a file each time"

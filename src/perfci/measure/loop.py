@@ -128,11 +128,11 @@ def can_measure(case: Case) -> bool:
 
 
 def settled(case: Case, plan: Plan) -> bool:
-    """Whether the pairs so far answer every judgement of the case."""
+    """Return whether the pairs so far answer every criterion that pairs of the case decide."""
     base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(
-        answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
-        for judgement in plan.judgements
-        if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
+        answer(case, one, plan.looks, plan.m).decision.status != "continue"
+        for one in plan.timed
+        if one.case_key == case.key and (compared or not one.relative)
     )

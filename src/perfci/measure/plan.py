@@ -10,7 +10,8 @@ from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side
-from perfci.model.criteria import Subject, gates, judgements, late, waiting
+from perfci.model.criteria import Criterion
+from perfci.model.limits import Subject, criteria, late
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Command
 from perfci.model.results import Case
@@ -28,14 +29,9 @@ simulated beside `stats.decide.LAST`."""
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
-    asked, gating = judgements(place.limits, subjects), gates(place.limits, subjects, declared.kernels)
-    unanswered = waiting(place.limits, subjects, declared.kernels)
-    if options.mode == "run":
-        asked = [judgement for judgement in asked if judgement.kind != "regression"]
-        gating = [gate for gate in gating if gate.kind != "regression"]
-        unanswered = [one for one in unanswered if not one.relative]
-    if options.profile:
-        asked, gating, unanswered = [], [], []
+    asked: list[Criterion] = []
+    if not options.profile:
+        asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
     looks = Looks()
     if options.quick:
         looks = Looks(
@@ -47,11 +43,9 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         looks=looks,
         devices=list(place.benches),
         schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
-        judgements=asked,
-        gates=gating,
-        waiting=unanswered,
+        criteria=asked,
         declared=declared,
-        m=max(1, sum(judgement.gating for judgement in asked)),
+        m=max(1, sum(one.shares_alpha for one in asked)),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
@@ -65,8 +59,7 @@ def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]
     `seen`: the cases with all that any execution reported.
     """
     if plan.judged:
-        found = late(place.limits, seen, plan.judgements)
-        plan.judgements += [one for one in found if options.mode == "compare" or one.kind != "regression"]
+        plan.criteria += late(place.limits, seen, plan.criteria, compared=options.mode == "compare")
 
 
 def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:

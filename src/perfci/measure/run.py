@@ -26,8 +26,8 @@ from perfci.measure.plan import ask_late, digest, identity, make_plan, piped, re
 from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
-from perfci.model.criteria import looser, told
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import looser, told
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
@@ -80,7 +80,7 @@ class Measurement:
         results.files = [failure for one in found.values() for failure in one.files]
         results.notes = [*place.sources.notes, *idle, *remarks(options, place.sides)]
         profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
-        for line in [*told(plan.waiting), *(profilers.unanswerable(plan) if profilers is not None else [])]:
+        for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
         if any(case.origin == "kernel" for case in cases):
@@ -146,7 +146,7 @@ class Measurement:
         )
 
     def listing(self) -> "Listing":
-        """Return the cases of head and the plan of a comparison with all their judgements. Measures nothing."""
+        """Return the cases of head and the plan of a comparison with all their criteria. Measures nothing."""
         with ExitStack() as stack:
             place = open_place(self.options, self.progress, stack, listing=True)
             found = discover(place)
@@ -159,9 +159,9 @@ class Measurement:
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
-            notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.waiting)]
+            notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.criteria)]
             notes += looser(place.limits, seen, known.kernels)
-            if "cuda" in place.benches and plan.gates:
+            if "cuda" in place.benches and plan.observed:
                 notes += find_profilers(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
 

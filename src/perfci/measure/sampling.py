@@ -39,7 +39,7 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
         return
     setup = bench.setups[case.key]
-    asked = tightest_margin(case, plan.judgements)
+    asked = tightest_margin(case, plan.criteria)
     found, costs = components(case, plan.looks.pairs[0]), _costs(case)
     if asked is None or found is None or costs is None:
         return
@@ -111,7 +111,7 @@ def _seconds_needed(case: Case, plan: Plan) -> float:
     # Robust, as the decision is: one pair far off costs it a few pairs and not the answer.
     centre = float(np.median(ratios)) if len(ratios) > 1 else math.nan
     spread = MAD * float(np.median(np.abs(ratios - centre))) if len(ratios) > 1 else math.nan
-    asked = tightest_margin(case, plan.judgements)
+    asked = tightest_margin(case, plan.criteria)
     each = _spent(case) / len(case.pairs)
     if asked is None or not math.isfinite(spread):
         return each  # an absolute limit, or a metric of its own: one pair at a time

@@ -102,8 +102,8 @@ class Calibration(Document):
     fingerprint: Fingerprint
     machines: dict[DeviceKind, str] = Field(default_factory=dict)
     """Device → the key that this calibration is stored by."""
-    judgements: int = Field(ge=1)
-    """Gating judgements of the suite: each gets its share of α."""
+    criteria: int = Field(ge=1)
+    """Criteria of the suite that share α."""
     red: RedRate | None = None
     """None where no relative limit could be replayed."""
     cases: list[CaseCalibration] = Field(default_factory=list)

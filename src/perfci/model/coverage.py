@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from perfci.model.base import matches
+from perfci.model.criteria import against, asked
 from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Loc, Policy
@@ -90,8 +91,8 @@ def _remedy(pattern: str, ids: Iterable[str]) -> str:
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
     """Why nothing that the limit matches has its metric; empty where something has it, or may have it."""
     metric = resolve(limit.metric, policy.metrics)
-    if limit.regression is None and limit.min is None and limit.max is None:
-        return ""  # expect_kernels alone
+    if all(against(kind) == "names" for kind in asked(limit, metric, "cuda")):
+        return ""
     if metric.tier in OBSERVED or not declared.whole:
         return ""  # a profiler sees it, or what is not known may report it
     if metric.tier == "timing" and any(_names(limit, ident) for ident in declared.kernels):

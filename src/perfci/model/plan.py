@@ -2,13 +2,12 @@
 
 import math
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from perfci.model.base import DeviceKind, Document, Items, Side
-from perfci.model.metrics import Tier
-from perfci.model.policy import Regex, Severity
+from perfci.model.criteria import Criterion
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -28,9 +27,9 @@ class Looks(Document):
     beta_spending: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
     """Share of β that an acquittal may spend at each look."""
     alpha: Share = 0.01
-    """Chance that a run on unchanged code fails, over all its judgements together."""
+    """Chance that a run on unchanged code fails, over all its criteria together."""
     beta: Share = 0.01
-    """Chance, per judgement, that a slow-down of the limit's size is acquitted."""
+    """Chance, per criterion, that a slow-down of the limit's size is acquitted."""
     confirm: Share = 0.005
     """A conviction must also show a change of more than half the limit at this level."""
 
@@ -59,71 +58,6 @@ class Schedule(Document):
     """Seconds that a block aims at."""
 
 
-class Judgement(Document):
-    """One question that the run must answer: one case, one metric, one bound."""
-
-    case: str
-    device: DeviceKind
-    metric: str
-    unit: str
-    better: Literal["lower", "higher"]
-    kind: Literal["regression", "min", "max"]
-    bound: float
-    """Relative change for `regression`; a value in `unit` for `min` and `max`."""
-    min_change: float = 0.0
-    """Seconds under which a change is never a regression, as the limit says."""
-    tick: float = 0.0
-    """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
-    executions in a sample it is the min_change."""
-    severity: Severity = "fail"
-    on_missing: Severity = "fail"
-    source: str = ""
-    """Where the limit stands: `limits[2]` or the kernel's own declaration."""
-    late: bool = False
-    """Whether only executions after the first showed that it is asked, so that it can have no answer."""
-
-    @property
-    def gating(self) -> bool:
-        """Whether this judgement can fail the run, and so shares in α."""
-        return self.severity == "fail" and not self.late
-
-
-class Gate(Document):
-    """A limit on what is observed once, in a pass of its own: no statistics, no share in α."""
-
-    case: str
-    device: DeviceKind
-    metric: str
-    unit: str
-    better: Literal["lower", "higher"]
-    tier: Tier
-    kind: Literal["regression", "min", "max", "kernels"]
-    bound: float = 0.0
-    """Relative change for `regression`; a value in `unit` for `min` and `max`."""
-    pattern: Regex | Literal[""] = ""
-    """Of `kernels`: what the name of some kernel must match."""
-    severity: Severity = "fail"
-    on_missing: Severity = "fail"
-    source: str = ""
-    """Where the limit stands."""
-
-
-class Waiting(Document):
-    """A limit that names a case and cannot be judged of it here: it waits for another device, or for a tool."""
-
-    case: str
-    device: DeviceKind
-    metric: str
-    """`kernels` for `expect_kernels`."""
-    relative: bool = False
-    """Whether it holds against base alone."""
-    why: str
-    severity: Severity = "fail"
-    on_missing: Severity = "fail"
-    source: str = ""
-    """Where the limit stands."""
-
-
 class Declared(Document):
     """What base and head declare, whatever was asked for and whatever this machine has."""
 
@@ -148,15 +82,12 @@ class Plan(Document):
     """What is measured on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
     """Timing mode → how a pair of a case under it is measured at first."""
-    judgements: Items[Judgement] = Field(default_factory=list)
-    gates: Items[Gate] = Field(default_factory=list)
-    """What profilers must be asked, and what must hold of it."""
-    waiting: Items[Waiting] = Field(default_factory=list)
-    """Limits that cannot be judged here."""
+    criteria: Items[Criterion] = Field(default_factory=list)
+    """What must hold, those that cannot be judged here among them."""
     declared: Declared | None = None
     """None in documents that do not tell."""
     m: int = Field(1, ge=1)
-    """Number of gating judgements: each gets α/m."""
+    """Number of criteria that share α, by which statistics can let the run fail: each gets α/m."""
     budget: Positive = 900.0
     """Seconds for measuring."""
     max_pairs: int = Field(64, ge=1)
@@ -164,3 +95,13 @@ class Plan(Document):
     """Take this many pairs of every case, whatever the looks say: what calibration does."""
     judged: bool = True
     """False for a profile, in which no limit is asked."""
+
+    @property
+    def timed(self) -> list[Criterion]:
+        """The criteria that worker pairs decide."""
+        return [one for one in self.criteria if one.timed]
+
+    @property
+    def observed(self) -> list[Criterion]:
+        """The criteria that profilers and checks answer."""
+        return [one for one in self.criteria if one.observed]

@@ -1,10 +1,11 @@
-"""The report: judgements, and nothing rendered."""
+"""The report: what was judged, and nothing rendered."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from perfci.model.base import DeviceKind, Document, Side
+from perfci.model.criteria import Against, Beyond, Kind, against, beyond
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.results import Check, Reason, SideCode, Work
 from perfci.model.timing import Timing
@@ -53,15 +54,15 @@ class Stats(Document):
 
 
 class Row(Document):
-    """One judgement: one case, one metric, one limit."""
+    """What became of one criterion, or of a case itself."""
 
     case: str
     kernel: str
     device: DeviceKind
     metric: str
     unit: str
-    kind: Literal["regression", "min", "max", "presence", "kernels"]
-    """`presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
+    kind: Kind | Literal["presence"]
+    """Of the limit; `presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
     class_: Class = Field(alias="class")
     effect: Effect
     """What this row does to the verdict."""
@@ -93,6 +94,16 @@ class Row(Document):
     line: int = 0
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+    @property
+    def against(self) -> Against | None:
+        """What its limit compares head with; None where it speaks of the case itself."""
+        return None if self.kind == "presence" else against(self.kind)
+
+    @property
+    def beyond(self) -> Beyond | None:
+        """The side of an absolute bound on which a value breaks it; None of any other row."""
+        return beyond(self.kind) if self.kind != "presence" and self.against == "bound" else None
 
 
 class Measured(Document):

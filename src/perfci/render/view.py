@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import assert_never
 
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
@@ -185,7 +186,7 @@ class View:
     def head(self, row: Row, interval: bool = True) -> str:
         """Head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
         text = self._of(row, row.head)
-        if not interval or row.kind not in ("min", "max") or row.interval is None or not row.head:
+        if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
         width = relative(row.interval.low, row.interval.high, row.head)
         return f"{text} (±{width})" if width else text
@@ -194,9 +195,15 @@ class View:
         """`2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
         if row.limit is None:
             return "–"
-        if row.kind == "regression":
-            return limit_percent(row.limit)
-        return f"{'≥' if row.kind == 'min' else '≤'} {plain(self._of(row, row.limit))}"
+        match row.against:
+            case "base":
+                return limit_percent(row.limit)
+            case "bound":
+                return f"{'≤' if row.beyond == 'above' else '≥'} {plain(self._of(row, row.limit))}"
+            case "names" | None:
+                return "–"
+            case _:
+                assert_never(row.against)
 
     def change(self, row: Row, interval: bool = True) -> str:
         """`+211 % (±0.4) slower`; `–` where nothing was compared."""

@@ -52,7 +52,7 @@ def because(row: Row) -> str:
 
 def half_width(row: Row) -> str:
     """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
-    if row.kind != "regression" or row.interval is None:
+    if row.against != "base" or row.interval is None:
         return ""
     points = (row.interval.high - row.interval.low) / 2 * 100
     if not math.isfinite(points):

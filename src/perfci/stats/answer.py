@@ -1,14 +1,14 @@
-"""One judgement answered from one case: what the run asks at each look, and the judge in the end."""
+"""One criterion answered from one case: what the run asks at each look, and the judge in the end."""
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
 from perfci.model.base import SIDES, Side
-from perfci.model.criteria import least_change
+from perfci.model.criteria import Criterion, least_change
 from perfci.model.metrics import CATALOGUE, DERIVED
-from perfci.model.plan import Judgement, Looks
+from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
@@ -31,22 +31,30 @@ class Answer(NamedTuple):
     """Whether a change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
-def answer(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool = False) -> Answer:
-    """What the pairs of `case` say about `judgement`, looks replayed from the first.
+def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool = False) -> Answer:
+    """Return what the pairs of `case` say about `criterion`, looks replayed from the first.
 
     `ended`: no more pairs will come. The decision is the same for the run, which has the pairs so far and
     asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
-    status is `invalid` where values are missing, not finite, or not positive though they must be.
+    status is `invalid` where values are missing, not finite, or not positive though they must be. Raises ValueError for
+    names, which no pair holds.
     """
-    sides: tuple[Side, ...] = SIDES if judgement.kind == "regression" else ("head",)
-    find = _relative if judgement.kind == "regression" else _absolute
-    found = find(case, judgement, looks, m, ended=ended)
-    if judgement.late:
+    sides: tuple[Side, ...]
+    match criterion.against:
+        case "base":
+            sides, found = SIDES, _relative(case, criterion, looks, m, ended=ended)
+        case "bound":
+            sides, found = ("head",), _absolute(case, criterion, looks, m, ended=ended)
+        case "names":
+            raise ValueError(f"{criterion.case_key}: pairs do not hold names of kernels")
+        case _:
+            assert_never(criterion.against)
+    if criterion.late:
         return found._replace(decision=invalid("late", found.decision.n))
     # What was dropped may have been slow. So the rest acquits of nothing, while it may convict, now or at a later look.
     if (
         found.decision.status not in _PROVEN
-        and (silent := silences(case, judgement.metric))
+        and (silent := silences(case, criterion.metric))
         and silent.keys() & {*sides}
     ):
         return found._replace(decision=invalid("partly", found.decision.n))
@@ -71,32 +79,30 @@ def _told(case: Case, name: Side, metric: str) -> bool:
     return source in told and not side_values(case, name, source).size
 
 
-def _absolute(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
-    base, head = (side_values(case, side, judgement.metric) for side in ("base", "head"))
+def _absolute(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool) -> Answer:
+    base, head = (side_values(case, side, criterion.metric) for side in ("base", "head"))
     if not head.size:
         decision = invalid("unmeasured" if case.pairs else "empty")
-    elif judgement.metric in CATALOGUE and not (head > 0).all() and np.isfinite(head).all():
+    elif criterion.metric in CATALOGUE and not (head > 0).all() and np.isfinite(head).all():
         decision = invalid("nonpositive", len(head))
+    elif case.origin == "imported":
+        decision = _centred(head, criterion)
     else:
-        kind: Literal["min", "max"] = "min" if judgement.kind == "min" else "max"
-        if case.origin == "imported":
-            decision = _observed(head, judgement.bound, kind)
-        else:
-            decision = decide_bound(head, judgement.bound, kind, looks, m, ended=ended)
-    return Answer(decision, judgement.bound, base, head[: decision.n])
+        decision = decide_bound(head, criterion.bound, criterion.beyond, looks, m, ended=ended)
+    return Answer(decision, criterion.bound, base, head[: decision.n])
 
 
-def _observed(head: Array, bound: float, kind: Literal["min", "max"]) -> Decision:
-    """Whether the centre of all workers keeps to the bound, without statistics: often a file is all there is."""
+def _centred(head: Array, criterion: Criterion) -> Decision:
+    """Hold the centre of all workers against the bound, without statistics: often a file is all there is."""
     if not np.isfinite(head).all():
         return invalid("nonfinite", len(head))
     centre = hodges_lehmann(head)
-    holds = centre <= bound if kind == "max" else centre >= bound
+    holds = not criterion.broken_by(centre)
     return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, within=holds)
 
 
-def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: bool) -> Answer:
-    metric, limit = judgement.metric, judgement.bound
+def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool) -> Answer:
+    metric, limit = criterion.metric, criterion.bound
     ratios = log_ratios(case, metric, looks.pairs[0])
     base, head = ratios.base, ratios.head
     if not base.size:
@@ -107,12 +113,12 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    least = least_change(judgement, case.sides.get("head", CaseSide()).timing) if judgement.unit == "s" else 0.0
+    least = least_change(criterion, case.sides.get("head", CaseSide()).timing) if criterion.unit == "s" else 0.0
     if least > 0:
         # The pairs of the first look alone, so that the limit is the same at every look.
         limit = max(limit, least / float(np.median(base[: looks.pairs[0]])))
-    r_log = margin(limit, judgement.better)
-    sign = 1.0 if judgement.better == "lower" else -1.0
+    r_log = margin(limit, criterion.better)
+    sign = 1.0 if criterion.better == "lower" else -1.0
     if ratios.slope is None:
         decision, hidden = decide(sign * ratios.x, r_log, looks, m, ended=ended), False
     else:
@@ -126,12 +132,10 @@ def _relative(case: Case, judgement: Judgement, looks: Looks, m: int, *, ended: 
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
 
 
-def tightest_margin(case: Case, judgements: Iterable[Judgement]) -> float | None:
-    """The smallest log ratio that a relative limit of `case` asks to be found; None where there is no such limit."""
+def tightest_margin(case: Case, criteria: Iterable[Criterion]) -> float | None:
+    """Return the smallest log ratio that a relative limit asks pairs of `case` to find; None without such a limit."""
     margins = [
-        margin(judgement.bound, judgement.better)
-        for judgement in judgements
-        if (judgement.case, judgement.device, judgement.kind) == (case.id, case.device, "regression")
+        margin(one.bound, one.better) for one in criteria if one.timed and one.relative and one.case_key == case.key
     ]
     return min((one for one in margins if one > 0), default=None)
 

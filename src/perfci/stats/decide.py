@@ -2,8 +2,8 @@
 
 A group-sequential test without asymptotics: each look may spend a share of α on a conviction and a share of
 β on an acquittal, and the shares of all looks sum to at most 1, so that both error rates hold by a union
-bound. Every test is an exact signed-rank test over worker pairs. α is divided by the number of gating
-judgements (Bonferroni), so that it bounds the chance that a *run* on unchanged code fails.
+bound. Every test is an exact signed-rank test over worker pairs. α is divided by the number of criteria that
+share it (Bonferroni), so that it bounds the chance that a *run* on unchanged code fails.
 
 Where pairs end between two looks, because the budget did, a *last look* spends of what is left; see `LAST`.
 """
@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from perfci.model.criteria import Beyond
 from perfci.model.metrics import Direction
 from perfci.model.plan import Looks
 from perfci.stats.walsh import Array, Averages, hodges_lehmann, p_greater, p_less
@@ -122,7 +123,7 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     """Regression, improvement, unchanged, or more pairs?
 
     `x`: ln(head/base) per pair, shape (n,), in the order measured, oriented so that positive is worse.
-    `r_log`: the limit as a log ratio, from `margin`. `m`: number of gating judgements of the run. `ended`: no more
+    `r_log`: the limit as a log ratio, from `margin`. `m`: number of criteria that share α. `ended`: no more
     pairs will come, so that the status is never `continue`.
 
     Looks are replayed from the first; the first final status wins and later data are ignored. At each look:
@@ -144,7 +145,7 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     """
     values = np.asarray(x, dtype=np.float64)
     if m < 1:
-        raise ValueError("the number of judgements is at least 1")
+        raise ValueError("the number of criteria is at least 1")
     if not np.isfinite(values).all():
         return invalid("nonfinite", len(values))
     if not (math.isfinite(r_log) and r_log > 0):
@@ -277,13 +278,13 @@ def decide_beside(
 def decide_bound(
     values: Sequence[float] | Array,
     bound: float,
-    kind: Literal["min", "max"],
+    beyond: Beyond,
     looks: Looks,
     m: int,
     *,
     ended: bool = False,
 ) -> Decision:
-    """Is the location of head's worker values at least (`min`) or at most (`max`) `bound`?
+    """Decide whether the location of head's worker values is `beyond` the bound: `above` it, or `below`.
 
     `values`: shape (n,), in the metric's unit and in the order measured; they need not be positive.
     `violation` where the location is beyond the bound within the look's share of α/m; `unchanged` at the
@@ -293,7 +294,7 @@ def decide_bound(
     """
     array = np.asarray(values, dtype=np.float64)
     if m < 1:
-        raise ValueError("the number of judgements is at least 1")
+        raise ValueError("the number of criteria is at least 1")
     if not np.isfinite(array).all():
         return invalid("nonfinite", len(array))
     if not math.isfinite(bound):
@@ -303,27 +304,25 @@ def decide_bound(
         if n > len(array):
             break
         reached = look
-        found = _bound_look(array[:n], bound, kind, looks.alpha / m * looks.alpha_spending[look], look)
+        found = _bound_look(array[:n], bound, beyond, looks.alpha / m * looks.alpha_spending[look], look)
         if found is not None:
             return found
     if ended and reached is not None:
         alpha = looks.alpha / m * _left(looks.alpha_spending, looks, len(array))
-        found = _bound_look(array, bound, kind, alpha, None)
+        found = _bound_look(array, bound, beyond, alpha, None)
         if found is not None:
             return found
     estimate = hodges_lehmann(array) if len(array) else None
     return Decision("inconclusive" if ended else "continue", reached, len(array), None, estimate)
 
 
-def _bound_look(
-    used: Array, bound: float, kind: Literal["min", "max"], alpha: float, look: int | None
-) -> Decision | None:
+def _bound_look(used: Array, bound: float, beyond: Beyond, alpha: float, look: int | None) -> Decision | None:
     """What one look says of a bound; `look`: its index, None for the last one."""
     averages = Averages(used)
     centre = averages.hodges_lehmann()
-    p = (averages.p_greater if kind == "max" else averages.p_less)(bound)
+    p = (averages.p_greater if beyond == "above" else averages.p_less)(bound)
     if p <= alpha:
         return Decision("violation", look, len(used), p, centre, last=look is None)
-    if (centre <= bound) if kind == "max" else (centre >= bound):
+    if (centre <= bound) if beyond == "above" else (centre >= bound):
         return Decision("unchanged", look, len(used), None, centre, within=True, last=look is None)
     return None

@@ -29,7 +29,7 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> Case
     """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
-    change = next((row.change for row in rows if row.metric == "time" and row.kind == "regression"), None)
+    change = next((row.change for row in rows if row.metric == "time" and row.against == "base"), None)
     told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
     reports = head.reports if head and head.reports else 1
     if reports > 1:

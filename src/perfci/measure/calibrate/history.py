@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, Machine
-from perfci.model.criteria import least_change
+from perfci.model.criteria import Criterion, least_change
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
-from perfci.model.plan import Judgement, Looks, Plan, Schedule
+from perfci.model.plan import Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Results
 from perfci.model.timing import Timing
 from perfci.model.units import limit_percent, noise_percent
@@ -44,15 +44,15 @@ def noise_metric(metric: str) -> str:
     return "time" if metric in DERIVED else metric
 
 
-def limit_in_effect(judgement: Judgement, value: float | None, timing: Timing | None) -> float:
+def limit_in_effect(criterion: Criterion, value: float | None, timing: Timing | None) -> float:
     """The relative limit, never under its least change. `value`: a typical worker value in the metric's unit, if known.
 
     `timing`: None where it is not known yet; then what the timer resolves is left out.
     """
-    least = judgement.min_change if timing is None else least_change(judgement, timing)
-    if judgement.unit == "s" and least > 0 and value is not None and value > 0:
-        return max(judgement.bound, least / value)
-    return judgement.bound
+    least = criterion.min_change if timing is None else least_change(criterion, timing)
+    if criterion.unit == "s" and least > 0 and value is not None and value > 0:
+        return max(criterion.bound, least / value)
+    return criterion.bound
 
 
 # Where it is stored
@@ -160,28 +160,28 @@ def stored(plan: Plan, facts: Fingerprint) -> tuple[dict[DeviceKind, Machine], l
 def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bool) -> list[str]:
     """Notes on limits that are smaller than what this machine can hold. Call once the timing modes are known.
 
-    Raises UsageError under `strict` for a gating one. Without a calibration there is nothing to say, except under
-    `strict`: that it is not known.
+    Raises UsageError under `strict` for one that can let the run fail. Without a calibration there is nothing to say,
+    except under `strict`: that it is not known.
     """
-    asked = [judgement for judgement in plan.judgements if judgement.kind == "regression"]
+    asked = [one for one in plan.timed if one.relative]
     if not asked or plan.exact_pairs is not None:
         return []
     known, notes = stored(plan, facts)
     by_key = {case.key: case for case in cases}
     under: list[tuple[bool, str]] = []
     unknown = 0
-    for judgement in asked:
-        case = by_key.get(f"{judgement.case}@{judgement.device}")
+    for criterion in asked:
+        case = by_key.get(criterion.case_key)
         if case is None or any(side.status != "ok" for side in case.sides.values()):
             continue
-        metric = noise_metric(judgement.metric)
+        metric = noise_metric(criterion.metric)
         entry = _entry(case.id, case.device, metric, question(case.sides["head"], plan))
         found = known[case.device].cases.get(entry) if case.device in known else None
         if found is None:
             unknown += 1
-        elif text := _under(judgement, found, plan.max_pairs, case.sides["head"].timing):
-            under.append((judgement.gating, text))
-    refused = [text for gating, text in under if gating]
+        elif text := _under(criterion, found, plan.max_pairs, case.sides["head"].timing):
+            under.append((criterion.shares_alpha, text))
+    refused = [text for fails, text in under if fails]
     if strict and refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         raise UsageError(f"--strict: {refused[0]}{more}")
@@ -196,17 +196,17 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
     return notes + lines
 
 
-def _under(judgement: Judgement, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
+def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
     """What is wrong with a limit; empty where the case can hold it."""
     smallest = found.smallest_within(pairs)
-    limit = limit_in_effect(judgement, found.value, timing)
-    if smallest is None or margin(limit, judgement.better) >= smallest:
+    limit = limit_in_effect(criterion, found.value, timing)
+    if smallest is None or margin(limit, criterion.better) >= smallest:
         return ""
     share = float(np.expm1(smallest))
     step = step_for(share)
     remedy = f"set regression: {step * 100:g}%" if step else "give it a steadier timing mode"
     return (
-        f"{judgement.case}: a limit of {limit_percent(limit)} on {judgement.metric} is under the smallest change that "
+        f"{criterion.case}: a limit of {limit_percent(limit)} on {criterion.metric} is under the smallest change that "
         f"can be promised here, {noise_percent(share)} in {pairs} pairs (calibrated {found.measured[:10]}): {remedy}"
     )
 
@@ -266,10 +266,10 @@ def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) 
     """
     known, notes = stored(plan, facts)
     before = _last(last, plan, facts)
-    asked: dict[str, list[Judgement]] = {}
-    for judgement in plan.judgements:
-        if judgement.kind == "regression":
-            asked.setdefault(f"{judgement.case}@{judgement.device}", []).append(judgement)
+    asked: dict[str, list[Criterion]] = {}
+    for criterion in plan.timed:
+        if criterion.relative:
+            asked.setdefault(criterion.case_key, []).append(criterion)
     found = [
         _case(case, asked.get(case.key, []), plan, known.get(case.device), before)
         for case in cases
@@ -280,20 +280,20 @@ def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) 
 
 
 def _case(
-    case: Case, asked: Sequence[Judgement], plan: Plan, known: Machine | None, before: Results | None
+    case: Case, asked: Sequence[Criterion], plan: Plan, known: Machine | None, before: Results | None
 ) -> CasePlan:
-    facts = {judgement.metric: _known(case, noise_metric(judgement.metric), plan, known, before) for judgement in asked}
+    facts = {criterion.metric: _known(case, noise_metric(criterion.metric), plan, known, before) for criterion in asked}
     seconds = next((one.seconds for one in facts.values() if one and one.seconds is not None), None)
     length = _from_schedule(case.device, plan) if seconds is None else seconds
     if not asked:
         return CasePlan(case.id, case.device, None, None, "", float(plan.looks.pairs[0]), length, True, "no limit")
     worst: CasePlan | None = None
-    for judgement in asked:
-        one = facts[judgement.metric]
-        limit = limit_in_effect(judgement, one.value if one else None, None)
+    for criterion in asked:
+        one = facts[criterion.metric]
+        limit = limit_in_effect(criterion, one.value if one else None, None)
         if one is None:
             return CasePlan(case.id, case.device, limit, None, "", None, length, seconds is None, "unknown")
-        r_log = margin(limit, judgement.better)
+        r_log = margin(limit, criterion.better)
         smallest = None if one.smallest is None else float(np.expm1(one.smallest))
         held = one.smallest is not None and r_log >= one.smallest
         pairs = expected_pairs(r_log, one.noise, plan.looks, plan.m) if r_log > 0 else float(plan.max_pairs)

@@ -20,9 +20,10 @@ from perfci.measure.options import Options
 from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, RedRate, Shares
 from perfci.model.comparison import differences
-from perfci.model.criteria import DEFAULT_LIMITS
+from perfci.model.criteria import Criterion
+from perfci.model.limits import DEFAULT_LIMITS
 from perfci.model.metrics import DERIVED
-from perfci.model.plan import Judgement, Plan
+from perfci.model.plan import Plan
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Case, Results
@@ -90,10 +91,10 @@ class _Measured:
 
 @dataclass(frozen=True)
 class _Replayed:
-    """One relative judgement, replayed."""
+    """One relative criterion, replayed."""
 
     of: _Measured
-    judgement: Judgement
+    criterion: Criterion
     limit: float
     kept: Replay
     """Pairs with the signs that they have."""
@@ -145,7 +146,7 @@ def conclude(
         commit=results.sides["head"].commit,
         fingerprint=results.fingerprint,
         machines={device: key_of(machine(results.fingerprint, device)) for device in devices},
-        judgements=plan.m,
+        criteria=plan.m,
         red=red,
         cases=cases,
         sentence=_sentence(cases, results, red),
@@ -167,9 +168,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
             why = f": {failed.reason.text}" if failed.reason else ""
             lacking.append(f"{case.id}: not calibrated, as it {failed.status}{why}")
             continue
-        asked = {
-            j.metric for j in plan.judgements if j.kind == "regression" and (j.case, j.device) == (case.id, case.device)
-        }
+        asked = {one.metric for one in plan.timed if one.relative and one.case_key == case.key}
         wanted = {noise_metric(metric) for metric in asked} | ({"time"} & set(metrics(case)))
         for metric in sorted(wanted, key=lambda name: (name != "time", name)):
             x = ratios(case, metric, plan.looks)
@@ -184,23 +183,23 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 
 
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
-    """Every relative judgement on resampled runs; cases with equally many pairs share the draws."""
+    """Every relative criterion on resampled runs; cases with equally many pairs share the draws."""
     draws = {n: [draw(n, plan.looks, flip=flip) for flip in (False, True)] for n in {one.x.size for one in measured}}
     by_key = {(one.case.key, one.metric): one for one in measured}
     found = []
-    for judgement in plan.judgements:
-        one = by_key.get((f"{judgement.case}@{judgement.device}", noise_metric(judgement.metric)))
-        if judgement.kind != "regression" or one is None:
+    for criterion in plan.timed:
+        one = by_key.get((criterion.case_key, noise_metric(criterion.metric)))
+        if not criterion.relative or one is None:
             continue
         # What derives from time is its inverse: x is that of time, and a fall of it a rise of time.
-        lower = judgement.better == "lower" or judgement.metric in DERIVED
-        limit = limit_in_effect(judgement, one.value, one.case.sides["head"].timing)
-        r_log = margin(limit, judgement.better)
+        lower = criterion.better == "lower" or criterion.metric in DERIVED
+        limit = limit_in_effect(criterion, one.value, one.case.sides["head"].timing)
+        r_log = margin(limit, criterion.better)
         if not r_log > 0:
             continue  # judged `invalid`: never red
         x = one.x if lower else -one.x
         kept, turned = (replay(x, r_log, plan.looks, plan.m, drawn) for drawn in draws[one.x.size])
-        found.append(_Replayed(one, judgement, limit, kept, turned))
+        found.append(_Replayed(one, criterion, limit, kept, turned))
     return found
 
 
@@ -210,7 +209,7 @@ def _case(
     case, plan = one.case, results.plan
     found = noise(one.x, cases)
     here = [each for each in replayed if each.of is one]
-    tightest = min(here, key=lambda each: margin(each.limit, each.judgement.better), default=None)
+    tightest = min(here, key=lambda each: margin(each.limit, each.criterion.better), default=None)
     parts = components(case, plan.looks.pairs[0]) if one.metric == "time" else None
     return CaseCalibration(
         case=case.id,
@@ -250,13 +249,13 @@ def _shares(found: Replay) -> Shares:
 
 
 def _red_rate(replayed: Sequence[_Replayed]) -> RedRate | None:
-    """Runs in which any judgement that can fail the run does."""
-    gating = [one for one in replayed if one.judgement.gating]
-    if not gating:
+    """Runs in which any criterion that can fail the run does."""
+    failing = [one for one in replayed if one.criterion.shares_alpha]
+    if not failing:
         return None
     red, noise_alone = (
         int(np.any([one.status == "regression" for one in found], axis=0).sum())
-        for found in ([one.kept for one in gating], [one.turned for one in gating])
+        for found in ([one.kept for one in failing], [one.turned for one in failing])
     )
     low, high = clopper_pearson(red, RUNS)
     return RedRate(runs=RUNS, red=red, low=low, high=high, noise_alone=noise_alone)
@@ -360,7 +359,7 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, red: RedRate |
     bounds = f"95 %: {noise_percent(red.low)} to {noise_percent(red.high)}"
     rate = f"{noise_percent(red.red / red.runs)} of runs go red on unchanged code ({bounds})"
     unchanged = [case.replayed.unchanged for case in cases if case.replayed]
-    found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of judgements are `unchanged`"
+    found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of criteria are `unchanged`"
     taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]
     times = [pairs * seconds for pairs, seconds in taken if seconds is not None]
     if not taken:

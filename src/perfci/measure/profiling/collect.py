@@ -56,13 +56,13 @@ class Profilers:
         usable = [one for one in counting if not isinstance(one, Fault)]
         fault = next((one for one in counting if isinstance(one, Fault) and not usable), None)
         words = {}
-        for gate in plan.gates:
-            reasons = [one.lacking().get(gate.metric) for one in usable]
+        for criterion in plan.observed:
+            reasons = [one.lacking().get(criterion.metric) for one in usable]
             why = reasons[0] if reasons and all(reasons) else None
-            if gate.tier == "counters" and fault is not None:
+            if criterion.tier == "counters" and fault is not None:
                 why = fault.text + (f": {fault.remedy}" if fault.remedy else "")
             if why:
-                words[gate.source] = f"{gate.source}: {gate.metric} cannot be judged here: {why}"
+                words[str(criterion.source)] = f"{criterion.source}: {criterion.metric} cannot be judged here: {why}"
         return list(words.values())
 
 
@@ -79,7 +79,7 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         driver_cuda=gpu.cuda() if gpu else "",
         capability=place.facts.gpu.chip if place.facts.gpu else None,
         counters=place.limits.counters,
-        metrics=tuple(gate.metric for gate in plan.gates if gate.tier == "counters"),
+        metrics=tuple(one.metric for one in plan.observed if one.tier == "counters"),
         written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
         keep=keep,
         account=place.parent.account,

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import Side
-from perfci.model.metrics import CHECKED, OBSERVED
+from perfci.model.metrics import CHECKED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
 from perfci.model.profile import Fault, FaultKind
@@ -47,12 +47,13 @@ def range_name(number: int, case: Case) -> str:
 
 def changed(case: Case, plan: Plan) -> bool:
     """Tell whether a case's timing asks for a profile: not `unchanged`, or a large change within its limit."""
-    asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
-    for judgement in asked:
-        found = answer(case, judgement, plan.looks, plan.m, ended=True)
+    for criterion in plan.timed:
+        if criterion.case_key != case.key or not criterion.relative:
+            continue
+        found = answer(case, criterion, plan.looks, plan.m, ended=True)
         if found.decision.status != "unchanged":
             return True
-        if judgement.metric == "time" and found.ratios is not None:
+        if criterion.metric == "time" and found.ratios is not None:
             ratio = float(np.exp(hodges_lehmann(found.ratios.x)))
             if ratio >= SLOWER or ratio <= FASTER:
                 return True
@@ -69,8 +70,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
         asked = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
-        own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
-        tiers = {gate.tier for gate in own} & OBSERVED
+        tiers = {one.tier for one in plan.observed if one.case_key == case.key and one.metric not in CHECKED}
         if asked or tiers:
             traced.append(case)
         if asked or "counters" in tiers:

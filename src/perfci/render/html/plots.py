@@ -44,7 +44,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
     for one in report.trails:
         if (one.case, one.device) not in trails or one.metric == "time":
             trails[one.case, one.device] = one
-    rows = {(row.case, row.device, row.metric): row for row in reversed(report.rows) if row.kind == "regression"}
+    rows = {(row.case, row.device, row.metric): row for row in reversed(report.rows) if row.against == "base"}
     roofs = {(facts.case, facts.device): facts.roof for facts in report.facts if facts.roof}
     measured = {(one.case, one.device, one.metric): one for one in report.measured}
     short = {kernel.name: kernel.short for one in report.profiles for kernel in one.kernels if kernel.short}

@@ -1,26 +1,27 @@
-"""Rows that hold a case's values against a limit."""
+"""Rows of criteria that worker pairs decide."""
 
 from typing import Any
 
 import numpy as np
 
-from perfci.judge import already
 from perfci.judge.starved import unreached
-from perfci.judge.status import Context, about, about_id, centre
-from perfci.judge.words import beyond, change_words, show_clock
+from perfci.judge.status import Context, about, about_criterion, centre
+from perfci.judge.words import change_words, show_clock, still_worse
+from perfci.model.criteria import Criterion
 from perfci.model.metrics import DERIVED
-from perfci.model.plan import Judgement
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, show
 from perfci.stats.answer import Answer, answer, silences
-from perfci.stats.decide import Decision, pairs_needed
+from perfci.stats.decide import pairs_needed
 from perfci.stats.equal_clock import LogRatios
-from perfci.stats.series import side_values
+from perfci.stats.series import paired_values, side_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 LEVEL = 0.95
 """Coverage of the intervals that people read."""
+NOISE = 1e-9
+"""The relative change that is looked for where no limit names one: anything beyond noise."""
 
 _STOPPED = {
     "budget": ": the budget ended",
@@ -29,61 +30,41 @@ _STOPPED = {
 }
 
 
-def unknown(judgement: Judgement) -> Row:
-    """The row of a judgement whose case the results do not hold."""
-    reason = "not measured: the results hold no such case"
-    return Row(
-        **about_id(judgement.case, judgement.device),
-        **_judged("invalid", judgement.on_missing, reason),
-        **_limit(judgement, judgement.bound),
-    )
-
-
-def limit_row(context: Context, case: Case, judgement: Judgement) -> Row:
-    """The row of one judgement of a case that runs in head, and for a relative limit in base too."""
-    found = answer(case, judgement, context.looks, context.m, ended=True)
+def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
+    """Return the row of one criterion of a case that runs in head, and for a relative limit in base too."""
+    found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
     if decision.status == "invalid":
-        fields = _invalid(context, case, judgement, found)
-    elif judgement.kind == "regression":
-        fields = _relative(context, case, judgement, found, decision)
+        fields = _invalid(context, case, criterion, found)
+    elif found.ratios is not None:
+        fields = _relative(context, case, criterion, found, found.ratios)
     else:
-        fields = _absolute(context, case, judgement, found, decision)
-    return Row(**about(case), **_limit(judgement, found.limit), **fields)
+        fields = _absolute(context, case, criterion, found)
+    return Row(**about(case), **about_criterion(criterion) | {"limit": found.limit}, **fields)
 
 
-def _effect(context: Context, case: Case, class_: Class, judgement: Judgement) -> Effect:
+def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
     """What a row does; of a case that never came to its first look nothing, under strict too: the run is an error."""
     if class_ in UNANSWERED and unreached(context, case):
         return "undecided"
-    return context.effect(class_, judgement.severity)
+    return context.effect(class_, criterion.severity)
 
 
 def _judged(class_: Class, effect: Effect, reason: str) -> dict[str, Any]:
     return {"class": class_, "effect": effect, "reason": reason}
 
 
-def _limit(judgement: Judgement, limit: float) -> dict[str, Any]:
-    return {
-        "metric": judgement.metric,
-        "unit": judgement.unit,
-        "kind": judgement.kind,
-        "limit": limit,
-        "limit_source": judgement.source,
-    }
-
-
-def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) -> dict[str, Any]:
-    metric, code = judgement.metric, found.decision.reason_code
+def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
+    metric, code = criterion.metric, found.decision.reason_code
     class_: Class = "invalid"
-    effect = _effect(context, case, "invalid", judgement)
+    effect = _effect(context, case, "invalid", criterion)
     match code:
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
             reason = f"no finished pair has {metric} in both sides"
         case "unmeasured":
-            effect, reason = judgement.on_missing, f"not measured: {_unmeasured(case, metric)}"
+            effect, reason = criterion.on_missing, f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
             class_, effect = "added", "pass"
             reason = f"head has {metric}, base has not: nothing to compare with"
@@ -99,7 +80,7 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
             reason = f"{metric} of a worker is not positive"
         case "clock":
             reason = "the clock measured beside a worker is not a finite positive number"
-        case "margin" if judgement.better == "higher" and found.limit >= 1:
+        case "margin" if criterion.better == "higher" and found.limit >= 1:
             reason = f"{metric} cannot fall by {limit_percent(found.limit)}: choose a limit under 100 %"
         case "margin":
             reason = f"measured values cannot be held to {limit_percent(found.limit)}: choose a larger limit"
@@ -129,10 +110,8 @@ def ratio(logs: Array) -> tuple[float, Interval]:
     return change, Interval(low=low, high=high, level=level)
 
 
-def _relative(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
-    metric, ratios = judgement.metric, found.ratios
-    if ratios is None:
-        raise ValueError(f"{case.key}: {metric} was decided without log ratios")
+def _relative(context: Context, case: Case, criterion: Criterion, found: Answer, ratios: LogRatios) -> dict[str, Any]:
+    metric, decision = criterion.metric, found.decision
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
@@ -158,17 +137,17 @@ def _relative(context: Context, case: Case, judgement: Judgement, found: Answer,
             class_, reason = "unchanged", f"a change for the worse of {limit} is excluded{aside}"
         case _:
             class_ = "inconclusive"
-            seen = f"{words}{aside}, between {low} and {high}{_beyond(bounds, found.limit, judgement)}"
+            seen = f"{words}{aside}, between {low} and {high}{_beyond(bounds, found.limit, criterion)}"
             reason = _undecided(context, case, decision.n, seen)
     if aside and class_ in ("regression", "improvement") and (measured > 1) == (change > 1):
         # Beside the measured values of base and head, and in the headline, stands what was measured.
         change, bounds = measured, measured_bounds
     return {
-        **_judged(class_, _effect(context, case, class_, judgement), reason),
+        **_judged(class_, _effect(context, case, class_, criterion), reason),
         "base": centre(found.base),
         "head": centre(found.head),
         "change": change,
-        "worse": None if change == 1 else (change > 1) == (judgement.better == "lower"),
+        "worse": None if change == 1 else criterion.worse(change, 1),
         "interval": bounds if bounds.level > 0 else None,  # of a single pair there is none
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
@@ -185,10 +164,9 @@ def _clocks(ratios: LogRatios) -> str:
     return f"head ran at {head}, base at {base}"
 
 
-def _beyond(bounds: Interval, limit: float, judgement: Judgement) -> str:
+def _beyond(bounds: Interval, limit: float, criterion: Criterion) -> str:
     """`, all of it beyond the limit of 2 %` where even the better end of the interval is so much worse; else empty."""
-    lower = judgement.better == "lower"
-    worse = bounds.low > 1 + limit if lower else bounds.high < 1 - limit
+    worse = bounds.low > 1 + limit if criterion.beyond == "above" else bounds.high < 1 - limit
     return f", all of it beyond the limit of {limit_percent(limit)}" if worse and bounds.level > 0 else ""
 
 
@@ -207,10 +185,10 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
 
 
-def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer, decision: Decision) -> dict[str, Any]:
-    head, base = centre(found.head), centre(found.base)
-    bound, value = show(found.limit, judgement.unit), show(head, judgement.unit)
-    broken = f"{value} is {beyond(judgement.kind)} the limit of {bound}"
+def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
+    head, base, decision = centre(found.head), centre(found.base), found.decision
+    bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
+    broken = f"{value} is {criterion.beyond} the limit of {bound}"
     class_: Class
     match decision.status:
         case "violation":
@@ -220,10 +198,9 @@ def _absolute(context: Context, case: Case, judgement: Judgement, found: Answer,
         case _:
             class_ = "inconclusive"
             reason = _unproved(context, case, decision.n, broken)
-    effect = _effect(context, case, class_, judgement)
-    sign = 1 if judgement.kind == "max" else -1
-    if class_ == "violation" and base is not None and sign * (base - found.limit) > 0:
-        effect, reason = already.measured(context, case, judgement, base, broken)
+    effect = _effect(context, case, class_, criterion)
+    if class_ == "violation" and base is not None and criterion.broken_by(base):
+        effect, reason = _already_broken(context, case, criterion, base, broken)
     return {
         **_judged(class_, effect, reason),
         "base": base,
@@ -241,3 +218,28 @@ def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
     if n < first:
         return f"{n} of the {first} workers that a decision needs{stopped}"
     return f"{broken}, but {n} workers do not prove it{stopped}"
+
+
+def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
+    """Return what a bound does that both sides break, and why: it still binds head, which must not be worse than base.
+
+    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse than base by more than the
+    relative limit on the metric, or without one where it is shown to be worse at all: by the looks and the share of α
+    of the bound itself, so that unchanged code fails no oftener than the bound may.
+    """
+    was = show(base, criterion.unit)
+    relative = context.relative_to(criterion) or criterion.against_base(NOISE)
+    found = answer(case, relative, context.looks, context.m, ended=True).decision
+    if found.status == "regression":
+        centres = (hodges_lehmann(values) for values in paired_values(case, criterion.metric))
+        reason = still_worse(broken, was, *centres, metric=criterion.metric)
+        return context.effect("violation", criterion.severity), reason
+    already = f"{broken}, as it already was in base ({was})"
+    if found.status == "invalid":
+        why = f"what is known of {criterion.metric} does not show whether head is worse"
+        return context.effect("invalid", criterion.severity), f"{already}; {why}"
+    needed = pairs_needed(context.looks, context.m)
+    if found.n < needed:
+        why = f"{found.n} of the {needed} pairs that it takes to show that head is worse"
+        return context.effect("inconclusive", criterion.severity), f"{already}; {why}"
+    return "warn", already

@@ -1,15 +1,19 @@
 """Limits on what a profiler saw once: exact comparisons, bounds, expected kernels, and never a pass without a value."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.gates import gate_row
+from perfci.judge.observed import observed_row
 from perfci.judge.status import Context
 from perfci.judge.words import headline
-from perfci.model.plan import Gate, Looks
+from perfci.model.criteria import Criterion
+from perfci.model.plan import Looks
 from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide
+from tests.judge.build import limit
 
 FORBIDDEN = Fault(
     tool="ncu",
@@ -27,12 +31,11 @@ def case(base: Profile | None, head: Profile | None) -> Case:
 
 
 def context(strict: bool = False) -> Context:
-    return Context(looks=Looks(), m=1, strict=strict, compared=True, asked={}, gates={}, waiting={}, custom={})
+    return Context(looks=Looks(), m=1, strict=strict, compared=True, criteria={}, custom={})
 
 
-def gate(**fields: object) -> Gate:
-    made = {"metric": "registers", "unit": "", "better": "lower", "tier": "static", "kind": "regression", "bound": 0.0}
-    return Gate.model_validate({"case": "k", "device": "cuda", **made, **fields})
+def criterion(metric: str = "registers", kind: str = "regression", bound: float = 0.0, **fields: Any) -> Criterion:
+    return limit("k", metric, kind, bound, **fields)
 
 
 def values(**metrics: float) -> Profile:
@@ -55,58 +58,58 @@ def kernels(*names: str) -> Profile:
     ],
 )
 def test_two_observations_of_a_deterministic_quantity_are_compared_exactly(head, bound, class_, words) -> None:
-    row = gate_row(context(), case(values(registers=64), values(registers=head)), gate(bound=bound))
+    row = observed_row(context(), case(values(registers=64), values(registers=head)), criterion(bound=bound))
     assert row.class_ == class_
     assert row.effect == ("fail" if class_ == "regression" else "pass")
     assert words in row.reason
 
 
 def test_from_nothing_to_something_is_a_regression() -> None:
-    row = gate_row(context(), case(values(spills=0), values(spills=12)), gate(metric="spills"))
+    row = observed_row(context(), case(values(spills=0), values(spills=12)), criterion(metric="spills"))
     assert (row.class_, row.effect, row.change) == ("regression", "fail", None)
 
 
 def test_a_bound_that_base_broke_already_warns() -> None:
-    low = gate(metric="occupancy", unit="%", better="higher", tier="counters", kind="min", bound=70)
-    row = gate_row(context(), case(values(occupancy=80), values(occupancy=60)), low)
+    low = criterion(metric="occupancy", unit="%", better="higher", tier="counters", kind="min", bound=70)
+    row = observed_row(context(), case(values(occupancy=80), values(occupancy=60)), low)
     assert (row.class_, row.effect) == ("violation", "fail")
     assert "60" in row.reason and "70" in row.reason
-    row = gate_row(context(), case(values(occupancy=65), values(occupancy=60)), low)
+    row = observed_row(context(), case(values(occupancy=65), values(occupancy=60)), low)
     assert (row.class_, row.effect) == ("violation", "warn")
-    assert gate_row(context(), case(None, values(occupancy=70)), low).class_ == "unchanged"
+    assert observed_row(context(), case(None, values(occupancy=70)), low).class_ == "unchanged"
 
 
 @pytest.mark.parametrize("severity", ["fail", "warn"])
 @pytest.mark.parametrize("profile", [None, Profile(), Profile(faults=[FORBIDDEN]), values(dram_bytes=1)])
 def test_a_value_that_is_not_there_never_passes(profile, severity) -> None:
-    low = gate(metric="occupancy", tier="counters", kind="min", bound=70, on_missing=severity)
-    row = gate_row(context(), case(values(occupancy=80), profile), low)
+    low = criterion(metric="occupancy", tier="counters", kind="min", bound=70, on_missing=severity)
+    row = observed_row(context(), case(values(occupancy=80), profile), low)
     assert (row.class_, row.effect) == ("invalid", severity)
     if profile is not None and profile.faults:
         assert "ERR_NVGPUCTRPERM" in row.reason and "SYS_ADMIN" in row.reason
 
 
 def test_a_relative_limit_without_base_says_why() -> None:
-    relative = gate(metric="instructions", tier="counters")
+    relative = criterion(metric="instructions", tier="counters")
     blind = case(Profile(faults=[FORBIDDEN]), values(instructions=5))
-    assert gate_row(context(), blind, relative).effect == "fail"
-    row = gate_row(context(), case(Profile(), values(instructions=5)), relative)
+    assert observed_row(context(), blind, relative).effect == "fail"
+    row = observed_row(context(), case(Profile(), values(instructions=5)), relative)
     assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: no profiler looked at it")
-    assert gate_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
-    row = gate_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
+    assert observed_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
+    row = observed_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
     assert (row.class_, row.reason) == ("invalid", "not measured: base has no instructions")
-    added = gate(metric="range:encode", tier="trace")
-    assert gate_row(context(), case(kernels("gemm"), values(**{"range:encode": 5})), added).class_ == "added"
+    added = criterion(metric="range:encode", tier="trace")
+    assert observed_row(context(), case(kernels("gemm"), values(**{"range:encode": 5})), added).class_ == "added"
 
 
 def test_an_expected_kernel() -> None:
-    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    assert gate_row(context(), case(kernels("flash_fwd"), kernels("flash_fwd_v2")), flash).class_ == "unchanged"
-    row = gate_row(context(), case(kernels("flash_fwd"), kernels("softmax", "gemm")), flash)
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    assert observed_row(context(), case(kernels("flash_fwd"), kernels("flash_fwd_v2")), flash).class_ == "unchanged"
+    row = observed_row(context(), case(kernels("flash_fwd"), kernels("softmax", "gemm")), flash)
     assert (row.class_, row.effect) == ("violation", "fail")
     assert "softmax" in row.reason
-    assert gate_row(context(), case(kernels("gemm"), kernels("gemm")), flash).effect == "warn"
-    assert gate_row(context(), case(kernels("flash_fwd"), Profile()), flash).class_ == "invalid"
+    assert observed_row(context(), case(kernels("gemm"), kernels("gemm")), flash).effect == "warn"
+    assert observed_row(context(), case(kernels("flash_fwd"), Profile()), flash).class_ == "invalid"
 
 
 FILL = (
@@ -118,8 +121,8 @@ GEMM = (
 
 
 def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
-    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    row = gate_row(context(), case(None, kernels(FILL, GEMM, "softmax", "add")), flash)
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    row = observed_row(context(), case(None, kernels(FILL, GEMM, "softmax", "add")), flash)
     assert row.reason == (
         "no kernel matches flash: `vectorized_elementwise_kernel<FillFunctor, float32>`, "
         "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x1…` and 2 more"
@@ -134,29 +137,29 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
     copying = kernels().model_copy(update={"faults": [none]})
     assert copying.trace is not None
     copying.trace.copies = copies
-    row = gate_row(
-        context(), case(None, copying), gate(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+    row = observed_row(
+        context(), case(None, copying), criterion(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
     )
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
     # A timeline that lost something proves nothing.
     copying.faults.append(Fault(tool="nsys", part="trace", kind="incomplete", text="3 kernels have no usable values"))
-    row = gate_row(
-        context(), case(None, copying), gate(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+    row = observed_row(
+        context(), case(None, copying), criterion(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
     )
     assert row.class_ == "invalid" and "launches no kernel" not in row.reason
 
 
 def test_a_range_that_is_gone_is_named() -> None:
-    encode = gate(metric="range:encode", unit="s", tier="trace", kind="max", bound=1e-3)
-    assert gate_row(context(), case(None, Profile(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
-    row = gate_row(context(), case(None, kernels("a")), encode)
+    encode = criterion(metric="range:encode", unit="s", tier="trace", kind="max", bound=1e-3)
+    assert observed_row(context(), case(None, Profile(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
+    row = observed_row(context(), case(None, kernels("a")), encode)
     assert row.class_ == "invalid" and "'encode'" in row.reason
 
 
 @given(base=st.floats(0, 1e12), head=st.floats(0, 1e12), bound=st.floats(0, 10))
 def test_no_worse_value_within_base_is_ever_convicted(base, head, bound) -> None:
-    row = gate_row(context(), case(values(registers=base), values(registers=head)), gate(bound=bound))
+    row = observed_row(context(), case(values(registers=base), values(registers=head)), criterion(bound=bound))
     assert (row.class_ == "regression") == (head > base * (1 + bound))
 
 
@@ -166,24 +169,26 @@ def of_command(profile: Profile, reports: int) -> Case:
 
 
 def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
-    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash", on_missing="warn")
-    for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), gate())):
-        assert gate_row(context(), of_command(profile, 1), asked).class_ == "unchanged"
-        row = gate_row(context(), of_command(profile, 3), asked)
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash", on_missing="warn")
+    for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), criterion())):
+        assert observed_row(context(), of_command(profile, 1), asked).class_ == "unchanged"
+        row = observed_row(context(), of_command(profile, 3), asked)
         assert (row.class_, row.effect) == ("invalid", asked.on_missing)
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
 
 @pytest.mark.parametrize("metric", ["device_busy", "launch_overhead", "peak_memory"])
 def test_what_is_not_told_of_a_command(metric) -> None:
-    row = gate_row(context(), of_command(Profile(), 1), gate(metric=metric, unit="%", tier="trace", kind="max"))
+    row = observed_row(
+        context(), of_command(Profile(), 1), criterion(metric=metric, unit="%", tier="trace", kind="max")
+    )
     assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
 
 
 def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
     """Where the timeline was cut, or only counters are there, of the kernels that ncu was asked for."""
-    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    assert gate_row(context(), of_command(kernels("gemm"), 1), flash).class_ == "violation"
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    assert observed_row(context(), of_command(kernels("gemm"), 1), flash).class_ == "violation"
     cut = kernels("gemm").model_copy(
         update={
             "faults": [
@@ -193,10 +198,10 @@ def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
             ]
         }
     )
-    row = gate_row(context(), of_command(cut, 1), flash)
+    row = observed_row(context(), of_command(cut, 1), flash)
     assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
     seen = kernels("gemm", "flash_fwd").model_copy(update={"faults": cut.faults})
-    assert gate_row(context(), of_command(seen, 1), flash).class_ == "unchanged"
+    assert observed_row(context(), of_command(seen, 1), flash).class_ == "unchanged"
 
 
 # ---------------------------------------------------------------- values beside a fault
@@ -232,17 +237,19 @@ def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launc
 def test_a_value_beside_a_fault_neither_keeps_nor_breaks_a_limit(origin, on_missing, kind, value) -> None:
     whole, part = seen_by("nsys", 3), seen_by("nsys", value, LOST)
     bound = 0.0 if kind == "regression" else 3.0
-    asked = gate(metric="kernel_launches", tier="trace", kind=kind, bound=bound, on_missing=on_missing)
-    judged = gate_row(context(), case(whole, part).model_copy(update={"origin": origin}), asked)
+    asked = criterion(metric="kernel_launches", tier="trace", kind=kind, bound=bound, on_missing=on_missing)
+    judged = observed_row(context(), case(whole, part).model_copy(update={"origin": origin}), asked)
     assert (judged.class_, judged.effect, judged.head) == ("invalid", on_missing, None)
     assert "nsys: nsys says: CUPTI dropped 5 records: profile fewer executions" in judged.reason
 
 
 def test_base_beside_a_fault_compares_with_nothing_and_excuses_nothing() -> None:
     part, head = seen_by("nsys", 9, LOST), seen_by("nsys", 5)
-    row = gate_row(context(), case(part, head), gate(metric="kernel_launches", tier="trace"))
+    row = observed_row(context(), case(part, head), criterion(metric="kernel_launches", tier="trace"))
     assert (row.class_, row.effect) == ("invalid", "fail") and "CUPTI dropped" in row.reason
-    row = gate_row(context(), case(part, head), gate(metric="kernel_launches", tier="trace", kind="max", bound=3))
+    row = observed_row(
+        context(), case(part, head), criterion(metric="kernel_launches", tier="trace", kind="max", bound=3)
+    )
     assert (row.class_, row.effect, row.base) == ("violation", "fail", None)
 
 
@@ -266,19 +273,20 @@ def test_base_beside_a_fault_compares_with_nothing_and_excuses_nothing() -> None
     ],
 )
 def test_a_fault_costs_what_it_could_have_changed_and_no_more(metric, tool, fault, stands) -> None:
-    asked = gate(metric=metric, tier=OWN.get(metric, "static"), kind="max", bound=10)
-    row = gate_row(context(), case(None, seen_by(tool, 5, fault, metric=metric)), asked)
+    asked = criterion(metric=metric, tier=OWN.get(metric, "static"), kind="max", bound=10)
+    row = observed_row(context(), case(None, seen_by(tool, 5, fault, metric=metric)), asked)
     assert row.class_ == ("unchanged" if stands else "invalid")
 
 
 def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
-    flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
     lost = kernels("gemm").model_copy(update={"faults": [LOST]})
-    row = gate_row(context(), case(None, lost), flash)
+    row = observed_row(context(), case(None, lost), flash)
     assert (row.class_, row.effect) == ("invalid", "fail") and "not all were: nsys" in row.reason
-    row = gate_row(context(), case(lost, kernels("gemm")), flash)
+    row = observed_row(context(), case(lost, kernels("gemm")), flash)
     assert (row.class_, row.effect) == ("violation", "fail"), "base excuses by what it was seen to do"
     sets = LOST.model_copy(update={"metrics": ["device_busy"]})
     assert (
-        gate_row(context(), case(None, kernels("gemm").model_copy(update={"faults": [sets]})), flash).effect == "fail"
+        observed_row(context(), case(None, kernels("gemm").model_copy(update={"faults": [sets]})), flash).effect
+        == "fail"
     )

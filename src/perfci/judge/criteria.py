@@ -1,0 +1,67 @@
+"""Rows of what is asked of a case: what pairs decide, what was observed once, and what nothing can answer here."""
+
+from collections.abc import Iterable
+
+from perfci.judge.impossible import TIMED, impossible
+from perfci.judge.observed import observed_row
+from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, presence, state
+from perfci.judge.timed import timed_row
+from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.report import Effect, Row
+from perfci.model.results import Case
+
+
+def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> list[Row]:
+    """Return the rows of cases and of all that is asked of them, known to the results or not."""
+    rows: list[Row] = []
+    known = set()
+    for case in cases:
+        known.add(case.key)
+        found, unbelievable = presence(context, case), impossible(context, case, machine)
+        rows += filter(None, (found or declared_otherwise(context, case), unbelievable))
+        if state(case, "head").status == "ok":
+            comparable = context.compared and found is None
+            rows += _of_case(context, case, comparable=comparable, believable=unbelievable is None)
+    lost = [one for key, asked in context.criteria.items() if key not in known for one in asked if not one.waits]
+    return rows + [_unknown(one) for one in lost if context.compared or not one.relative]
+
+
+def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool) -> list[Row]:
+    """Return the rows of all that is asked of a case that works in head.
+
+    `comparable`: whether base asks the same question; else only bounds hold, for head's values alone. `believable`:
+    whether its time can be; else what is timed is not judged.
+    """
+    asked = context.criteria.get(case.key, [])
+    judged = [one for one in asked if not one.waits]
+    if not judged:
+        return _unanswered(context, case, asked)
+    return [
+        timed_row(context, case, one) if one.timed else observed_row(context, case, one)
+        for one in judged
+        if (comparable or not one.relative) and (believable or one.metric not in TIMED)
+    ]
+
+
+def _unknown(criterion: Criterion) -> Row:
+    reason = "not measured: the results hold no such case"
+    fields = {"class": "invalid", "effect": criterion.on_missing, "reason": reason}
+    return Row(**about_id(criterion.case, criterion.device), **about_criterion(criterion), **fields)
+
+
+def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[Row]:
+    """The row of a case of which no limit can be judged here, though some name it; none where none does."""
+    if not waiting:
+        return []
+    first = next((one for one in waiting if one.severity == "fail"), waiting[0])
+    others = len({(str(one.source), one.metric) for one in waiting}) - 1
+    more = f"; nor {others} more" if others else ""
+    reason = (
+        f"no limit on it can be judged here: {first.source} on {first.metric}: {first.waits}{more}: measure where it "
+        "can be, or give the case a limit that holds here"
+    )
+    effect: Effect = context.undecided if first.severity == "fail" else "undecided"
+    fields = {"class": "invalid", "effect": effect, "reason": reason}
+    said = about_criterion(first) | {"unit": context.unit(first.metric), "kind": "presence", "limit": None}
+    return [Row(**about(case), **said, **fields)]

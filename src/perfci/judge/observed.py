@@ -1,0 +1,190 @@
+"""Rows of criteria on what a profiler or a check told once a side: without statistics, base and head are single values.
+
+A value beside a fault that could have changed it is none: it neither keeps a limit nor breaks one.
+"""
+
+from typing import Any, assert_never
+
+from perfci.judge.explain.names import brief_names
+from perfci.judge.explain.seen import kernelless
+from perfci.judge.explain.thresholds import BYTES, POINTS
+from perfci.judge.status import Context, about, about_criterion
+from perfci.judge.words import change_words, still_worse
+from perfci.model.base import SIDES, Side
+from perfci.model.criteria import Criterion
+from perfci.model.metrics import CATALOGUE, CHECKED, UNSEEN_OF_COMMANDS
+from perfci.model.profile import Fault, Profile, concerns, doubt
+from perfci.model.report import Class, Effect, Row
+from perfci.model.results import Case
+from perfci.model.text import finds, listed
+from perfci.model.units import limit_percent, show
+
+
+def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
+    """Return the row of one criterion of a case that works in head, and for a relative limit is compared with base."""
+    return Row(**about(case), **about_criterion(criterion), **_fields(context, case, criterion))
+
+
+def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
+    if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
+        return _judged("invalid", criterion.on_missing, f"not judged: {why}")
+    if criterion.against == "names":
+        return _kernels(context, case, criterion)
+    base, head = (_told(_profile(case, side), criterion) for side in SIDES)
+    if head is None:
+        return _judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'head', criterion)}", base=base)
+    match criterion.against:
+        case "base":
+            if base is None:
+                return _new(context, case, criterion, head)
+            return _relative(context, criterion, base, head)
+        case "bound":
+            return _absolute(context, criterion, base, head)
+        case _:
+            assert_never(criterion.against)
+
+
+def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) -> dict[str, Any]:
+    return {"class": class_, "effect": effect, "reason": reason, **values}
+
+
+def _profile(case: Case, side: Side) -> Profile:
+    found = case.sides[side].profile if side in case.sides else None
+    return found or Profile()
+
+
+def _not_of_the_case(case: Case, criterion: Criterion) -> str:
+    """Why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
+    reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
+    if reports > 1:
+        text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
+        return f"{text}: declare a command that reports this one alone"
+    if criterion.metric in UNSEEN_OF_COMMANDS:
+        return f"{criterion.metric} of a command would hold its start and end, or has no check: declare a kernel"
+    return ""
+
+
+def _told(profile: Profile, criterion: Criterion) -> float | None:
+    """The value of a criterion's metric; None where there is none that stands."""
+    return None if doubt(profile, criterion.metric) else profile.metrics.get(criterion.metric)
+
+
+def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
+    """The fields of a row of which base has no value."""
+    if context.compared and not _has_none(_profile(case, "base"), criterion):
+        return _judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
+    return _judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
+
+
+def _absolute(context: Context, criterion: Criterion, base: float | None, head: float) -> dict[str, Any]:
+    shown, bound = show(head, criterion.unit), show(criterion.bound, criterion.unit)
+    if not criterion.broken_by(head):
+        return _judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
+    broken = f"{shown} is {criterion.beyond} the limit of {bound}"
+    effect = context.effect("violation", criterion.severity)
+    if base is not None and criterion.broken_by(base):
+        effect, broken = _already_broken(context, criterion, base, head, broken)
+    return _judged("violation", effect, broken, base=base, head=head)
+
+
+def _has_none(profile: Profile, criterion: Criterion) -> bool:
+    """Return whether it was seen whole that there is no value of the metric, as of a range that is new in head."""
+    if doubt(profile, criterion.metric):
+        return False
+    if criterion.metric in CHECKED:
+        return True
+    if criterion.metric.startswith(("range:", "copy_bandwidth")):
+        return profile.trace is not None
+    return kernelless(profile)
+
+
+def _relative(context: Context, criterion: Criterion, base: float, head: float) -> dict[str, Any]:
+    """Exact: the same code gives the same value."""
+    worse = criterion.worse(head, base)
+    change = head / base if base > 0 else None
+    values = f"{show(base, criterion.unit)} → {show(head, criterion.unit)}"
+    fields: dict[str, Any] = {"change": change, "worse": None if head == base else worse}
+    if base == head:
+        return {**_judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
+    words = values if change is None else f"{values}: {change_words(change, criterion.metric)}"
+    if not worse:
+        return {**_judged("improvement", "pass", words, base=base, head=head), **fields}
+    if not criterion.broken_by(head, base):
+        reason = f"{words}, within the limit of {limit_percent(criterion.bound)}"
+        return {**_judged("unchanged", "pass", reason, base=base, head=head), **fields}
+    reason = f"{words}; the limit is {limit_percent(criterion.bound)}"
+    row = _judged("regression", context.effect("regression", criterion.severity), reason, base=base, head=head)
+    return {**row, **fields}
+
+
+def _already_broken(
+    context: Context, criterion: Criterion, base: float, head: float, broken: str
+) -> tuple[Effect, str]:
+    """Return what a bound does that both sides break, and why: it still binds head, which must not be worse than base.
+
+    Without a relative limit on the metric, head may be worse by what such values scatter by from run to run.
+    """
+    was = show(base, criterion.unit)
+    limit = context.relative_to(criterion)
+    if limit is not None:
+        allowed = abs(base) * limit.bound
+    elif criterion.metric in CATALOGUE and CATALOGUE[criterion.metric].exact:
+        allowed = 0.0
+    else:
+        allowed = POINTS if criterion.unit == "%" else abs(base) * BYTES
+    if criterion.worse(head, base) and abs(head - base) > allowed:
+        reason = still_worse(broken, was, base, head, metric=criterion.metric)
+        return context.effect("violation", criterion.severity), reason
+    return "warn", f"{broken}, as it already was in base ({was})"
+
+
+def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
+    """Whether some kernel has the name that the limit expects."""
+    seen = _profile(case, "head")
+    names = _names(seen)
+    if not names:
+        return _judged("invalid", criterion.on_missing, f"no kernel was seen: {_why(case, 'head', criterion)}")
+    if any(finds(criterion.pattern, name) for name in names):  # what was lost beside it cannot undo it
+        return _judged("unchanged", "pass", f"a kernel matches {criterion.pattern}")
+    # Of a command only the kernels are counted that were asked for.
+    if doubt(seen, criterion.metric) or (case.origin == "command" and seen.trace is None):
+        reason = (
+            f"no kernel that was seen matches {criterion.pattern}, and not all were: {_why(case, 'head', criterion)}"
+        )
+        return _judged("invalid", criterion.on_missing, reason)
+    broken = f"no kernel matches {criterion.pattern}: {listed(brief_names(names), 2, '`')}"
+    effect = context.effect("violation", criterion.severity)
+    base = _profile(case, "base")
+    in_base = [] if doubt(base, criterion.metric) else _names(base)
+    if in_base and not any(finds(criterion.pattern, name) for name in in_base):
+        effect, broken = "warn", f"{broken}, as it already was in base"
+    return _judged("violation", effect, broken)
+
+
+def _names(profile: Profile) -> list[str]:
+    """Names of the kernels, longest first: of the timeline, else of the counters."""
+    seen = profile.trace or profile.counters
+    return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
+
+
+def _why(case: Case, side: Side, criterion: Criterion) -> str:
+    """Why a side has no value of a criterion's metric that stands."""
+    profile = _profile(case, side)
+    of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
+    if of_kernels and case.device == "cuda" and kernelless(profile):
+        return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
+    fault = doubt(profile, criterion.metric) or _absence(profile, criterion)
+    if fault is not None:
+        return f"{fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
+    if criterion.metric.startswith("range:"):
+        return f"{side} has no NVTX range {criterion.metric.removeprefix('range:')!r} with device work"
+    if profile.trace is None and profile.counters is None:
+        return "no profiler looked at it"
+    return f"{side} has no {criterion.metric}"
+
+
+def _absence(profile: Profile, criterion: Criterion) -> Fault | None:
+    """Return the first fault of the timeline where names of kernels are asked and it is missing."""
+    if criterion.metric != "kernels" or profile.trace is not None:
+        return None
+    return next((one for one in profile.faults if one.part == "trace" and concerns(one, criterion.metric)), None)

@@ -1,0 +1,214 @@
+"""From the limits of a policy and of kernels to the criteria of a plan: which asks which case, and which counts."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfci.model.base import DeviceKind, UsageError, matches
+from perfci.model.criteria import Criterion, LimitSource, against, asked
+from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.policy import Limit, Mistake, Policy, own_limit
+
+DEFAULT_LIMITS: tuple[Limit, ...] = (
+    Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),
+    Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),
+)
+"""What a policy without limits asks for."""
+UNSEEN = "another tool's files hold nothing that profilers see"
+"""Of an imported case."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A case as limits see it."""
+
+    id: str
+    device: DeviceKind
+    device_name: str = ""
+    own: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    """Limits that the kernel declares itself: they add to the policy's, and tighten them."""
+    where: str = ""
+    """`file:line` of the declaration."""
+    reports: frozenset[str] | None = None
+    """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
+    bounded: frozenset[str] = frozenset()
+    """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
+    command: bool = False
+    """Whether it is a process of its own: a profiler looks at it only where a limit is meant for it."""
+    unseen: str = ""
+    """Why no profiler looks at it, but for a limit that names it; empty where one can."""
+
+
+def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, LimitSource]]:
+    """Return the kernel's own limits, each with where it stands.
+
+    Raises UsageError, naming the declaration, for a bad one.
+    """
+    limits = []
+    for index, raw in enumerate(subject.own):
+        source = LimitSource(origin="kernel", index=index, where=subject.where)
+        try:
+            limit = own_limit({**raw, "cases": [subject.id]}, custom)
+        except Mistake as error:
+            place = "".join(f".{part}" for part in error.loc if isinstance(part, str))
+            raise UsageError(f"{source}{place}: {error}") from None
+        limits.append((limit, source))
+    return limits
+
+
+def names(limit: Limit, subject: Subject) -> bool:
+    """Whether `limit` speaks of this case, on whatever device."""
+    return any(matches(pattern, subject.id) for pattern in limit.cases)
+
+
+def elsewhere(limit: Limit, subject: Subject) -> str:
+    """Which devices `limit` is for, where this is none of them; empty where it is one."""
+    if any(
+        pattern == "*" or matches(pattern, subject.device) or matches(pattern, subject.device_name)
+        for pattern in limit.devices
+    ):
+        return ""
+    return f"it is for {', '.join(limit.devices)}, and this is {subject.device_name or subject.device}"
+
+
+def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
+    """Why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of kernels.
+
+    A profiler looks at a command as a whole, which takes long and tells little of several cases: it does so where a
+    limit names the command, or where a glob can be meant for nothing else.
+    """
+    if subject.device != "cuda":
+        return "profilers see nothing of it on the CPU"
+    if not subject.command or subject.id in limit.cases:
+        return ""
+    if subject.unseen:
+        return subject.unseen
+    own = [pattern for pattern in limit.cases if matches(pattern, subject.id)]
+    if any(not any(matches(pattern, ident) for ident in kernels) for pattern in own):
+        return ""
+    return f"{own[0]!r} takes kernels too, and profilers look at a command only for a limit of its own"
+
+
+def asked_of(limit: Limit, metric: Metric, subject: Subject, *, relative: bool) -> bool:
+    """Return whether a limit asks this case for a metric: one that names the case does, a glob where it reports it.
+
+    A case that stops to report what it reported in base is still asked for it. What head alone reports is held to
+    bounds; of its change nothing can be said. `relative`: whether the limit is one on the change.
+    """
+    if subject.reports is None or subject.id in limit.cases:
+        return True
+    reports = subject.reports if relative else subject.reports | subject.bounded
+    return ("time" if metric.tier == "timing" else metric.name) in reports
+
+
+def criteria(
+    policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = (), *, compared: bool = True
+) -> list[Criterion]:
+    """Return all that the policy and the kernels ask of these cases.
+
+    Of the policy's limits on one metric of a case, of one kind, the last counts, and a kernel's own may tighten it.
+    Those that name a case and cannot be judged of it here wait, but where another of the kind can: of limits for
+    several devices the one that fits counts. `kernels`: ids of all cases of kernels, asked for or not. `compared`:
+    whether there is a base; else no relative limit is asked.
+
+    What is timed comes first, then what is observed, then what waits, each sorted by case, device, metric and kind, so
+    that the plan does not depend on the order of discovery. Raises UsageError for a kernel's own limit that is wrong.
+    """
+    judged: list[Criterion] = []
+    waiting: list[Criterion] = []
+    for subject in subjects:
+        of_policy = list(_asked(_written(policy), subject, policy, kernels))
+        own = list(_asked(declared(subject, policy.metrics), subject, policy, kernels))
+        counts = strictest(of_policy, own)
+        judged += counts
+        known = {one.key for one in counts}
+        waiting += [one for one in (*of_policy, *own) if _waits(one) and one.key not in known]
+    waiting.sort(key=lambda one: (one.case, one.device, str(one.source), one.metric, one.kind))
+    return [one for one in (*strictest(judged, ()), *waiting) if compared or not one.relative]
+
+
+def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[Criterion]:
+    """Return the criteria that count, of those that can be judged here, in the order of `criteria`.
+
+    The last of the policy's on the same; the last of a kernel's own may tighten it.
+    """
+    made = {one.key: one for one in of_policy if not one.waits}
+    for key, one in {one.key: one for one in own if not one.waits}.items():
+        made[key] = made[key].tightened(one) if key in made else one
+    return sorted(made.values(), key=lambda one: (one.observed, one.key))
+
+
+def late(
+    policy: Policy, subjects: Iterable[Subject], planned: Iterable[Criterion], *, compared: bool = True
+) -> list[Criterion]:
+    """Return what is asked of `subjects`, the cases with all that any execution reported, and not among the planned.
+
+    It has no answer: the error rates are shared out by what is planned before the first sample, so that what is known
+    to be asked only afterwards can neither pass nor fail. Raises UsageError as criteria() does.
+    """
+    known = {one.key for one in planned}
+    found = [one for one in criteria(policy, subjects, compared=compared) if one.timed and one.key not in known]
+    return [one.model_copy(update={"late": True}) for one in found]
+
+
+def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[str]:
+    """Return the kernels' own limits that are less strict than the policy's, which count: one line each.
+
+    `kernels`: as of criteria(). Raises UsageError for a kernel's own limit that is wrong.
+    """
+    found: dict[str, None] = {}
+    for subject in subjects:
+        counts = {one.key: one for one in _asked(_written(policy), subject, policy, kernels) if not one.waits}
+        own = {one.key: one for one in _asked(declared(subject, policy.metrics), subject, policy, kernels)}
+        for key, one in own.items():
+            if one.waits or key not in counts:
+                continue
+            if counts[key].stricter_than(one) or counts[key].pattern != one.pattern:
+                found[f"{one.source}: is less strict than the policy's own ({counts[key].source}), which counts"] = None
+    return list(found)
+
+
+def told(found: Iterable[Criterion]) -> list[str]:
+    """Return a line on each limit that waits, and why, with the cases that it would be of."""
+    of: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in found:
+        if one.waits:
+            of.setdefault((str(one.source), one.metric, one.waits), {})[one.case_key] = one.case
+    return [
+        f"{source}: {metric} of {next(iter(cases.values()))}{f' and {len(cases) - 1} more' if len(cases) > 1 else ''} "
+        f"is not judged here: {why}"
+        for (source, metric, why), cases in sorted(of.items())
+    ]
+
+
+def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
+    written = [(limit, LimitSource(origin="policy", index=index)) for index, limit in enumerate(policy.limits)]
+    return written or [(limit, LimitSource(origin="default")) for limit in DEFAULT_LIMITS]
+
+
+def _waits(one: Criterion) -> bool:
+    """Whether it waits and was written by somebody: of the default limits one fits here."""
+    return bool(one.waits) and one.source.origin != "default"
+
+
+def _asked(
+    limits: Iterable[tuple[Limit, LimitSource]], subject: Subject, policy: Policy, kernels: Collection[str]
+) -> Iterator[Criterion]:
+    """Yield what these limits ask of one case, in their order, those that wait among them."""
+    for limit, source in limits:
+        if not names(limit, subject):
+            continue
+        metric = resolve(limit.metric, policy.metrics)
+        for kind, fields in asked(limit, metric, subject.device).items():
+            profiled = fields["tier"] in OBSERVED
+            if profiled or asked_of(limit, metric, subject, relative=against(kind) == "base"):
+                yield Criterion(
+                    case=subject.id,
+                    device=subject.device,
+                    kind=kind,
+                    severity=limit.severity,
+                    on_missing=limit.on_missing,
+                    source=source,
+                    waits=elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else ""),
+                    **fields,
+                )
