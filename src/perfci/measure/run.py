@@ -130,7 +130,7 @@ class Measurement:
             notes = require_covered(place, found, known)
             cases = merge(found, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
-            require_some(cases, found, place.sides, globs)
+            require_some(cases, found, known, globs)
             seen = subjects(cases, found, place.facts.devices)
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)
@@ -149,10 +149,10 @@ class Measurement:
         cases = merge(found, sides, devices, options.cases)
         self._covered(place, found)  # before commands run, which may take long
         cases += runner.discover(devices, options.cases, self.progress.stage)
-        require_some(cases, found, sides, options.cases)
+        known = everything(place, found)
+        require_some(cases, found, known, options.cases)
         idle = self._covered(place, found)
         seen = subjects(cases, found, facts.devices)
-        known = everything(place, found)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         identity = self._identity(sources, sides, plan, facts, cases)
