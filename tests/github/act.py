@@ -21,7 +21,7 @@ import yaml
 from tests.github.server import REPOSITORY, GitHub, Pull
 
 TOKEN = "t0ken"
-OWN = "org/perfci@v0"
+OWN = "org/perfci@v1"
 """How workflows for users name the repository of the actions."""
 LARGEST_FILE = 1 << 20
 """Of GITHUB_STEP_SUMMARY (actions/runner, FileCommandManager.cs)."""

@@ -31,7 +31,7 @@ jobs:
     runs-on: ubuntu-latest
     permissions: {actions: read, checks: write, contents: read, pull-requests: write}
     steps:
-      - uses: org/perfci/publish@v0
+      - uses: org/perfci/publish@v1
         with: {jobs: measure}
 """
 LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
@@ -225,11 +225,11 @@ def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     jobs = account.event(pull)
     measure, publish = jobs["measure"], jobs["publish"]
     assert measure.result == "success", measure.log
-    outputs = measure.outputs["org/perfci@v0"]
+    outputs = measure.outputs["org/perfci@v1"]
     assert (outputs["verdict"], outputs["regressions"], outputs["exit-code"]) == ("fail", "2", "0")
     assert outputs["artifact-url"].startswith("https://github.com/octo/kernels/actions/runs/101/artifacts/")
     assert publish.result == "failure"
-    assert publish.outputs["org/perfci/publish@v0"]["verdict"] == "fail"
+    assert publish.outputs["org/perfci/publish@v1"]["verdict"] == "fail"
     [check] = account.hub.checks
     assert check["conclusion"] == "failure"
     lines = kernel.splitlines()
@@ -269,7 +269,7 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
     account.clone.write("kernels/adding.py", adding() + "# changed\n")
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["verdict"] == "pass"
+    assert jobs["measure"].outputs["org/perfci@v1"]["verdict"] == "pass"
     assert account.concluded == ["success"]
     assert account.hub.own_comments() == []
     assert not ran.exists()
@@ -310,7 +310,7 @@ def test_observed_only_is_neutral(account: Account) -> None:
     account.slower_application("observe")
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "0"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "0"
     assert account.concluded == ["neutral"]
     assert account.comment.startswith("### 🟡 Observed only, would have failed: ")
 
@@ -321,7 +321,7 @@ def test_a_checkout_with_a_token_is_refused_and_nothing_runs(account: Account) -
     workflow = WORKFLOW.replace("persist-credentials: false", "persist-credentials: true")
     jobs = account.event(account.pull_request(), workflow=workflow)
     assert jobs["measure"].result == "failure"
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "2"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "2"
     [said] = jobs["measure"].said("error")
     assert "persist-credentials: false" in said.data
     assert jobs["publish"].result == "failure"
@@ -336,7 +336,7 @@ def test_a_runner_that_has_lost_its_gpu_is_no_pass(account: Account) -> None:
     account.clone.write("kernels/adding.py", adding() + "# changed\n")
     jobs = account.event(account.pull_request(), workflow=TEMPLATE)
     assert {name: job.result for name, job in jobs.items()} == {"measure": "failure", "publish": "failure"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "3"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "3"
     assert "there is no GPU that torch can use here" in jobs["measure"].log
     assert account.concluded == ["action_required"]
 
