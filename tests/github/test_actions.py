@@ -34,6 +34,21 @@ jobs:
       - uses: org/perfci/publish@v1
         with: {jobs: measure}
 """
+CHECKOUT = re.findall(r"uses: (actions/checkout@[0-9a-f]{40})", TEMPLATE)[0]
+HERE = f"""
+name: perf
+on: {{pull_request: {{types: [opened]}}}}
+permissions: {{}}
+jobs:
+  perfci:
+    runs-on: [self-hosted, gpu]
+    permissions: {{contents: read, pull-requests: write}}
+    steps:
+      - uses: {CHECKOUT}
+        with: {{fetch-depth: 2, persist-credentials: false}}
+      - uses: org/perfci@v1
+        with: {{publish: here, device: cpu}}
+"""
 LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
 FORK = "author/kernels"
 
@@ -174,6 +189,53 @@ def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_with
     assert "maintainer" in account.comment
     assert len(hub.artifacts) == 1
     assert account.machine.runs == 104
+
+
+def test_one_job_writes_the_comment_and_keeps_it_true(account: Account) -> None:
+    """`publish: here`, twice at one head: one comment, no check, and the job is the gate."""
+    hub = account.hub
+    account.slower_application()
+    pull = account.pull_request()
+    for run in (101, 102):
+        job = account.event(pull, workflow=HERE)["perfci"]
+        assert job.result == "failure", job.log
+        outputs = job.outputs["org/perfci@v1"]
+        assert (outputs["verdict"], outputs["exit-code"]) == ("fail", "1")
+        assert outputs["comment-url"] == hub.comments[0]["html_url"]
+        assert account.comment.startswith("### ❌ ") and "`app`" in account.comment
+        assert f"suite=perfci run={run} " in account.comment
+        assert f"/actions/runs/{run}/artifacts/" in account.comment
+        assert ACCEPT_LABEL not in account.comment, "nothing reads it"
+        assert "t0ken" not in job.log
+    assert (len(hub.comments), hub.checks, hub.misfits) == (1, [], [])
+
+
+def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> None:
+    """Even where its token could write."""
+    account.main("raise SystemExit('must not run')\n", LIMIT + "build: touch ran\n")
+    job = account.event(account.pull_request(fork=True), workflow=HERE)["perfci"]
+    assert job.result == "failure"
+    assert job.outputs["org/perfci@v1"]["exit-code"] == "2"
+    [said] = job.said("error")
+    assert said.data.startswith("publish: here: pull request #7 is of a fork, whose code must not run beside a token")
+    assert "publish from workflow_run" in said.data
+    assert "must not run" not in job.log.replace(said.data, "")
+    assert "taking a snapshot" not in job.log and "comment" not in job.outputs["org/perfci@v1"].get("comment-url", "")
+    assert (account.hub.comments, account.hub.artifacts) == ([], [])
+
+
+@pytest.mark.parametrize(("mode", "code", "result"), [("gate", "1", "failure"), ("observe", "0", "success")])
+def test_one_job_without_the_right_to_comment_ends_as_it_measured(
+    account: Account, mode: str, code: str, result: str
+) -> None:
+    account.slower_application(mode)
+    workflow = HERE.replace(", pull-requests: write", "")
+    job = account.event(account.pull_request(), workflow=workflow)["perfci"]
+    assert (job.result, job.outputs["org/perfci@v1"]["exit-code"]) == (result, code), job.log
+    said = [one.data for one in job.said("error") if "no comment was written" in one.data]
+    assert len(said) == 1
+    assert said[0].endswith("give the job `permissions: {contents: read, pull-requests: write}`")
+    assert account.hub.comments == []
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from perfci.cli.output import tell
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
-from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
+from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -31,7 +31,7 @@ from perfci.sources.environment import is_secret
 from perfci.sources.git import Repository
 from perfci.system.files import disk_error
 
-_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)
+_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
 _MOST_FILES = 20
 
@@ -129,6 +129,9 @@ def gate(env: Mapping[str, str]) -> Answer:
             f"event {env.get('GITHUB_EVENT_NAME')}: has rights that code of a pull request must not have: measure on "
             "`pull_request`, and let only the publishing action run on this event"
         )
+    if settings.publish == "here":
+        event.require_own(context)
+        require_one_job(env)
     where = Path.cwd() / settings.working_directory
     if not where.is_dir():
         raise UsageError(f"input working-directory: {settings.working_directory}: there is no such folder")
@@ -206,8 +209,8 @@ def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: P
     elif report.verdict == "error":
         notes = [workflow.annotation("error", report.sentence, title="perfci")]
     else:
-        notes = [] if settings.publish else workflow.annotations(report)  # the check run has them
-    if settings.publish and ends == 1:
+        notes = [] if settings.publish == "true" else workflow.annotations(report)  # the check run has them
+    if settings.publish == "true" and ends == 1:
         typer.echo("perfci: the gate fails, which the publishing job says")
         ends = 0
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Shard(report=report)])

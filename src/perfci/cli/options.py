@@ -256,9 +256,11 @@ class Publishing:
         str,
         typer.Option("--policy", metavar="PATH", envvar="PERFCI_INPUT_POLICY", help="The policy in the repository."),
     ] = "perfci.yaml"
-    strict: Annotated[bool, typer.Option("--strict", envvar="PERFCI_INPUT_STRICT", help="What is undecided fails.")] = (
-        False
-    )
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", envvar="PERFCI_INPUT_STRICT", help="What is undecided fails."),
+    ] = False
+    here: Annotated[Path | None, typer.Option("--here", metavar="FOLDER", hidden=True)] = None
 
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
