@@ -191,6 +191,7 @@ def _session(
     see = _see(log)
     faults: dict[str, Fault] = {}
     begun: list[str] = []
+    marked = ""
     ended: Exit | None = None
     try:
         worker = bench.worker(name, profiler.under(report), log)
@@ -214,7 +215,7 @@ def _session(
                 worker.ask("capture", profiler.seconds, on=True, device=case.device)
             begun.append(ident)
             asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
-            worker.ask("profile", profiler.seconds, **asked)
+            marked = str(worker.ask("profile", profiler.seconds, **asked).get("marked", ""))[:200]
         except Died as died:
             faults[ident] = died_of(tool, died, see)
             if not worker.alive:
@@ -230,6 +231,9 @@ def _session(
         except Died as died:
             return faults, Read(general=[died_of(tool, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
+    for seen in read.seen.values():
+        if isinstance(seen, Trace):
+            seen.marked = marked
     return faults, read, not todo.keys() - faults.keys() - set(begun) and ended is not None
 
 

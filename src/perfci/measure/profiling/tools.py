@@ -25,6 +25,7 @@ from perfci.system.bounded import Unread
 from perfci.system.files import end_of
 from perfci.system.process import Exit, Under
 from perfci.system.users import SAME, Account
+from perfci.worker.profile import NSYS
 
 EXECUTIONS = 10
 """Of a case under a timeline."""
@@ -86,7 +87,7 @@ class Nsys(Profiler[Trace]):
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
             # What nsys writes meanwhile is then below one folder, and can be weighed.
-            own = nsys_privacy.environment(env, self.written_env)
+            own = nsys_privacy.environment(env, self.written_env) | {NSYS: self.installed.version}
             return own | ({"TMPDIR": str(report.parent)} if self.whole else {})
 
         return Under(command, environment)
