@@ -1,7 +1,10 @@
 """Which tests may run beside others, and which may not skip."""
 
 import os
+import sys
 from collections.abc import Iterator
+from inspect import isfunction
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -9,6 +12,9 @@ from hypothesis import settings
 # Tests run beside each other: how long an example takes says nothing of the code. pytest-timeout ends what hangs.
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
+
+# Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
+sys.dont_write_bytecode = False
 
 ONE_AT_A_TIME = ("nsys", "docker")
 """What one process runs the tests of, one after the other: they share nsys's daemons, or an engine."""
@@ -36,9 +42,33 @@ def pytest_configure() -> None:
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import for `-m alone` no module without such a test: importing them all takes longer than what they hold."""
+    if config.option.markexpr.split(" and ")[-1] != "alone" or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    return None if "mark.alone" in text or "mark.gpu" in text else True
+
+
+QUICK = 5
+"""The share of examples that are drawn where slow tests are left out: CI draws them all."""
+
+
+def _draw_fewer(item: pytest.Item) -> None:
+    function = getattr(item, "obj", None)
+    asked = getattr(function, "_hypothesis_internal_use_settings", None)  # hypothesis has no public way to them
+    if asked is not None and isfunction(function) and not hasattr(function, "draws_fewer"):  # once for all parameters
+        function.draws_fewer = True
+        fewer = settings(asked, max_examples=max(asked.max_examples // QUICK, 10))
+        function._hypothesis_internal_use_settings = fewer
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick = "not slow" in config.option.markexpr
     for item in items:
+        if quick:
+            _draw_fewer(item)
         if item.get_closest_marker("gpu"):
             item.add_marker("alone")
         for name in ONE_AT_A_TIME:

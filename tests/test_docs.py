@@ -14,6 +14,7 @@ import yaml
 from perfci.cli import app
 from perfci.github.check import Conclusion
 from perfci.github.event import _READERS
+from perfci.model.metrics import CATALOGUE, OBSERVED
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE
 from perfci.sources.environment import is_secret
 
@@ -22,6 +23,7 @@ DOCUMENTS = [
     *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"), ROOT / "benchmarks/sensitivity/README.md"
 ]  # fmt: skip
 GITHUB = ROOT / "docs" / "github.md"
+PROFILING = ROOT / "docs" / "profiling.md"
 TEMPLATE = yaml.safe_load((ROOT / "src/perfci/cli/templates/perf.yml").read_text())
 
 
@@ -30,7 +32,9 @@ def name(path: Path) -> str:
 
 
 def table(action: str) -> str:
-    """Inputs and outputs of an action, from its own words."""
+    """Inputs and outputs of an action, from its own words; the metrics that profilers see, from their table."""
+    if action == "metrics":
+        return metrics()
     found = yaml.safe_load((ROOT / action).read_text())
 
     def words(text: str) -> str:
@@ -44,17 +48,36 @@ def table(action: str) -> str:
     return "\n".join(["| input | default | |", "|---|---|---|", *inputs, "", "| output | |", "|---|---|", *outputs, ""])
 
 
-@pytest.mark.parametrize("action", ["action.yml", "publish/action.yml"])
-def test_the_tables_are_those_of_the_actions(action: str) -> None:
+def metrics() -> str:
+    """The metrics that profilers see, by tier; the stalls as one."""
+    rows: dict[str, list[str]] = {}
+    for one in CATALOGUE.values():
+        if one.tier in OBSERVED:
+            name = "stall_…" if one.name.startswith("stall_") else one.name
+            rows.setdefault(f"{one.tier}{': deep' if one.deep else ''}", []).append(f"`{name}`")
+    rows["trace"].append("`range:NAME`")
+    said = [f"| {tier} | {', '.join(dict.fromkeys(names))} |" for tier, names in sorted(rows.items())]
+    return "\n".join(["| tier | metrics |", "|---|---|", *said, ""])
+
+
+@pytest.mark.parametrize(
+    ("action", "document"), [("action.yml", GITHUB), ("publish/action.yml", GITHUB), ("metrics", PROFILING)]
+)
+def test_the_tables_are_those_of_the_actions_and_of_the_metrics(action: str, document: Path) -> None:
     """PERFCI_UPDATE_GOLDEN=1 writes them anew."""
     begin, end = f"<!-- table: {action} -->\n", f"<!-- end: {action} -->"
-    before, opened, rest = GITHUB.read_text().partition(begin)
+    before, opened, rest = document.read_text().partition(begin)
     written, closed, after = rest.partition(end)
     assert opened and closed
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
         written = table(action)
-        GITHUB.write_text(f"{before}{opened}{written}{closed}{after}")
+        document.write_text(f"{before}{opened}{written}{closed}{after}")
     assert written == table(action)
+
+
+def test_relative_limits_are_for_the_metrics_that_are_exact() -> None:
+    listed = re.search(r"what the same code repeats exactly:\s(.*?)\. All others", PROFILING.read_text(), re.DOTALL)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == {name for name, one in CATALOGUE.items() if one.exact}
 
 
 def said() -> list[str]:

@@ -157,9 +157,7 @@ def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Stat
 
 def judgement(r: float) -> Judgement:
     """The question: is time worse by r?"""
-    return Judgement(
-        case="case", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r, floor=0.0
-    )
+    return Judgement(case="case", device="cuda", metric="time", unit="s", better="lower", kind="regression", bound=r)
 
 
 def ways(pairs: Sequence[Pair], slow: float) -> list[tuple[Pair, Pair]]:

@@ -49,6 +49,7 @@ MEMO = "its result is remembered, not computed"
 INSTEAD = "return tensors, numpy arrays, numbers, text, or lists, tuples and dicts of them"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_memos_that_hand_out_copies_on_a_cpu(repo: Repo) -> None:
     run = attacked(repo, "cpu", "memo_copies")
@@ -65,6 +66,7 @@ def test_a_memo_that_is_used_only_when_timed(repo: Repo) -> None:
     assert MEMO in run.reasons()["memo_when_timed"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_results_that_say_of_themselves_that_they_are_equal(repo: Repo) -> None:
     run = attacked(repo, "cpu", "always_equal")
@@ -128,7 +130,7 @@ def test_head_that_ends_base_s_process_gets_no_verdict(repo: Repo) -> None:
     ("way", "words"),
     [
         ("source", "tree/attacked.py was changed"),
-        ("bytecode", "is not the bytecode of its source"),
+        pytest.param("bytecode", "is not the bytecode of its source", marks=pytest.mark.slow),
         pytest.param("shadow", "tree/attacked/__init__.py is new", marks=pytest.mark.slow),
         pytest.param("link", "tree/attacked.py was changed", marks=pytest.mark.slow),
     ],
@@ -143,7 +145,8 @@ def test_head_that_rewrites_base_s_files_gets_no_verdict(repo: Repo, way: str, w
     assert "base's files were changed" in run.report["sentence"]
 
 
-@pytest.mark.parametrize("name", [pytest.param("kills_base", marks=pytest.mark.slow), "rewrites_base"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kills_base", "rewrites_base"])
 def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:
     """Bytecode and caches that a run leaves behind are no change."""
     run = compared(repo, name, ("if ATTACK", "if False and ATTACK"))
@@ -156,7 +159,7 @@ def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:
     ("name", "replaced"),
     [
         pytest.param("patched_timer", "time.perf_counter_ns", marks=pytest.mark.slow),
-        ("patched_check", "check.compare"),
+        pytest.param("patched_check", "check.compare", marks=pytest.mark.slow),
     ],
 )
 def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> None:

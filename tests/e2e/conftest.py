@@ -15,6 +15,8 @@ import pytest
 
 from perfci.system.users import NEEDED, held
 
+from .warm import Warm
+
 PLAIN_PYTHON = sys._base_executable
 """The interpreter below this virtual environment: it starts fast, having no torch to import."""
 
@@ -53,9 +55,10 @@ class Run:
 class Repo:
     """A git repository to be measured."""
 
-    def __init__(self, root: Path, env: dict[str, str]) -> None:
+    def __init__(self, root: Path, env: dict[str, str], warm: Warm | None = None) -> None:
         self.root = root
         self.env = env
+        self.warm = warm
         root.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
 
@@ -87,15 +90,23 @@ class Repo:
             cwd=self.root, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs,
         )  # fmt: skip
 
-    def perfci(self, *args: str, timeout: float = 200) -> Run:
-        process = self.start(*args)
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
+    def perfci(self, *args: str, timeout: float = 200, fresh: bool = False) -> Run:
+        """A run in a process of its own, which imports perfci itself if it is to be `fresh`."""
+        code: int | None
+        if not fresh and self.warm and self.warm.takes(self.env):
+            code, out, err = self.warm.run(args, self.root, self.env, timeout)
+        else:
+            process = self.start(*args)
+            try:
+                out, err = process.communicate(timeout=timeout)
+                code = process.returncode
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                code = None
+        if code is None:
             pytest.fail(f"perfci {' '.join(args)} did not end:\n{out}\n{err}")
-        return Run(process.returncode, out, err, self.root)
+        return Run(code, out, err, self.root)
 
 
 @pytest.fixture
@@ -106,9 +117,16 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(short), "COLUMNS": "160", "NO_COLOR": "1"}
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    started = Warm({**os.environ, "COLUMNS": "160", "NO_COLOR": "1"})
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def repo(tmp_path: Path, env: dict[str, str]) -> Repo:
-    return Repo(tmp_path / "repo with space", env)
+def repo(tmp_path: Path, env: dict[str, str], warm: Warm) -> Repo:
+    return Repo(tmp_path / "repo with space", env, warm)
 
 
 UID = GID = 23450 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

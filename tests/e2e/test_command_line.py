@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Repo, adding
+from .warm import Warm
 
 BAD = {
     "no such verb": (["comapre"], "No such command 'comapre'"),
@@ -66,9 +67,9 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Repo:
+def repository(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Repo:
     folder = tmp_path_factory.mktemp("line")  # as TMPDIR it holds a lease of its own, for which nobody waits
-    repo = Repo(folder / "repo", {**os.environ, "TMPDIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1"})
+    repo = Repo(folder / "repo", {**os.environ, "TMPDIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1"}, warm)
     repo.policy()
     repo.write("kernels/adding.py", adding())
     repo.commit()

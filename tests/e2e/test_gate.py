@@ -31,6 +31,7 @@ def test_no_change_passes(repo: Repo) -> None:
     assert repo.git("status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
     """Every class of the issue in one comparison, by name, with the exit code of the worst."""
     repo.policy(LIMITS)
@@ -119,7 +120,7 @@ def test_report_again_gives_the_same_bytes(repo: Repo) -> None:
     names = ["report.json", "report.md", "report.csv", "junit.xml"]
     first = {name: (out / name).read_bytes() for name in names}
     for folder in ("again", "and-again"):
-        run = repo.perfci("report", "perfci-out", "--out", folder)
+        run = repo.perfci("report", "perfci-out", "--out", folder, fresh=True)
         assert run.code == 0, run.err
         assert {name: (repo.root / folder / name).read_bytes() for name in names} == first
 

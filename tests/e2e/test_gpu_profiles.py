@@ -128,7 +128,7 @@ POLICY = """
     version: 1
     suite: [kernels/*.py]
     budget: 90s
-    evidence: {profile}
+    profile: {profile}
     counters: {counters}
     limits:
       - {{cases: "*", metric: time, regression: 3%}}

@@ -99,6 +99,7 @@ def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
     assert built(behind, tmp_path / "sides", "--base", "main")
 
 
+@pytest.mark.slow
 def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: Path) -> None:
     """`--base HEAD` of a clean tree becomes its hash, which stays HEAD's own."""
     run = behind.perfci("compare", "--base", "HEAD", "--quick")
@@ -112,6 +113,7 @@ def test_the_command_that_repeats_a_run_is_not_refused(behind: Repo, tmp_path: P
 NOTE = "base's limits judge; head's count once merged: "
 
 
+@pytest.mark.slow
 def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None:
     behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nmode: observe\n")
     kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')
@@ -125,6 +127,7 @@ def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None
     assert not run.report["observe"]
 
 
+@pytest.mark.slow
 def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> None:
     behind.policy(f"# more words\nbuild: 'true'\n{LIMIT.replace('50%', '50.0%')}")
     behind.commit("the same")
@@ -133,6 +136,7 @@ def test_a_head_that_says_the_same_in_other_words_gets_no_note(behind: Repo) -> 
     assert NOTE not in run.out
 
 
+@pytest.mark.slow
 def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: Path) -> None:
     """From the terminal's text and from report.md: with nothing in it that was not typed, and a shell takes it."""
     behind.write("kernels/adding.py", adding(200_000))

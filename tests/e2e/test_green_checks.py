@@ -53,6 +53,7 @@ def test_base_that_was_right_and_dies_while_it_is_measured_is_an_error(repo: Rep
     assert run.results["cases"][0]["sides"]["base"]["reason"]["during"] == "round"
 
 
+@pytest.mark.slow
 def test_what_fails_comes_before_a_base_that_has_died(repo: Repo) -> None:
     repo.policy(POLICY)
     dying(repo, checked=3)
@@ -67,6 +68,7 @@ def test_what_fails_comes_before_a_base_that_has_died(repo: Repo) -> None:
     assert "base failed while it was measured: killed by SIGSEGV" in run.reasons()["dies"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_error_over_nan_says_what_to_give_a_kernel_that_reads_its_output(repo: Repo) -> None:
     """As GEMMs do with beta = 0 written as a product."""

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 from .conftest import PLAIN_PYTHON, Repo, Run
 from .test_never_green import never_green
 
@@ -79,6 +81,7 @@ def rejudged(repo: Repo, run: Run) -> Run:
     return again
 
 
+@pytest.mark.slow
 def test_a_metric_that_slow_executions_leave_out(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, max: 20ms}", "{cases: 'serve/*', metric: p99, regression: 5%}")
@@ -95,6 +98,7 @@ def test_a_metric_that_slow_executions_leave_out(repo: Repo, tmp_path: Path) -> 
     rejudged(repo, run)
 
 
+@pytest.mark.slow
 def test_what_is_reported_convicts_although_some_is_left_out(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
@@ -133,6 +137,7 @@ def test_a_metric_that_only_the_first_execution_of_base_reports(repo: Repo, tmp_
     assert reason.startswith("only 0 of base's ") and reason.endswith(" executions report p99")
 
 
+@pytest.mark.slow
 def test_a_bound_holds_for_what_head_alone_reports(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, max: 20ms}", "{cases: 'serve/*', metric: p99, regression: 5%}")
@@ -162,6 +167,7 @@ def test_another_unit_in_heads_policy_is_another_question(repo: Repo, tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     limit = "{cases: [serve/a, serve/b], metric: p99, regression: 5%}"

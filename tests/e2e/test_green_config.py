@@ -155,7 +155,7 @@ def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Re
 
 
 @NO_GPU
-@pytest.mark.parametrize("devices", ["cuda", "cuda, cpu"])
+@pytest.mark.parametrize("devices", [pytest.param("cuda", marks=pytest.mark.slow), "cuda, cpu"])
 def test_a_policy_that_demands_a_gpu_where_there_is_none(repo: Repo, devices: str) -> None:
     repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [{devices}]\n")
     repo.write("kernels/adding.py", adding(n=2000))
@@ -178,6 +178,7 @@ def test_a_policy_that_demands_a_gpu_where_there_is_none(repo: Repo, devices: st
 COUNTERS = "limits:\n  - {cases: '*', metric: dram_throughput, min: 80%}\n"
 
 
+@pytest.mark.slow
 @NO_GPU
 def test_counters_of_a_case_on_the_cpu(repo: Repo) -> None:
     """Told by name; and where it is the case's only limit, the case is not answered."""
@@ -204,6 +205,7 @@ def test_counters_of_a_case_on_the_cpu(repo: Repo) -> None:
     assert told in json.loads(tried.out)["notes"]
 
 
+@pytest.mark.slow
 @NO_GPU
 def test_counters_beside_a_limit_that_is_judged_are_told(repo: Repo) -> None:
     project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s}\n")
@@ -236,6 +238,7 @@ def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
     assert run.report["advice"] == "Make sure that what is gone is meant to be."
 
 
+@pytest.mark.slow
 @NO_GPU
 def test_a_limit_for_another_machine(repo: Repo) -> None:
     project(repo, "limits:\n  - {cases: 'adding', metric: time, max: 10s, devices: ['*H100*']}\n")
@@ -282,6 +285,7 @@ def test_a_suite_without_torch_names_the_interpreter(repo: Repo) -> None:
     )
 
 
+@pytest.mark.slow
 @NO_GPU
 def test_the_triton_forms_of_the_suite_do_not_time_torch_on_the_cpu(repo: Repo) -> None:
     pytest.importorskip("torch")

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import Repo
 
 APP = """
@@ -32,6 +34,7 @@ if len(times) > {pairs}:  # once in discovery
 """In head, outside what is timed: from the thirteenth pair on it waits until the budget is spent."""
 
 
+@pytest.mark.slow
 def test_what_was_plain_to_see_when_the_budget_ended_is_no_pass(repo: Repo, tmp_path: Path) -> None:
     """4.6 times as long, and 2.5 times as fast, in thirteen pairs: neither is left open or called unchanged."""
     repo.write(

@@ -54,6 +54,7 @@ def never_green(run: Run) -> None:
         assert [child.tag for child in verdict] == ["skipped"] and "docs/undecided.md" in run.out
 
 
+@pytest.mark.slow
 def test_every_case_inconclusive(repo: Repo, tmp_path: Path) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/erratic.py", ERRATIC.replace("FILE", repr(str(tmp_path / "starts"))))
@@ -107,6 +108,7 @@ def test_declared_work_that_differs_hides_no_slow_down(repo: Repo) -> None:
     assert "declared work read is 4096.0 in base, 4100.0 in head" in run.out
 
 
+@pytest.mark.slow
 def test_a_bound_that_base_breaks_already_binds_head(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, max: 1us}]\n")
     repo.write("kernels/adding.py", adding())
@@ -129,6 +131,7 @@ def test_nothing_but_skipped_cases(repo: Repo) -> None:
         never_green(run)
 
 
+@pytest.mark.slow
 def test_cases_are_counted_without_those_that_are_skipped(repo: Repo) -> None:
     """And that nothing was measured is said only where nothing was."""
     repo.policy("limits: [{cases: elsewhere, metric: time, regression: 10%}]\n")
@@ -141,6 +144,7 @@ def test_cases_are_counted_without_those_that_are_skipped(repo: Repo) -> None:
     never_green(run)
 
 
+@pytest.mark.slow
 def test_on_undecided_fail_is_bases_to_say(repo: Repo, tmp_path: Path) -> None:
     repo.policy(f"{LIMITS}on_undecided: fail\n")
     repo.write("kernels/erratic.py", ERRATIC.replace("FILE", repr(str(tmp_path / "starts"))))

@@ -187,6 +187,7 @@ def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
     assert gone(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_daemon_of_a_case_does_not_outlive_the_run(repo: Repo, tmp_path: Path) -> None:
     """A case that leaves a daemon with a session and environment of its own behind: it goes with the run."""
     repo.policy()

@@ -212,6 +212,7 @@ def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
     assert code.left == [f"a.cubin: cuobjdump exited with status 1: read by {UID}: 0123ELF"]
 
 
+@pytest.mark.slow
 @as_root
 def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     """By ncu's module and by ncu itself, which are native code over a file that the user wrote; nonsense is a fault."""
@@ -260,6 +261,7 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
     assert read(ncu=own).endswith(f"(read by {UID})"), "it has a home to write to, and no secret of perfci's"
 
 
+@pytest.mark.slow
 @as_root
 def test_what_the_user_wrote_is_read_as_the_user(two_users: Repo, tmp_path: Path) -> None:
     """Timelines and traces: read and rewritten as that user, kept as this one's."""

@@ -162,6 +162,7 @@ def account(tmp_path: Path, hub: GitHub, actions: Path) -> Account:
     return Account(tmp_path, hub, actions)
 
 
+@pytest.mark.slow
 def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_without_measuring(account: Account) -> None:
     hub = account.hub
     account.slower_application()
@@ -350,6 +351,7 @@ def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Ac
         assert opened.namelist() == ["unmeasured.json"]
 
 
+@pytest.mark.slow
 def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(account: Account) -> None:
     account.slower_application()
     pull = account.pull_request()

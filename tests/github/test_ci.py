@@ -16,6 +16,7 @@ import pytest
 from perfci.cli.ci import _options
 from perfci.github.settings import Settings
 from tests.e2e.conftest import Repo, adding
+from tests.e2e.warm import Warm
 from tests.github.scene import beside
 from tests.github.server import REPOSITORY, Pull
 from tests.sources.repo import git
@@ -53,8 +54,9 @@ class Job:
 class Hub:
     """The repository on the server, and the runner that serves it."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, warm: Warm) -> None:
         self.tmp_path = tmp_path
+        self.warm = warm
         self.runner = tmp_path / "runner"
         (self.runner / "tmp").mkdir(parents=True)
         env = {**os.environ, "TMPDIR": str(self.runner / "tmp"), "COLUMNS": "160", "NO_COLOR": "1"}
@@ -92,9 +94,9 @@ class Hub:
 
     def job(
         self, event: str, payload: dict, sha: str, checkout: Path, env: dict[str, str] | None = None,
-        command: Sequence[str] = ("-m", "perfci", "ci"), **inputs: str,
+        command: Sequence[str] = (), **inputs: str,
     ) -> Job:  # fmt: skip
-        """What the runner makes of one step."""
+        """What the runner makes of one step, or of a `command` of an interpreter's own in its place."""
         files = {
             name: self.runner / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
         }
@@ -108,22 +110,28 @@ class Hub:
             "GITHUB_EVENT_PATH": str(self.runner / "event.json"), **{name: str(path) for name, path in files.items()},
         }  # fmt: skip
         asked = {f"PERFCI_INPUT_{name.upper()}": value for name, value in inputs.items()}
-        done = subprocess.run(
-            [sys.executable, "-I", *command], cwd=checkout, env=self.repo.env | runner | asked | CANARIES | (env or {}),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
-        )  # fmt: skip
+        whole = self.repo.env | runner | asked | CANARIES | (env or {})
+        if command:
+            done = subprocess.run(
+                [sys.executable, "-I", *command], cwd=checkout, env=whole,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+            )  # fmt: skip
+            code, log = done.returncode, done.stdout
+        else:
+            code, log, _ = self.warm.run(("ci",), checkout, whole, 200, merged=True, isolated=True)
+            assert code is not None, log
         found = re.findall(
             r"^([a-z-]+)<<(\S+)\n(.*?)\n\2$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE | re.DOTALL
         )
         assert (files["GITHUB_ENV"].read_text(), files["GITHUB_PATH"].read_text()) == ("", "")
         outputs = {name: value for name, _, value in found}
-        assert CANARY not in done.stdout
-        return Job(done.returncode, done.stdout, outputs, files["GITHUB_STEP_SUMMARY"].read_text(), checkout)
+        assert CANARY not in log
+        return Job(code, log, outputs, files["GITHUB_STEP_SUMMARY"].read_text(), checkout)
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Hub:
-    return Hub(tmp_path)
+def hub(tmp_path: Path, warm: Warm) -> Hub:
+    return Hub(tmp_path, warm)
 
 
 SPY = """
@@ -160,7 +168,8 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     (shims / "git").write_text(f'#!/bin/sh\ndate +%s.%N >>{ran}\nexec {real} "$@"\n')
     (shims / "git").chmod(0o755)
     path = {"PATH": f"{shims}:{os.environ['PATH']}", "HARMLESS": "passes"}
-    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), path)
+    command = ("-m", "perfci", "ci")  # a process whose ancestors are none of these tests'
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), path, command)
     assert job.code == 0, job.log
     assert job.outputs == {
         "verdict": "pass", "regressions": "0", "exit-code": "0", "artifact-name": "perfci--measure--0-h100--2",
@@ -259,7 +268,9 @@ def neutral(job: Job, head: str, base: str) -> None:
     assert "PASS" not in job.log and "passed" not in job.log
 
 
-@pytest.mark.parametrize("kind", ["new branch", "older commit", "by hand"])
+@pytest.mark.parametrize(
+    "kind", ["new branch", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("older commit", "by hand"))]
+)
 def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
@@ -277,7 +288,7 @@ def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str
     neutral(hub.job(event, payload, first, hub.checkout(first, depth=1), **inputs), first, base)
 
 
-@pytest.mark.parametrize("checked_out", ["merge", "head"])
+@pytest.mark.parametrize("checked_out", ["merge", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_out: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
@@ -343,7 +354,15 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
     assert job.report["mode"] == "run"
 
 
-@pytest.mark.parametrize("case", ["token", "privileged", "input", "no checkout", "other commit", "fork", "matrix"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "token",
+        "privileged",
+        "fork",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("input", "no checkout", "other commit", "matrix")),
+    ],
+)
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
     hub.repo.policy(LIMIT)
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.warm import Warm
 from tests.github.scene import HEAD, environment, measured, packed, scene
 from tests.github.server import REPOSITORY, Answer, GitHub, serve
 
@@ -20,7 +21,9 @@ def hub() -> Iterator[GitHub]:
         yield made
 
 
-def start(hub: GitHub, folder: Path, **env: str) -> tuple[subprocess.CompletedProcess[str], str, str]:
+def start(
+    hub: GitHub, folder: Path, warm: Warm | None = None, **env: str
+) -> tuple[subprocess.CompletedProcess[str], str, str]:
     """The process, what it gave to GITHUB_OUTPUT and to GITHUB_STEP_SUMMARY."""
     payload: dict[str, Any] = {
         "action": "completed",
@@ -39,15 +42,13 @@ def start(hub: GitHub, folder: Path, **env: str) -> tuple[subprocess.CompletedPr
         "GITHUB_TOKEN": "t0ken", "GITHUB_API_URL": hub.api, **{name: str(file) for name, file in files.items()},
         **environment(999), **env,
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "perfci", "publish"],
-        env=whole,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "perfci", "publish"]
+    if warm:
+        code, out, err = warm.run(("publish",), folder, whole, 60)
+        assert code is not None, out + err
+        done = subprocess.CompletedProcess(command, code, out, err)
+    else:
+        done = subprocess.run(command, env=whole, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     output, summary = (file.read_text() for file in files.values())
     return done, output, summary
 
@@ -68,12 +69,12 @@ def test_a_regression(hub: GitHub, tmp_path: Path) -> None:
     assert "matmul/n=1" in summary
 
 
-def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: Path) -> None:
+def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     _, run = scene(hub)
     hub.upload(run, packed(measured(1.2, names=["evil/\n::error::injected\n##[error]injected"])))
     hub.upload(run, b"no zip", name="perfci--x--0--1")
     hub.readonly = {"comments"}
-    done, _, summary = start(hub, tmp_path)
+    done, _, summary = start(hub, tmp_path, warm)
     assert done.returncode == 3
     assert "injected" in done.stdout
     assert not [line for line in done.stdout.splitlines() if line.lstrip().startswith(("::", "##["))]
@@ -94,33 +95,35 @@ def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: P
         ({"GITHUB_EVENT_NAME": "issue_comment"}, 2, "issue_comment"),
     ],
 )
-def test_what_is_wrong_is_one_line(hub: GitHub, tmp_path: Path, env: dict[str, str], code: int, said: str) -> None:
+def test_what_is_wrong_is_one_line(
+    hub: GitHub, tmp_path: Path, warm: Warm, env: dict[str, str], code: int, said: str
+) -> None:
     scene(hub, 1.0)
-    done, _, _ = start(hub, tmp_path, **env)
+    done, _, _ = start(hub, tmp_path, warm, **env)
     assert done.returncode == code
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_run_that_cannot_be_found_is_one_line(hub: GitHub, tmp_path: Path) -> None:
-    done, _, _ = start(hub, tmp_path)
+def test_a_run_that_cannot_be_found_is_one_line(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
+    done, _, _ = start(hub, tmp_path, warm)
     assert done.returncode == 3
     assert done.stderr.splitlines() == ["perfci: run 100: HTTP 404: Not Found"]
 
 
-def test_a_token_that_may_not_read_is_told_what_it_needs(hub: GitHub, tmp_path: Path) -> None:
+def test_a_token_that_may_not_read_is_told_what_it_needs(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     scene(hub, 1.0)
     hub.fail("GET", "/actions/runs/100$", Answer(403, {"message": "Resource not accessible by integration"}))
-    done, _, _ = start(hub, tmp_path)
+    done, _, _ = start(hub, tmp_path, warm)
     assert done.returncode == 3
     assert "permissions: {actions: read" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_broken_policy_on_base_is_named(hub: GitHub, tmp_path: Path) -> None:
+def test_a_broken_policy_on_base_is_named(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     scene(hub, 1.0)
     hub.files["b" * 40, "perfci.yaml"] = b"version: 1\nsuit: x\n"
-    done, output, summary = start(hub, tmp_path)
+    done, output, summary = start(hub, tmp_path, warm)
     assert (done.returncode, outputs(output)["verdict"]) == (2, "error")
     assert [(check["status"], check["conclusion"]) for check in hub.checks] == [("completed", "action_required")]
     assert "- main:perfci.yaml:2: suit: unknown field" in done.stdout and "suit: unknown field" in summary

@@ -58,6 +58,7 @@ def test_registers_spills_and_shared_memory_reach_the_gate(tmp_path):
     assert values["ptxas_shared"] == [3 * 2 * 128 * 64 * 2]
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_too_few_registers_show_as_spills(tmp_path):
     """Three thread blocks on an SM leave 168 registers a thread: the usual way to lose a kernel's speed unseen."""

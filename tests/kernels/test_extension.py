@@ -53,6 +53,7 @@ def build_and_check(folder, change=None):
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 
 
+@pytest.mark.slow
 def test_it_builds_passes_its_check_and_comes_from_the_overlay(tmp_path):
     errors, texts, foreign, modules = build_and_check(tmp_path)
     assert errors == [None]

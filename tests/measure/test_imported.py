@@ -164,7 +164,7 @@ def test_samples_are_not_compared_with_a_mean(tmp_path):
     }
     report = judge(import_files(files, Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
-    assert report.rows[0].reason == "timing mode time is mean in base, samples in head"
+    assert report.rows[0].reason == "timing time is mean in base, samples in head"
 
 
 def test_another_machine_is_another_question(tmp_path):
@@ -177,7 +177,7 @@ def test_another_machine_is_another_question(tmp_path):
     }
     report = judge(import_files(files, Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
-    assert report.rows[0].reason == "timing mode machine is 64 cores, Xeon in base, 2 cores, AMD EPYC in head"
+    assert report.rows[0].reason == "timing machine is 64 cores, Xeon in base, 2 cores, AMD EPYC in head"
     assert any("base was measured on elsewhere, head on host" in note for note in report.notes)
 
 

@@ -23,7 +23,6 @@ from perfci.profilers.nsys.command import probe
 from perfci.system.process import Under
 from perfci.worker.profile import WARM_CALLS
 
-pytestmark = pytest.mark.alone
 SUITE = """
     import os
     import time
@@ -174,7 +173,7 @@ def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
 
 def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     """As one does that waits for a lock that another holds."""
-    monkeypatch.setattr("perfci.system.process.START_TIMEOUT", 1.0)
+    monkeypatch.setattr("perfci.system.process.START_TIMEOUT", 3.0)  # in which a shell starts, however busy
     program = tmp_path / "ncu"
     program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)
@@ -187,13 +186,21 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
 def test_torch_profiler_stands_in(place):
     pytest.importorskip("torch")
     found = taken(place, Kineto(20.0, "cpu"))
-    for name, seconds in (("spins/ms=5", 5e-3), ("spins/ms=12", 12e-3)):
-        trace = found[name].seen
-        assert trace is not None, found[name].faults
+    for ms in (5, 12):
+        trace = found[f"spins/ms={ms}"].seen
+        assert trace is not None, found[f"spins/ms={ms}"].faults
         assert (trace.source, trace.executions) == ("torch.profiler", 10)
-        assert seconds <= trace.wall <= 1.5 * seconds  # the profiler's own work, and the machine's
+        # What the case itself saw of the last ten, which a busy machine lengthens, too, and the profiler's own work.
+        own = sum(own_times(place, ms)[-10:]) / 10
+        assert own <= trace.wall <= 3 * own
 
 
+def own_times(place: Place, ms: int) -> list[float]:
+    return [float(line) for line in (place.sides["head"].tree / f"spins-{ms}").read_text().split()]
+
+
+@pytest.mark.slow  # for a machine that does nothing else; a real capture is read in tests/evidence/test_nsys_command.py
+@pytest.mark.alone
 @pytest.mark.nsys
 def test_nsys_sees_a_suite_on_the_cpu(place):
     pytest.importorskip("nvtx")
@@ -208,8 +215,7 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
         assert look.seen.executions == 10
         assert look.seen.marked == "", "the package nvtx of the tests is one that every nsys records"
         # What the case itself saw of the last ten: a busy machine lengthens both.
-        own = [float(line) for line in (place.sides["head"].tree / f"spins-{ms}").read_text().split()][-10:]
-        assert look.seen.wall == pytest.approx(sum(own) / 10, rel=0.05)
+        assert look.seen.wall == pytest.approx(sum(own_times(place, ms)[-10:]) / 10, rel=0.05)
 
 
 # ---------------------------------------------------------------- which cases

@@ -198,7 +198,7 @@ def test_nsys_is_asked_for_the_whole_process_with_a_folder_of_its_own(place, tmp
     look = looked(place, form("true"), fake_nsys(tmp_path / "nsys", 'echo "$@" tmp=$TMPDIR; exit 7'))
     said = (place.runner.logs / "nsys-head-app.log").read_text()
     assert "--duration=60 --kill=none" in said and "capture-range" not in said and "/bin/sh -c true" in said
-    assert f"tmp={place.parent.scratch}/evidence/nsys-head-app" in said
+    assert f"tmp={place.parent.scratch}/profile/nsys-head-app" in said
     assert look.faults[0].kind == "crash" and "status 7" in look.faults[0].text
 
 

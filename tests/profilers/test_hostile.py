@@ -100,6 +100,7 @@ def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
     assert len(readers.nsys_traces(export.path, ["a"]).traces["a"].kernels) == 1
 
 
+@pytest.mark.slow
 def test_a_name_of_a_hundred_megabytes(export, tmp_path):
     export.db.execute(
         "UPDATE StringIds SET value = replace(hex(zeroblob(50000000)), '00', 'kk') WHERE value = 'kernel'"
@@ -163,6 +164,7 @@ def test_an_export_of_holes(tmp_path):
         readers.held_secrets(path, {"A": "secret"})
 
 
+@pytest.mark.slow
 def test_an_archive_in_the_place_of_an_export(tmp_path, monkeypatch):
     """An .xz that asks for 3 GiB to be unpacked into, and one that unpacks to 32."""
     path = tmp_path / "t.sqlite"
@@ -252,7 +254,7 @@ def packed(path, begin, repeated, times):
     return path
 
 
-@pytest.mark.parametrize("times", [3, 240], ids=["48 kB", "4 MB"])
+@pytest.mark.parametrize("times", [pytest.param(3, id="48 kB"), pytest.param(240, id="4 MB", marks=pytest.mark.slow)])
 def test_white_space(tmp_path, times):
     fault = trace(packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b" \n\t\r", times))
     assert fault.kind == "unreadable"
@@ -267,7 +269,11 @@ def test_white_space(tmp_path, times):
         (b'{"traceEvents": [', b"1"),
         pytest.param(b'{"traceEvents": [0', b",[]", marks=pytest.mark.slow),
         pytest.param(b'{"traceEvents": [0', b", {}", marks=pytest.mark.slow),
-        (b'{"traceEvents": [0', b',{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}'),
+        pytest.param(
+            b'{"traceEvents": [0',
+            b',{"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}',
+            marks=pytest.mark.slow,
+        ),
         pytest.param(b'{"a": 0', b', "a": 0', marks=pytest.mark.slow),
     ],
 )
@@ -277,6 +283,7 @@ def test_bombs(tmp_path, monkeypatch, begin, repeated):
     assert fault.kind in ("unreadable", "incomplete"), fault
 
 
+@pytest.mark.slow
 def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
     recorded = DATA / "kineto" / "cuda.json"
     bomb = packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b'{"cat": "x"},', 40)
@@ -307,7 +314,7 @@ def test_whole_files_are_read_as_without_a_process(tmp_path):
         assert readers.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
     draw = random.Random(seed)
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfci.model.metrics import CATALOGUE, LARGEST, SUMMED, combined
-from perfci.model.profile import Counters, KernelCounters, KernelUse, Profile, Trace
+from perfci.model.metrics import CATALOGUE, combined
+from perfci.model.profile import Counters, KernelCounters, KernelUse, Profile, RangeUse, Trace
 from perfci.profilers.metrics import of_counters, of_trace
-from perfci.profilers.ncu.chips import QUANTITIES
 
 DATA = Path(__file__).parent.parent / "data" / "profiles"
 
@@ -19,10 +18,6 @@ def recorded(case: str, side: str) -> Profile:
 
 def kernel(seconds: float, **values: float) -> KernelCounters:
     return KernelCounters(name="k", count=1, seconds=seconds, grid=(1, 1, 1), block=(32, 1, 1), values=values)
-
-
-def test_every_counter_of_the_catalogue_has_a_source():
-    assert {name for name, metric in CATALOGUE.items() if metric.tier == "counters"} <= set(QUANTITIES)
 
 
 def test_every_metric_is_of_the_catalogue():
@@ -84,10 +79,16 @@ def test_occupancy_from_the_launch_configuration():
 
 
 def test_how_counters_combine():
-    assert {*QUANTITIES, "local_memory"} >= SUMMED | LARGEST and not SUMMED & LARGEST  # which ncu does not tell
     two = [(1.0, 3.0), (5.0, 1.0)]
     assert [combined(name, two) for name in ("fp32_flops", "registers", "occupancy")] == [6.0, 5.0, 2.0]
     for name in ("fp32_flops", "registers", "occupancy"):
         assert combined(name, []) is None and combined(name, [(1.0, 1.0), (None, 1.0)]) is None
         assert combined(name, [(float("inf"), 1.0)]) is None
     assert combined("occupancy", [(1.0, 0.0)]) is None
+
+
+def test_a_range_that_no_limit_can_name_is_no_metric():
+    ranges = [RangeUse(name=name, count=1, host=1e-5, device=1e-6) for name in ("encode", "two\nlines", "", " padded")]
+    trace = Trace(source="nsys", executions=1, wall=2e-5, busy=1e-5, span=1e-5, ranges=ranges)
+    assert {name for name in of_trace(trace) if name.startswith("range:")} == {"range:encode"}
+    Profile.model_validate(Profile(metrics=of_trace(trace)).model_dump())

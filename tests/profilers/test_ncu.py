@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perfci.model.base import UsageError
 from perfci.profilers.ncu import layout as ncu_layout
 from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.report import read
@@ -256,7 +257,7 @@ def test_what_was_asked_and_is_not_there_is_told(tmp_path):
     for name in RANGES:
         (fault,) = reading.faults[name]
         assert fault.kind == "incomplete" and "stall_long_scoreboard" in fault.text and "registers" not in fault.text
-    with pytest.raises(ValueError, match="ocupancy"):
+    with pytest.raises(UsageError, match="ocupancy"):
         read(path, names=["ocupancy"])
 
 

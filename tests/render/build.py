@@ -143,6 +143,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
         if entry.base and entry.head and entry.metric == "time"
         for m in measured(entry.case, entry.base, entry.head, SDPA, entry.device)
     ]
+    timed = {value.case for value in values}
     data: dict[str, Any] = {
         "run": "20260105-101500-4d5993f",
         "mode": "compare",
@@ -153,7 +154,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
         "counts": counts,
         "rows": rows,
         "measured": values,
-        "facts": [facts(case, SDPA, device) for case, device in worst if any(v.case == case for v in values)],
+        "facts": [facts(case, SDPA, device) for case, device in worst if case in timed],
         "notes": [],
         "started": "2026-01-05T10:15:00Z",
         "seconds": 185.2,

@@ -102,7 +102,9 @@ def test_what_is_left_out_is_named():
 def test_full_names_of_kernels_go_before_their_evidence_does():
     report = REPORTS["profile"]
     whole_text = markdown.render(report)
-    profile, names = (whole_text.index(f"<summary>{what}") for what in ("What profilers saw", "Full names of 11 kernels"))
+    profile, names = (
+        whole_text.index(f"<summary>{what}") for what in ("What profilers saw", "Full names of 11 kernels")
+    )
     assert profile < names
     for limit in range(10_000, len(whole_text), 1_000):
         text = markdown.render(report, limit)

@@ -9,7 +9,7 @@ import pytest
 
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.sources.snapshot import MTIME, snapshot_commit, snapshot_folder, snapshot_worktree
-from tests.sources.repo import commit, find, fingerprint, git, init, lfs_pointer, lfs_store, tree, write
+from tests.sources.repo import ENV, commit, find, fingerprint, git, init, lfs_pointer, lfs_store, tree, write
 
 ODD = {
     "plain.py": "1",
@@ -156,7 +156,9 @@ def test_a_tree_in_the_middle_of_a_merge_conflict_is_taken_once(tmp_path: Path):
     commit(root, {"a": "2"})
     git(root, "checkout", "-q", "main")
     commit(root, {"a": "3"})
-    subprocess.run(["git", "merge", "-q", "topic"], cwd=root, capture_output=True, check=False)
+    # With an identity of its own: where the caller has none, git refuses before it merges.
+    merge = subprocess.run(["git", "merge", "topic"], cwd=root, env=ENV, capture_output=True, text=True, check=False)
+    assert merge.returncode == 1 and "CONFLICT (content)" in merge.stdout, merge.stdout + merge.stderr
     assert snapshot_worktree(find(root), tmp_path / "tree").files == 1
     assert "<<<<<<<" in tree(tmp_path / "tree")["a"]
 

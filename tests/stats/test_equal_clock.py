@@ -65,7 +65,7 @@ class World:
             walk[..., i] = 0.3 * walk[..., i - 1] + 0.954 * steps[..., i]
         clock = self.wander * walk + rng.normal(0, self.between, (pairs, 2, 1))
         clock[:, 1] += self.head_clock
-        own = self.launches(rng, pairs) if self.launches else rng.normal(0, self.noise, (pairs, 2))
+        own = self.workers(rng, pairs) if self.workers else rng.normal(0, self.noise, (pairs, 2))
         time = own[..., None] - self.follows * clock + rng.normal(0, self.block, clock.shape)
         time[:, 1] += self.shift
         return time, clock + rng.normal(0, self.reading, clock.shape)
@@ -133,9 +133,9 @@ WORLDS = {
     "memory-bound, clock read badly": MEMORY_BOUND,
     "half and half": replace(POWER_LIMITED, follows=0.5),
     "rotating clock read badly": World(reading=0.01, noise=0.001),
-    "heavy tails": replace(POWER_LIMITED, launches=heavy),
-    "bimodal launches": replace(POWER_LIMITED, launches=bimodal),
-    "drift": replace(POWER_LIMITED, launches=drifting),
+    "heavy tails": replace(POWER_LIMITED, workers=heavy),
+    "bimodal workers": replace(POWER_LIMITED, workers=bimodal),
+    "drift": replace(POWER_LIMITED, workers=drifting),
 }
 
 

@@ -398,6 +398,7 @@ def test_an_interpreter_that_hangs_or_is_none(tmp_path, monkeypatch):
     assert lines(pytorch.check_torch, found)["python"].status == "fail"
 
 
+@pytest.mark.slow
 def test_the_real_interpreter_of_these_tests_is_told_as_it_is(tmp_path):
     import sys
 

@@ -99,7 +99,9 @@ def opened(**board):
 
 
 def test_everything_that_is_told():
+    before = time.monotonic()
     state = opened().state()
+    after = time.monotonic()
     assert dataclasses.replace(state, at=0.0) == GpuState(
         at=0.0, sm_clock=1410, memory_clock=3201, temperature=61, memory_temperature=70, power=pytest.approx(698.7),
         power_limit=pytest.approx(700), energy=pytest.approx(5.0), reasons=("sw_power_cap", "sw_thermal"),
@@ -107,7 +109,7 @@ def test_everything_that_is_told():
         processes=(), compute_mode="exclusive", persistence=True, mig=False, ecc=True, memory_total=150 * 2**30,
         memory_used=2**20,
     )  # fmt: skip
-    assert abs(state.at - time.monotonic()) < 10
+    assert before <= state.at <= after
     assert opened().facts() == {
         "driver": "580.159.04", "vbios": "96.00.A8.00.01", "power_limit": pytest.approx(700), "compute_mode": "exclusive",
         "mig": False, "ecc": True, "persistence": True, "max_sm_clock": 1980,

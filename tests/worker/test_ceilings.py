@@ -10,22 +10,29 @@ from perfci.model.results import Work
 from perfci.stats.speed_of_light import least_time
 from perfci.worker import ceilings
 
-pytestmark = pytest.mark.alone
-
 
 def rates(found):
     return {"read": found["read"], "copy": found["copy"], **found["matmul"]}
 
 
 @pytest.mark.torch
-def test_ceilings_of_this_cpu_stand_above_what_it_does():
+def test_ceilings_of_this_cpu_are_rates_or_reasons():
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     found = json.loads(json.dumps(ceilings.measure("cpu")))
     assert (found["device"], found["to_device"], torch.get_num_threads()) == ("cpu", None, threads)
-    assert all(rate.get("reason") or (rate["value"] > 1e6 and rate["how"]) for rate in rates(found).values())
-    assert found["read"]["value"] >= found["copy"]["value"]
+    assert all(rate.get("reason") or (rate["value"] > 0 and rate["how"]) for rate in rates(found).values())
     assert {"fp32", "fp64", "bf16"} <= set(found["matmul"])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.alone
+def test_ceilings_of_this_cpu_stand_above_what_it_does():
+    torch = pytest.importorskip("torch")
+    found = ceilings.measure("cpu")
+    assert all(rate.get("reason") or rate["value"] > 1e6 for rate in rates(found).values())
+    assert found["read"]["value"] >= found["copy"]["value"]
     a = torch.randn(256, 256)
     best = ceilings._best_of_calls(lambda: a @ a)
     assert best > least_time(Work(flops=2 * 256**3), found, {"name": "cpu"}, "cpu")[0]

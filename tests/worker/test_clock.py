@@ -7,8 +7,6 @@ import pytest
 from perfci.measure.rounds import Block, _values
 from perfci.worker import clock
 
-pytestmark = pytest.mark.alone
-
 
 def test_no_driver_no_clock(monkeypatch):
     """Without libcuda there is no clock, and so nothing is said in cycles; it is no error."""

@@ -11,9 +11,9 @@ from perfci.judge.explain.seen import kernelless
 from perfci.judge.status import Context, about
 from perfci.judge.words import beyond, change_words, limit_percent, listed
 from perfci.model.base import Side
-from perfci.model.metrics import UNSEEN_OF_COMMANDS
+from perfci.model.metrics import CHECKED, UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
-from perfci.model.profile import TRACERS, UNPROFILED, Fault, Profile, concerns, doubt
+from perfci.model.profile import TRACERS, Fault, Profile, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds
@@ -85,7 +85,7 @@ def _has_none(profile: Profile, gate: Gate) -> bool:
     """Whether it was seen whole that there is nothing to tell of a gate's metric, as of a range that is new in head."""
     if doubt(profile, gate.metric):
         return False
-    if gate.metric in UNPROFILED:
+    if gate.metric in CHECKED:
         return True
     if gate.metric.startswith(("range:", "copy_bandwidth")):
         return profile.trace is not None
@@ -142,7 +142,7 @@ def _names(profile: Profile) -> list[str]:
 def _why(case: Case, side: Side, gate: Gate) -> str:
     """Why a side has no value of a gate's metric that stands."""
     profile = _profile(case, side)
-    of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric not in UNPROFILED)
+    of_kernels = gate.tier == "counters" or (gate.tier == "static" and gate.metric not in CHECKED)
     if of_kernels and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
     fault = doubt(profile, gate.metric) or _absence(profile, gate)

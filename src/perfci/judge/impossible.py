@@ -5,10 +5,11 @@ from typing import Any
 
 from perfci.judge.status import Context, about, centre
 from perfci.model.base import Side
+from perfci.model.metrics import DERIVED
 from perfci.model.report import Row
 from perfci.model.results import Case, CaseSide
 from perfci.model.units import show
-from perfci.stats.series import DERIVED, side_values
+from perfci.stats.series import side_values
 from perfci.stats.speed_of_light import least_time
 from perfci.stats.walsh import hodges_lehmann
 

@@ -8,6 +8,7 @@ from perfci.judge import already
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, about, about_id, centre
 from perfci.judge.words import beyond, change_words, limit_percent, show_clock
+from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
@@ -15,7 +16,7 @@ from perfci.model.units import show
 from perfci.stats.answer import Answer, answer, silences
 from perfci.stats.decide import Decision, pairs_needed
 from perfci.stats.equal_clock import LogRatios
-from perfci.stats.series import DERIVED, side_values
+from perfci.stats.series import side_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 LEVEL = 0.95
@@ -114,7 +115,7 @@ def _invalid(context: Context, case: Case, judgement: Judgement, found: Answer) 
 
 def _unmeasured(case: Case, metric: str) -> str:
     if metric in DERIVED and side_values(case, "head", "time").size:
-        return f"head declares no {DERIVED[metric][1]}"
+        return f"head declares no {DERIVED[metric].words}"
     if side_values(case, "base", metric).size:
         return f"base has {metric}, head has not"
     return f"head has no {metric}"

@@ -1,33 +1,32 @@
-"""The metric catalogue: stable names, each with unit, direction and tier."""
+"""The table of metrics: all that perfci knows of each, once.
+
+A new metric is one entry of TABLE, and where it neither is ncu's nor derives from time the function that computes it:
+in `profilers/metrics.py` from a timeline, in the worker from a clock or a check.
+"""
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from perfci.model.base import Document
+from perfci.model.base import Document, UsageError
 
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
+"""Bare timing, a timeline, hardware counters, launch configurations and memory, a command's own report."""
 OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
 """Tiers of which a run makes one observation a side, in a pass of its own."""
-
-
-class Metric(Document):
-    """A named quantity."""
-
-    name: str
-    unit: str
-    """The unit values are stored in."""
-    better: Direction
-    """Which way is better."""
-    tier: Tier = "timing"
-    """Where it comes from: bare timing, a timeline, hardware counters, launch configurations and memory, a command."""
-    about: str = ""
-    exact: bool = False
-    """Whether the same code gives the same value each time, so that two single observations can be compared."""
+Source = Literal["worker", "work", "checks", "trace", "counters", "command"]
+"""The worker's clock, its time and declared work, the checks before timing, a timeline, ncu, the command itself."""
+Aggregate = Literal["sum", "maximum", "mean"]
+"""Add the values of kernels up, take the largest, or average them with their device times as weights."""
+Event = Literal["launches", "kernels", "copies", "sets", "calls"]
+"""What a timeline may lack: how many kernels ran or which, copies, memory sets, calls of the CUDA API."""
 
 
 class CustomMetric(Document):
@@ -39,119 +38,304 @@ class CustomMetric(Document):
     """Which way is better."""
 
 
-def _timing(name: str, unit: str, better: Direction, about: str) -> Metric:
-    return Metric(name=name, unit=unit, better=better, about=about)
+# ---------------------------------------------------------------- ncu's names, by chip
 
-
-def _seen(tier: Tier, name: str, unit: str, better: Direction, about: str, exact: bool = False) -> Metric:
-    return Metric(name=name, unit=unit, better=better, tier=tier, about=about, exact=exact)
-
-
-STALLS = (
-    "barrier", "long_scoreboard", "short_scoreboard", "math_pipe_throttle", "mio_throttle", "lg_throttle", "wait",
-    "not_selected",
-)  # fmt: skip
-"""Reasons why a warp did not issue, as Nsight Compute names them."""
-
-CATALOGUE: dict[str, Metric] = {
-    m.name: m
-    for m in (
-        _timing("time", "s", "lower", "time of one execution under the case's timing mode"),
-        _timing("cycles", "cycles", "lower", "time × the SM clock measured beside it"),
-        _timing("cv", "%", "lower", "relative standard deviation of the samples of a launch"),
-        _timing("tflops", "TFLOP/s", "higher", "declared floating-point operations over time"),
-        _timing("bandwidth", "B/s", "higher", "declared bytes read and written over time"),
-        _timing("throughput", "/s", "higher", "declared items (tokens, samples) over time"),
-        _seen(
-            "static",
-            "peak_memory",
-            "B",
-            "lower",
-            "device memory of the inputs, and what an execution needs besides",
-            True,
-        ),
-        _seen("static", "registers", "", "lower", "a thread, of the kernel that needs most", True),
-        _seen("static", "shared_memory", "B", "lower", "static and dynamic, a block, of the kernel with most", True),
-        _seen("static", "local_memory", "B", "lower", "spills and arrays, a thread, of the kernel with most", True),
-        _seen("static", "occupancy_theoretical", "%", "higher", "what launch configurations allow, weighted by time"),
-        _seen("trace", "kernel_launches", "", "lower", "kernels launched", True),
-        _seen("trace", "copy_bytes", "B", "lower", "bytes copied between memories", True),
-        _seen("trace", "sync_count", "", "lower", "calls that wait for the device", True),
-        _seen("trace", "alloc_count", "", "lower", "calls that allocate or free memory", True),
-        _seen("trace", "device_time", "s", "lower", "device time of all kernels"),
-        _seen("trace", "device_busy", "%", "higher", "share of the wall time in which the device works"),
-        _seen(
-            "trace", "launch_overhead", "%", "lower", "share of the device's span in which it waits between operations"
-        ),
-        _seen("trace", "alloc_time", "s", "lower", "host time in calls that allocate or free memory"),
-        _seen("trace", "copy_time", "s", "lower", "device time of copies"),
-        _seen("trace", "copy_bandwidth_h2d", "B/s", "higher", "bytes over device time of copies to the device"),
-        _seen("trace", "copy_bandwidth_d2h", "B/s", "higher", "bytes over device time of copies to the host"),
-        _seen("counters", "sm_throughput", "%", "higher", "of the SMs' peak"),
-        _seen("counters", "memory_throughput", "%", "higher", "of the peak of whichever memory unit is used most"),
-        _seen("counters", "dram_throughput", "%", "higher", "of the device memory's peak"),
-        _seen("counters", "dram_bandwidth", "B/s", "higher", "bytes of device memory moved over kernel time"),
-        _seen("counters", "dram_bytes", "B", "lower", "bytes of device memory read and written"),
-        _seen("counters", "dram_read", "B", "lower", "bytes of device memory read"),
-        _seen("counters", "dram_written", "B", "lower", "bytes of device memory written"),
-        _seen("counters", "tensor_active", "%", "higher", "cycles in which the tensor pipes work"),
-        _seen("counters", "occupancy", "%", "higher", "active warps of those that an SM holds"),
-        _seen("counters", "l1_hit_rate", "%", "higher", "sectors found in the L1"),
-        _seen("counters", "l2_hit_rate", "%", "higher", "sectors found in the L2"),
-        _seen("counters", "instructions", "", "lower", "executed, of all warps", True),
-        _seen("counters", "spills", "", "lower", "loads and stores of local memory, of all warps", True),
-        _seen("counters", "bank_conflicts", "", "lower", "of shared memory"),
-        _seen("counters", "branch_efficiency", "%", "higher", "branches that all threads of a warp take alike"),
-        *(
-            _seen("counters", f"stall_{name}", "", "lower", f"warps stalled ({name.replace('_', ' ')}) per instruction")
-            for name in STALLS
-        ),
-    )
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "tu102": ("tu102", "tu104", "tu106", "tu116", "tu117"),
+    "ga100": ("ga100",),
+    "ga102": ("ga102", "ga103", "ga104", "ga106", "ga107"),
+    "ga10b": ("ga10b",),
+    "ad102": ("ad102", "ad103", "ad104", "ad106", "ad107"),
+    "gh100": ("gh100",),
+    "gb100": ("gb100", "gb102", "gb110", "gb112"),
+    "gb10b": ("gb10b", "gb10c"),
+    "gb202": ("gb202", "gb203", "gb205", "gb206", "gb207"),
+    "gb20b": ("gb20b", "gb20c"),
+    "gr100": ("gr100",),
 }
-UNSEEN_OF_COMMANDS = frozenset({"device_busy", "launch_overhead", "peak_memory"})
-"""What profilers cannot tell of a command: its process starts and ends, and the profiler with it, within what they
-record, and no check allocates its inputs."""
+"""Chips that give the same of ncu's metrics below, under the name of the first.
+
+Availability and the number of passes were taken from NVIDIA's own host library (libnvperf_host of CUDA 13.5) for every
+chip here, and checked against `ncu --query-metrics --chips` of 2024.1 for those that it knows.
+"""
+_ALL = tuple(FAMILIES)
+_DISCRETE = tuple(name for name in FAMILIES if name not in ("ga10b", "gb10b", "gb20b"))
+_READ_WRITE = ("tu102", "ga100", "ga102", "ad102", "gh100", "gb100")
+_OP_READ_WRITE = ("gb202", "gr100")
+_PACKED = ("gb100", "gr100")
+_UNPACKED = tuple(name for name in FAMILIES if name not in _PACKED)
+
+
+@dataclass(frozen=True)
+class NcuSum:
+    """A sum of ncu's metrics, each in its base unit and times a factor."""
+
+    metrics: Mapping[str, float]
+    families: tuple[str, ...] = _ALL
+    """Where all of them exist."""
+
+
+def _ncu(*metrics: str, on: tuple[str, ...] = _ALL) -> tuple[NcuSum, ...]:
+    return (NcuSum(dict.fromkeys(metrics, 1.0), on),)
+
+
+def _flops(letter: str, families: tuple[str, ...] = _ALL, *, packed: bool = False) -> tuple[NcuSum, ...]:
+    """Operations on floating-point numbers: a fused multiply-add is two, a packed instruction does two of its kind."""
+    counts = {"add": 1.0, "mul": 1.0, "fma": 2.0}
+    counts |= {f"{operation}2": 2 * count for operation, count in counts.items()} if packed else {}
+    name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    return (NcuSum({name.format(letter + operation): count for operation, count in counts.items()}, families),)
+
+
+# ---------------------------------------------------------------- what an entry says
+
+
+@dataclass(frozen=True)
+class PerTime:
+    """Declared work whose amount over time is a metric: the sum of `fields` of `results.Work`, in units of `unit`."""
+
+    words: str
+    fields: tuple[str, ...]
+    unit: float = 1.0
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured, observed or counted. One that is no Metric explains, and no limit may be on it."""
+
+    name: str
+    unit: str
+    """The unit values are stored in: none for counts and ratios."""
+    about: str
+    _: KW_ONLY
+    tier: Tier
+    sources: tuple[Source, ...]
+    """Who tells it."""
+    aggregate: Aggregate | None = None
+    """How the values of kernels make one; None for what no single kernel has."""
+    ncu: tuple[NcuSum, ...] = ()
+    """What ncu counts for it; at most one fits a chip."""
+    ncu_also: tuple[NcuSum, ...] = ()
+    """Under other names, of reports that perfci did not ask for: read where `ncu` is not there, and never asked for."""
+    lacking: str = ""
+    """Why a chip that nothing of `ncu` fits cannot give it."""
+    deep: bool = False
+    """Whether ncu counts it only where the policy says `counters: deep`."""
+    most: float = math.inf
+    """A larger value is none."""
+
+    def __post_init__(self) -> None:
+        if ("counters" in self.sources) != bool(self.ncu):
+            raise ValueError(f"{self.name}: say what ncu counts for it where counters are a source, and only there")
+        if self.ncu and self.aggregate is None:
+            raise ValueError(f"{self.name}: say how the values of kernels aggregate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(Quantity):
+    """A quantity that limits may be on."""
+
+    better: Direction
+    """Which way is better."""
+    exact: bool = False
+    """Whether the same code gives the same value each time, so that two single observations can be compared."""
+    work: PerTime | None = None
+    """What it derives from, over time."""
+    of_commands: bool = True
+    """Whether profilers can tell it of a command, whose start and end are within what they record."""
+    follows: tuple[Event, ...] = ()
+    """Of a timeline: what changes it where some are missing."""
+    overall: bool = False
+    """Whether its change explains a case whose kernels cannot be compared one by one."""
+
+
+_timing = partial(Metric, tier="timing", sources=("worker",))
+_static = partial(Metric, tier="static", sources=("trace", "counters"), follows=("kernels",))
+_trace = partial(Metric, tier="trace", sources=("trace",))
+_counter = partial(Metric, tier="counters", sources=("counters",))
+_dram = partial(_counter, lacking="an integrated GPU shares the memory of the host and has no DRAM counters of its own")
+_explains = partial(Quantity, tier="counters", sources=("counters",))
+
+
+_RAN: tuple[Event, ...] = ("launches", "kernels")
+_DEVICE: tuple[Event, ...] = ("launches", "kernels", "copies", "sets")
+STALLS = {
+    "barrier": "at barriers",
+    "long_scoreboard": "on global or local memory",
+    "short_scoreboard": "on shared memory",
+    "math_pipe_throttle": "on a full math pipe",
+    "mio_throttle": "on a full shared-memory queue",
+    "lg_throttle": "on a full global-memory queue",
+    "wait": "on fixed latencies",
+    "not_selected": "behind other ready warps",
+}
+"""Reasons why a warp did not issue, as Nsight Compute names them, and where it waited: a counter `stall_…` each."""
+
+
+def table(*entries: Quantity) -> dict[str, Quantity]:
+    """The entries by name, in their order. Raises ValueError for a name that two have."""
+    found: dict[str, Quantity] = {}
+    for entry in entries:
+        if found.setdefault(entry.name, entry) is not entry:
+            raise ValueError(f"two entries are called {entry.name}")
+    return found
+
+
+TABLE: dict[str, Quantity] = table(
+    # Timing
+    _timing("time", "s", "time of one execution under the case's timing mode", better="lower"),
+    _timing("cycles", "cycles", "time × the SM clock measured beside it", better="lower"),
+    _timing("cv", "%", "relative standard deviation of the samples of a worker", better="lower"),
+    _timing("tflops", "TFLOP/s", "declared floating-point operations over time", better="higher", sources=("work",),
+        work=PerTime("floating-point operations", ("flops",), 1e12)),
+    _timing("bandwidth", "B/s", "declared bytes read and written over time", better="higher", sources=("work",),
+        work=PerTime("bytes", ("read", "written"))),
+    _timing("throughput", "/s", "declared items (tokens, samples) over time", better="higher", sources=("work",),
+        work=PerTime("items", ("items",))),
+    # Launch configurations and memory
+    _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides", better="lower",
+        exact=True, sources=("checks",), of_commands=False, follows=()),
+    _static("registers", "", "a thread, of the kernel that needs most", better="lower", exact=True, aggregate="maximum",
+        ncu=_ncu("launch__registers_per_thread"), overall=True),
+    # Without what the driver adds.
+    _static("shared_memory", "B", "static and dynamic, a block, of the kernel with most", better="lower", exact=True,
+        aggregate="maximum", ncu=_ncu("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"),
+        overall=True),
+    _static("local_memory", "B", "spills and arrays, a thread, of the kernel with most", better="lower", exact=True,
+        sources=("trace",), aggregate="maximum", overall=True),
+    _static("occupancy_theoretical", "%", "what launch configurations allow, weighted by time", better="higher",
+        aggregate="mean", ncu=_ncu("sm__maximum_warps_per_active_cycle_pct"), overall=True),
+    # A timeline
+    _trace("kernel_launches", "", "kernels launched", better="lower", exact=True, follows=_RAN, overall=True),
+    _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, follows=("copies",)),
+    _trace("sync_count", "", "calls that wait for the device", better="lower", exact=True, follows=("calls",)),
+    _trace("alloc_count", "", "calls that allocate or free memory", better="lower", exact=True, follows=("calls",)),
+    _trace("device_time", "s", "device time of all kernels", better="lower", follows=_RAN),
+    _trace("device_busy", "%", "share of the wall time in which the device works", better="higher", follows=_DEVICE,
+        of_commands=False),
+    _trace("launch_overhead", "%", "share of the device's span in which it waits between operations", better="lower",
+        follows=_DEVICE, of_commands=False),
+    _trace("alloc_time", "s", "host time in calls that allocate or free memory", better="lower", follows=("calls",)),
+    _trace("copy_time", "s", "device time of copies", better="lower", follows=("copies",)),
+    _trace("copy_bandwidth_h2d", "B/s", "bytes over device time of copies to the device", better="higher",
+        follows=("copies",)),
+    _trace("copy_bandwidth_d2h", "B/s", "bytes over device time of copies to the host", better="higher",
+        follows=("copies",)),
+    # Hardware counters
+    _counter("sm_throughput", "%", "of the SMs' peak", better="higher", aggregate="mean",
+        ncu=_ncu("sm__throughput.avg.pct_of_peak_sustained_elapsed"), deep=True),
+    _counter("memory_throughput", "%", "of the peak of whichever memory unit is used most", better="higher",
+        aggregate="mean", ncu=_ncu("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"), deep=True),
+    # `ncu_also` is what ncu's own section SpeedOfLight shows: the same units, seen from the GPU.
+    _dram("dram_throughput", "%", "of the device memory's peak", better="higher", aggregate="mean",
+        ncu=_ncu("dram__throughput.avg.pct_of_peak_sustained_elapsed", on=_DISCRETE),
+        ncu_also=_ncu("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", on=_DISCRETE)),
+    _dram("dram_bandwidth", "B/s", "bytes of device memory moved over kernel time", better="higher", aggregate="mean",
+        ncu=_ncu("dram__bytes.sum.per_second", on=_DISCRETE)),
+    _dram("dram_bytes", "B", "bytes of device memory read and written", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes.sum", on=_DISCRETE), overall=True),
+    _dram("dram_read", "B", "bytes of device memory read", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes_read.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_read.sum", on=_OP_READ_WRITE)),
+    _dram("dram_written", "B", "bytes of device memory written", better="lower", aggregate="sum",
+        ncu=_ncu("dram__bytes_write.sum", on=_READ_WRITE) + _ncu("dram__bytes_op_write.sum", on=_OP_READ_WRITE)),
+    _counter("tensor_active", "%", "cycles in which the tensor pipes work", better="higher", aggregate="mean",
+        ncu=_ncu("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"), overall=True),
+    _counter("occupancy", "%", "active warps of those that an SM holds", better="higher", aggregate="mean",
+        ncu=_ncu("sm__warps_active.avg.pct_of_peak_sustained_active")),
+    # Hits and look-ups are counted in different passes: of a kernel with few ncu tells 246 %, seen on an H200. Of one
+    # that looks none up, such as one that loads by TMA, it tells 0.
+    _counter("l1_hit_rate", "%", "sectors found in the L1", better="higher", aggregate="mean",
+        ncu=_ncu("l1tex__t_sector_hit_rate.pct"), most=100),
+    _counter("l2_hit_rate", "%", "sectors found in the L2", better="higher", aggregate="mean",
+        ncu=_ncu("lts__t_sector_hit_rate.pct"), most=100),
+    _counter("instructions", "", "executed, of all warps", better="lower", aggregate="sum",
+        ncu=_ncu("smsp__inst_executed.sum"), exact=True, overall=True),
+    # Also of arrays that a thread indexes at run time, and of stacks of calls: no counter tells them apart.
+    _counter("spills", "", "loads and stores of local memory, of all warps", better="lower", aggregate="sum",
+        ncu=_ncu("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum"), exact=True,
+        overall=True),
+    _counter("bank_conflicts", "", "of shared memory", better="lower", aggregate="sum",
+        ncu=_ncu("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum")),
+    _counter("branch_efficiency", "%", "branches that all threads of a warp take alike", better="higher",
+        aggregate="mean", ncu=_ncu("smsp__sass_average_branch_targets_threads_uniform.pct"), deep=True),
+    *(
+        _counter(
+            f"stall_{reason}", "", f"warps stalled ({reason.replace('_', ' ')}) per instruction", better="lower",
+            aggregate="mean", ncu=_ncu(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"), deep=True,
+        )
+        for reason in STALLS
+    ),
+    # Counted to explain
+    _explains("tensor_instructions", "", "warp instructions of the tensor pipe", aggregate="sum",
+        ncu=_ncu("sm__inst_executed_pipe_tensor.sum"), deep=True),
+    _explains("issue_active", "%", "cycles in which a scheduler issued an instruction", aggregate="mean",
+        ncu=_ncu("smsp__issue_active.avg.pct_of_peak_sustained_active"), deep=True),
+    _explains("fp32_flops", "", "fp32 operations outside the tensor cores, a fused multiply-add counted as two",
+        aggregate="sum", ncu=_flops("f", _PACKED, packed=True) + _flops("f", _UNPACKED), deep=True),
+    _explains("fp64_flops", "", "fp64 operations outside the tensor cores, a fused multiply-add counted as two",
+        aggregate="sum", ncu=_flops("d"), deep=True),
+    _explains("waves", "", "blocks, of those that fit on the GPU at once", aggregate="mean",
+        ncu=_ncu("launch__waves_per_multiprocessor")),
+    _explains("grid_size", "", "blocks of a launch", aggregate="maximum", ncu=_ncu("launch__grid_size")),
+    _explains("block_size", "", "threads of a block", aggregate="maximum", ncu=_ncu("launch__block_size")),
+)  # fmt: skip
+
+CATALOGUE: dict[str, Metric] = {name: entry for name, entry in TABLE.items() if isinstance(entry, Metric)}
+"""What limits may be on."""
+COUNTERS: dict[str, Quantity] = {name: entry for name, entry in TABLE.items() if entry.aggregate}
+"""What single kernels have values of."""
+DERIVED: dict[str, PerTime] = {name: entry.work for name, entry in CATALOGUE.items() if entry.work}
+"""What follows from time and declared work."""
+CHECKED = frozenset(name for name, entry in TABLE.items() if entry.sources == ("checks",))
+"""What the checks before timing tell, and no profiler."""
+UNSEEN_OF_COMMANDS = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
+"""What nothing tells of a command: its process starts and ends, and the profiler with it, within what they record, and
+no check allocates its inputs."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of an NVTX range of the user's own within the case."""
+ALL_RANGES = "range:*"
 
 
-def resolve(name: str, custom: dict[str, CustomMetric]) -> Metric:
+def following(event: Event) -> tuple[str, ...]:
+    """What a timeline tells that changes where some `event` is missing, ALL_RANGES last where ranges do."""
+    names = tuple(name for name, entry in CATALOGUE.items() if event in entry.follows)
+    return (*names, ALL_RANGES) if event in _DEVICE else names
+
+
+def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> UsageError:
+    """Return the error that `name` is no `what`: with the nearest of `known`, or where none is near with all.
+
+    `otherwise`: what else can be done, after all.
+    """
+    names, name = [*known], name[:80]
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}{otherwise}"
+    return UsageError(f"{name!r} is no {what}: {hint}")
+
+
+def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
     """The metric `name` from the catalogue, of an NVTX range, or the policy's own. Raises KeyError for any other."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     if RANGE.fullmatch(name):
-        return Metric(name=name, unit="s", better="lower", tier="trace", about="device time of an NVTX range")
+        return _trace(name, "s", "device time of an NVTX range", better="lower", follows=_DEVICE)
     own = custom[name]
-    return Metric(name=name, unit=own.unit, better=own.better, tier="reported")
-
-
-Fold = Literal["sum", "maximum", "mean"]
-"""Added up, the largest, or averaged with the device times as weights."""
-
-SUMMED = frozenset(
-    {
-        "dram_bytes", "dram_read", "dram_written", "instructions", "tensor_instructions", "spills", "bank_conflicts",
-        "fp32_flops", "fp64_flops",
-    }
-)  # fmt: skip
-LARGEST = frozenset({"registers", "shared_memory", "local_memory", "grid_size", "block_size"})
-"""Of a thread, a block or a launch."""
-
-
-def fold(name: str) -> Fold:
-    """How the counter `name` combines; all but SUMMED and LARGEST are rates, shares or ratios."""
-    return "sum" if name in SUMMED else "maximum" if name in LARGEST else "mean"
+    return Metric(name, own.unit, "", better=own.better, tier="reported", sources=("command",))
 
 
 def combined(name: str, parts: Collection[tuple[float | None, float]]) -> float | None:
-    """The counter `name` over `parts`: values and their device times in seconds.
+    """Aggregate the counter `name` over `parts`: values and their device times in seconds.
 
-    None where there is no part, one has no value, a mean has no weight, or the result is not finite.
+    None where there is no part, one has no value, a mean has no weight, or the result is not finite. Raises UsageError
+    for a name that is no counter.
     """
+    if name not in COUNTERS:
+        raise unknown(name, "counter", COUNTERS)
+    how = COUNTERS[name].aggregate
     known = [(value, seconds) for value, seconds in parts if value is not None]
     if not known or len(known) < len(parts):
         return None
-    how, weight = fold(name), sum(seconds for _, seconds in known)
+    weight = sum(seconds for _, seconds in known)
     if how == "maximum":
         total = max(value for value, _ in known)
     elif how == "sum":

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from perfci.model.base import DeviceKind, Document, matches
-from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
 from perfci.model.text import compiled
 from perfci.model.units import (
     BOUND_UNITS,
@@ -251,14 +251,8 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Me
     try:
         metric = resolve(limit.metric, custom)
     except KeyError:
-        from difflib import get_close_matches
-
-        known = [*CATALOGUE, *custom]
-        close = get_close_matches(limit.metric, known, 1)
-        hint = (
-            f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}; declare your own under metrics"
-        )
-        raise ValueError(f"{where}.metric: {limit.metric!r} is no metric: {hint}") from None
+        why = unknown(limit.metric, "metric", [*CATALOGUE, *custom], "; declare your own under metrics")
+        raise ValueError(f"{where}.metric: {why}") from None
     if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
         raise ValueError(
             f"{where}.regression: {metric.name} is observed once and scatters from run to run: write min or max"

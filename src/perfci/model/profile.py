@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from perfci.model.base import Document, Items
-from perfci.model.metrics import RANGE, combined, resolve
+from perfci.model.metrics import ALL_RANGES, CATALOGUE, CHECKED, COUNTERS, RANGE, combined, resolve, unknown
 
 Tool = Literal["nsys", "ncu", "torch.profiler", "cuobjdump"]
 FaultKind = Literal[
@@ -160,7 +160,7 @@ class Rule(Document):
 
 
 class KernelCounters(Document):
-    """Counters of one kernel launch configuration. `values` hold names of perfci's catalogue, in its units."""
+    """Counters of one kernel launch configuration."""
 
     name: str = Field(max_length=2000)
     count: int = Field(ge=1)
@@ -169,9 +169,18 @@ class KernelCounters(Document):
     """Device time under ncu, of all of them: a weight, no measurement."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    values: dict[str, Finite] = Field(default_factory=dict)
+    values: dict[str, Finite] = Field(default_factory=dict, json_schema_extra={"propertyNames": {"enum": [*COUNTERS]}})
+    """By name of the table of metrics, in its units. No other is read, since nothing says how its values aggregate."""
     rules: Items[Rule] = Field(default_factory=list)
     """Largest estimated speed-up first."""
+
+    @field_validator("values")
+    @classmethod
+    def _known(cls, values: dict[str, float]) -> dict[str, float]:
+        for name in values:
+            if name not in COUNTERS:
+                raise ValueError(unknown(name, "counter", COUNTERS))
+        return values
 
 
 class Counters(Document):
@@ -222,11 +231,16 @@ class Profile(Document):
     files: list[str] = Field(default_factory=list)
     """Logs and artifacts, relative to the output folder."""
 
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, metrics: dict[str, float]) -> dict[str, float]:
+        for name in metrics:
+            if name not in CATALOGUE and not RANGE.fullmatch(name):
+                raise ValueError(unknown(name, "metric", CATALOGUE))
+        return metrics
+
 
 TRACERS: tuple[Tool, ...] = ("nsys", "torch.profiler")
-ALL_RANGES = "range:*"
-UNPROFILED = frozenset({"peak_memory"})
-"""What the checks before timing tell, and no profiler."""
 
 
 def concerns(fault: Fault, metric: str) -> bool:
@@ -243,7 +257,7 @@ def concerns(fault: Fault, metric: str) -> bool:
 def tellers(profile: Profile, metric: str) -> list[tuple[Tool, ...]]:
     """The tools whose faults bear on the value of `metric`: of whoever could have told it, where there is no value; of
     each that tells this very one, where there is."""
-    if metric in UNPROFILED:
+    if metric in CHECKED:
         return []
     trace = (profile.trace.source,) if profile.trace else TRACERS
     if metric == "kernels":
@@ -287,14 +301,15 @@ def _shared(use: KernelUse) -> float | None:
     return None if use.static_shared is None or use.dynamic_shared is None else use.static_shared + use.dynamic_shared
 
 
-_OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
+OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
     "registers": lambda use: use.registers, "local_memory": lambda use: use.local, "shared_memory": _shared,
 }  # fmt: skip
+"""What a timeline tells of each kernel, the largest of which is the case's: metric → the value of a kernel, if any."""
 
 
 def _traced(profile: Profile, metric: str) -> bool:
     """Whether the trace's kernels tell it too."""
-    of = _OF_KERNELS.get(metric)
+    of = OF_KERNELS.get(metric)
     if of is None or profile.trace is None:
         return False
     values = [of(use) for use in profile.trace.kernels]

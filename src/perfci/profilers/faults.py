@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from perfci.model.metrics import following
 from perfci.model.profile import Fault, FaultKind, Tool
 from perfci.system.files import one_line
 
@@ -9,19 +10,14 @@ LONGEST = 1000
 """Characters of a fault's text and of its remedy."""
 
 
-KERNELS = (
-    "kernels", "kernel_launches", "device_time", "device_busy", "launch_overhead", "registers", "shared_memory",
-    "local_memory", "occupancy_theoretical", "range:*",
-)  # fmt: skip
+KERNELS = ("kernels", *following("kernels"))
 """What follows from the kernels of a trace, and so changes where one is missing."""
-SETS = ("device_busy", "launch_overhead", "range:*")
-"""The same of memory sets,"""
-COPIES = ("copy_bytes", "copy_time", "copy_bandwidth_h2d", "copy_bandwidth_d2h", *SETS)
-"""of copies,"""
-CALLS = ("alloc_time", "alloc_count", "sync_count")
-"""and of calls of the CUDA API."""
-COUNTED = ("kernel_launches", "device_time", "device_busy", "launch_overhead", "range:*")
+SETS, COPIES, CALLS = following("sets"), following("copies"), following("calls")
+"""The same of memory sets, of copies, and of calls of the CUDA API."""
+COUNTED = following("launches")
 """What follows from how many kernels there are: not the largest configuration, nor the names."""
+NAMED = tuple(name for name in KERNELS if name not in SETS)
+"""What is told by kernels with their names."""
 
 
 def fault(

@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from perfci.model.metrics import CATALOGUE, UNSEEN_OF_COMMANDS, combined
-from perfci.model.profile import CopyKind, Counters, Fault, KernelUse, Profile, Tool, Trace, concerns
+from perfci.model.metrics import CATALOGUE, RANGE, UNSEEN_OF_COMMANDS, combined
+from perfci.model.profile import OF_KERNELS, CopyKind, Counters, Fault, KernelUse, Profile, Tool, Trace, concerns
 from perfci.profilers.faults import fault
 from perfci.profilers.occupancy import occupancy
 
@@ -40,18 +40,16 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
         if seconds > 0:
             found[name] = math.fsum(copy.bytes for copy in copies) / seconds
     kernels = trace.kernels
-    shared = (
-        None if k.static_shared is None or k.dynamic_shared is None else k.static_shared + k.dynamic_shared
-        for k in kernels
-    )
-    _most(found, "registers", (kernel.registers for kernel in kernels))
-    _most(found, "local_memory", (kernel.local for kernel in kernels))
-    _most(found, "shared_memory", shared)
+    for name, of in OF_KERNELS.items():
+        values = [of(kernel) for kernel in kernels]
+        if values and None not in values:
+            found[name] = float(max(value for value in values if value is not None))
     allowed = [_occupancy(kernel, capability) for kernel in kernels]
     if found["device_time"] > 0 and None not in allowed:
         parts = (value * k.seconds for value, k in zip(allowed, kernels, strict=True) if value is not None)
         found["occupancy_theoretical"] = math.fsum(parts) / found["device_time"]
-    return found | {f"range:{one.name}": one.device for one in trace.ranges}
+    ranges = {f"range:{one.name}": one.device for one in trace.ranges}
+    return found | {name: seconds for name, seconds in ranges.items() if RANGE.fullmatch(name)}
 
 
 def take(
@@ -111,21 +109,12 @@ def uncounted(profile: Profile) -> Fault | None:
 
 def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
     """Percent of an SM's warps that a kernel's launch configuration allows; None where that is not known."""
-    if kernel.static_shared is not None and kernel.dynamic_shared is not None:
-        shared: float | None = kernel.static_shared + kernel.dynamic_shared
-    else:
-        shared = kernel.shared
+    told = OF_KERNELS["shared_memory"](kernel)
+    shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:
         return None
     found = occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
     return found.percent if found else None
-
-
-def _most(found: dict[str, float], name: str, values: Iterable[float | None]) -> None:
-    """The largest value, where every kernel has one."""
-    known = list(values)
-    if known and None not in known:
-        found[name] = float(max(value for value in known if value is not None))
 
 
 def of_counters(counters: Counters) -> dict[str, float]:

@@ -7,12 +7,12 @@ import numpy as np
 
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import least_change
-from perfci.model.metrics import CATALOGUE
+from perfci.model.metrics import CATALOGUE, DERIVED
 from perfci.model.plan import Judgement, Looks
 from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
-from perfci.stats.series import DERIVED, side_values
+from perfci.stats.series import side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
 

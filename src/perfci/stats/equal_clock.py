@@ -23,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfci.model.base import SIDES
+from perfci.model.metrics import DERIVED
 from perfci.model.results import Case, Pair
-from perfci.stats.series import DERIVED, paired, values_of
+from perfci.stats.series import paired, values_of
 from perfci.stats.walsh import Array
 
 

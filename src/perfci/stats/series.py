@@ -1,20 +1,14 @@
 """Worker values of a case, metric by metric, with the metrics that follow from time and declared work."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from perfci.model.base import Side
+from perfci.model.metrics import DERIVED, PerTime
 from perfci.model.results import Case, CaseSide, Pair, Work
 from perfci.stats.walsh import Array
-
-DERIVED: dict[str, tuple[Callable[[Work], float], str]] = {
-    "tflops": (lambda work: work.flops / 1e12, "floating-point operations"),
-    "bandwidth": (lambda work: work.read + work.written, "bytes"),
-    "throughput": (lambda work: work.items, "items"),
-}
-"""Metric → amount of work per execution in the metric's unit × seconds, and the name of that work."""
 
 _ABSENT = CaseSide()
 
@@ -34,15 +28,19 @@ def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
         return 100 * pair.spread[side] if pair.spread.get(side, 0.0) > 0 else None
     if metric not in DERIVED or "time" not in values:
         return None
-    work = _declared(case, side, DERIVED[metric][0])
+    work = _declared(case, side, DERIVED[metric])
     if not work > 0:
         return None
     time = values["time"]
     return work / time if math.isfinite(time) and time > 0 else math.nan
 
 
-def _declared(case: Case, side: Side, amount: Callable[[Work], float]) -> float:
+def _declared(case: Case, side: Side, derived: PerTime) -> float:
     """The work of both sides as base declares it, where it does: what head declares otherwise changes no value."""
+
+    def amount(work: Work) -> float:
+        return float(sum(getattr(work, field) for field in derived.fields)) / derived.unit
+
     base = case.sides.get("base", _ABSENT)
     theirs = amount(base.work) if base.status == "ok" else 0.0
     return theirs if theirs > 0 else amount(case.sides.get(side, _ABSENT).work)

@@ -9,12 +9,7 @@ from perfci.judge.explain.numbers import arrow, moved, pair
 from perfci.judge.explain.seen import Finding, Seen
 from perfci.judge.explain.thresholds import BYTES, INSTRUCTIONS, LEAST_BYTES, POINTS, TIME
 from perfci.judge.words import call_name
-from perfci.model.metrics import CATALOGUE
-
-_UNSEEN_METRICS = (
-    "kernel_launches", "registers", "local_memory", "shared_memory", "dram_bytes", "instructions", "spills",
-    "tensor_active", "occupancy_theoretical",
-)  # fmt: skip
+from perfci.model.metrics import CATALOGUE, CHECKED
 
 
 def findings(base: Seen, head: Seen) -> list[Finding]:
@@ -34,11 +29,11 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
 
 def _metrics(base: Seen, head: Seen) -> list[Finding]:
     """Values of the catalogue: the peak memory, and where kernels cannot be compared one by one all that is told."""
-    names = ["peak_memory", *(_UNSEEN_METRICS if base.groups is None or head.groups is None else ())]
+    unseen = base.groups is None or head.groups is None
     found = []
-    for name in names:
-        two, known = pair(base.profile.metrics.get(name), head.profile.metrics.get(name)), CATALOGUE[name]
-        if two is None:
+    for name, known in CATALOGUE.items():
+        two = pair(base.profile.metrics.get(name), head.profile.metrics.get(name))
+        if two is None or not (name in CHECKED or (unseen and known.overall)):
             continue
         differs = (
             abs(two[1] - two[0]) > POINTS
@@ -49,7 +44,7 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
         )
         if differs:
             words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
-            found.append(Finding(10, words) if name == "peak_memory" else Finding(9, f"{words} ({known.about})"))
+            found.append(Finding(10, words) if name in CHECKED else Finding(9, f"{words} ({known.about})"))
     return found
 
 

@@ -26,16 +26,6 @@ from perfci.judge.explain.thresholds import (
 from perfci.model.metrics import STALLS
 from perfci.model.profile import KernelCounters, KernelUse
 
-_STALLED = {
-    "barrier": "at barriers",
-    "long_scoreboard": "on global or local memory",
-    "short_scoreboard": "on shared memory",
-    "math_pipe_throttle": "on a full math pipe",
-    "mio_throttle": "on a full shared-memory queue",
-    "lg_throttle": "on a full global-memory queue",
-    "wait": "on fixed latencies",
-    "not_selected": "behind other ready warps",
-}
 RESOURCES_STEP = "look at launch bounds, unrolling and live values; cuobjdump --dump-resource-usage tells each"
 
 
@@ -174,7 +164,7 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
     if stalls:
         risen, name, two = max(stalls)
         if risen > 0 and moved(*two, STALL, LEAST_STALL):
-            found.append(f"warps stalled {_STALLED[name]} {arrow(*two)} per instruction")
+            found.append(f"warps stalled {STALLS[name]} {arrow(*two)} per instruction")
     for name, word in (
         ("l1_hit_rate", "L1 hits"),
         ("l2_hit_rate", "L2 hits"),

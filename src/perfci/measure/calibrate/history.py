@@ -14,12 +14,13 @@ from perfci.model.base import DeviceKind, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, Machine
 from perfci.model.criteria import least_change
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Results
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
-from perfci.stats.series import DERIVED, side_values
+from perfci.stats.series import side_values
 from perfci.stats.walsh import Array
 from perfci.system.files import disk_error, write_atomic
 

@@ -22,6 +22,7 @@ from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, RedRate, Shares
 from perfci.model.comparison import differences
 from perfci.model.criteria import DEFAULT_LIMITS
+from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement, Plan
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -41,7 +42,7 @@ from perfci.stats.calibration import (
 )
 from perfci.stats.components import components
 from perfci.stats.decide import margin
-from perfci.stats.series import DERIVED, metrics, side_values
+from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 PAIRS = 32

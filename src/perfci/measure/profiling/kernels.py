@@ -12,7 +12,7 @@ import numpy as np
 
 from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import Side
-from perfci.model.metrics import OBSERVED
+from perfci.model.metrics import CHECKED, OBSERVED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
 from perfci.model.profile import Counters, Fault, FaultKind, Tool, Trace
@@ -23,8 +23,6 @@ from perfci.system.process import Died, Exit, Under
 
 SLOWER, FASTER = 1.03, 0.90
 """Changes of time from which on evidence is worth its seconds, whatever the limit."""
-CHECKED = frozenset({"peak_memory"})
-"""Observed metrics that the checks before timing tell: no profiler is needed."""
 SESSIONS = 3
 """Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0

@@ -225,7 +225,7 @@ class Ncu(Profiler[Counters]):
     installed: InstalledNcu
     chip: str
     names: tuple[str, ...]
-    """Quantities of `chips.QUANTITIES` that the chip can give."""
+    """Quantities of `chips.COUNTED` that the chip can give."""
     sections: tuple[str, ...]
     """Sections of ncu, for its rules."""
     seconds: float

@@ -23,8 +23,8 @@ METRICS = tuple(
             chips.TIME,
             *(
                 metric
-                for one in chips.QUANTITIES.values()
-                for source in (*one.sources, *one.others)
+                for one in chips.COUNTED.values()
+                for source in one.ncu + one.ncu_also
                 for metric in source.metrics
             ),
             *CAPABILITY,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfci.model.metrics import combined
+from perfci.model.metrics import NcuSum, combined
 from perfci.model.profile import Counters, Fault, KernelCounters, Rule
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import file as ncu_file
@@ -19,8 +19,6 @@ from perfci.profilers.ncu.module import Module
 
 DOMAINS = ("perfci", "<default domain>")
 """NVTX domains that may hold the ranges of cases: the `nvtx` package uses the first, torch the second."""
-RATES = ("l1_hit_rate", "l2_hit_rate")
-"""Hits and look-ups are counted in different passes: of a kernel with few of them ncu tells 246 %, seen on an H200."""
 TIMEOUT = 120.0
 """Seconds to read one report."""
 
@@ -58,12 +56,12 @@ def read(
     `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
     without a launch is a fault. None: to the outermost range in DOMAINS. `whole`: every launch belongs to "", whatever
     ranges are open.
-    `names`: quantities of `chips.QUANTITIES` or the name of a set that every launch must have; None takes what the
+    `names`: quantities of `chips.COUNTED` or the name of a set that every launch must have; None takes what the
     file has. `most`: ncu's `--launch-count`: where that many launches are found, more may be missing.
     `ncu`: reads the report where no `ncu_report` does; `modules`: those that may be tried, all that are found for None.
     `timeout`: seconds for a native reader, `python`: the interpreter for it, this one where none is given.
 
-    Raises ValueError for a name that is no quantity.
+    Raises UsageError for a name that is no counter of ncu.
     """
     wanted = None if names is None else chips.expand(names)
     content = ncu_file.content(path, ncu, modules, timeout, python)
@@ -182,12 +180,12 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
     """Quantities that the file has for at least one launch: where others lack them, that is told."""
     return tuple(
         name
-        for name in chips.QUANTITIES
+        for name in chips.COUNTED
         if any(all(m in one.values for m in source.metrics) for source in chips.sources(name, chip) for one in launches)
     )
 
 
-def _source(launch: Launch, name: str, chip: str) -> chips.Source | None:
+def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
     """Under which of its names a launch holds a quantity; the first of them where it holds none."""
     known = chips.sources(name, chip)
     held = (one for one in known if all(metric in launch.values for metric in one.metrics))
@@ -195,23 +193,23 @@ def _source(launch: Launch, name: str, chip: str) -> chips.Source | None:
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
-    """A quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or a rate is
-    over 100 %."""
-    source = _source(launch, name, chip)
+    """A quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or the
+    sum is more than the quantity can be."""
+    source, counter = _source(launch, name, chip), chips.COUNTED[name]
     total = 0.0
     for metric, factor in source.metrics.items() if source else ():
-        part = scaled(launch, metric, chips.QUANTITIES[name].unit)
+        part = scaled(launch, metric, counter.unit)
         if part is None:
             return None
         total += factor * part
-    return total if source and math.isfinite(total) and not (name in RATES and total > 100) else None
+    return total if source and math.isfinite(total) and total <= counter.most else None
 
 
 def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
     """The metrics that keep a launch from having a quantity."""
     source = _source(launch, name, chip)
     metrics = list(source.metrics) if source else []
-    return [one for one in metrics if scaled(launch, one, chips.QUANTITIES[name].unit) is None] or metrics
+    return [one for one in metrics if scaled(launch, one, chips.COUNTED[name].unit) is None] or metrics
 
 
 def _launch(launches: Sequence[Launch], number: int) -> str:

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from perfci.model.profile import ALL_RANGES, MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
+from perfci.model.metrics import ALL_RANGES
+from perfci.model.profile import MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
 from perfci.profilers.cuda import plain_call
 from perfci.profilers.faults import COPIES, KERNELS, SETS
 from perfci.profilers.nsys.export import AGAIN, FAR, Export, Table, Unreadable, fault, quoted

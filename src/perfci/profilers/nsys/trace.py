@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfci.model.profile import ALL_RANGES, Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
+from perfci.model.metrics import ALL_RANGES
+from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
 from perfci.profilers.cuda import call_kind, copy_kind, memory
+from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
@@ -27,10 +29,6 @@ _PATHS = 20_000  # distinct names of nested ranges that are held while reading
 _DEPTH = 1000  # ranges that are open on one thread at a time
 SCHEMA = 3
 """The newest major version of nsys' tables that perfci was tried with: from 2022.4 to 2025.6."""
-_NAMED = (
-    "kernels", "kernel_launches", "device_time", "registers", "shared_memory", "local_memory", "occupancy_theoretical",
-)  # fmt: skip
-"""What is told by kernels with their names."""
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
     "UVM_DTOD",
@@ -207,7 +205,7 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
         f"SELECT {events.text('k.fn')}, k.name, sum(k.number) FROM kernels k GROUP BY k.fn, k.name"
     ):
         if not isinstance(name, str) or not name:
-            events.note(events.names[index], "incomplete", f"{count} kernels have no name", metrics=_NAMED)
+            events.note(events.names[index], "incomplete", f"{count} kernels have no name", metrics=NAMED)
     place = "row_number() OVER (PARTITION BY name ORDER BY ns DESC, fn, gridX, gridY, gridZ, blockX, blockY, blockZ)"
     ranked = f"(SELECT *, {place} AS place FROM kernels)"
     for row in events.rows(
@@ -221,7 +219,7 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
         if left:
             share = ns / whole if whole else 0.0
             text = f"{left:.0f} further launch configurations, {share:.1%} of the kernels' time, are left out"
-            events.note(events.names[index], "incomplete", text, "profile fewer shapes in one case", _NAMED)
+            events.note(events.names[index], "incomplete", text, "profile fewer shapes in one case", NAMED)
     return found
 
 
