@@ -30,7 +30,7 @@ def write_comment(
     """Write what this job measured, and left in `folder`, into the one comment of its pull request.
 
     None where the event is of no pull request. Raises UsageError where the code is not known to be the repository's
-    own, Forbidden and ApiError where GitHub does not take it.
+    own, ApiError where GitHub does not take it.
     """
     require_own(context)
     number = context.origin.pull_request
