@@ -169,7 +169,7 @@ class Collector:
         self.repo.mkdir()
         shutil.copy(HERE / "kernels.py", self.repo)
         (self.repo / "amounts.json").write_text("{}\n")
-        (self.repo / "perfci.yaml").write_text(f"timing mode: {self.asked.mode}\n{POLICY}")
+        (self.repo / "perfci.yaml").write_text(f"timing: {self.asked.mode}\n{POLICY}")
         git(self.repo, "init", "-q", "-b", "main")
         git(self.repo, "add", "-A")
         git(self.repo, "commit", "-q", "-m", "unchanged")

@@ -176,7 +176,7 @@ def test_more_work_than_a_cpu_can_do_is_not_believed(repo: Repo) -> None:
     assert run.classes().get("too_fast") == "invalid"
     assert "head is faster than this CPU can do the declared operations" in run.reasons()["too_fast"]
     assert "honest" not in run.classes()
-    ceilings = run.results["fingerprint"]["extra"]["ceilings"]["cpu"]
+    ceilings = run.results["fingerprint"]["ceilings"]["cpu"]
     assert ceilings["matmul"]["fp32"]["value"] > 1e9
 
 

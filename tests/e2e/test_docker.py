@@ -16,6 +16,7 @@ from perfci.model.base import MachineError
 from tests.e2e.conftest import adding
 from tests.e2e.test_image import Image, Project, docker, image, pairs, project  # noqa: F401  # fixtures
 from tests.e2e.test_two_users import BUILD, CALLS, EXTENSION
+from tests.e2e.warm import Warm
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -257,11 +258,11 @@ def test_what_the_engine_refuses_is_told(image: Image) -> None:
 FORK = {"full_name": "someone/r", "default_branch": "main"}
 
 
-def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp_path: Path) -> None:
+def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp_path: Path, warm: Warm) -> None:
     """Run and code in the container; no secret of the job is there, and the job's answer is as in place."""
     from tests.github.test_ci import CANARY, Hub
 
-    hub = Hub(tmp_path)
+    hub = Hub(tmp_path, warm)
     text = "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\npass_env: [HF_TOKEN]\nbudget: 30s\n"
     hub.repo.write("perfci.yaml", text + "limits: [{cases: '*', metric: time, regression: 40%}]\n")
     hub.repo.write("kernels/adding.py", adding())

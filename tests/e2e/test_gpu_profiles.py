@@ -216,7 +216,7 @@ def test_nsys_and_rotating_time_agree(repo: Repo) -> None:
         times = [pair["values"]["head"]["time"] for pair in case["pairs"]]
         rotating, seen = sorted(times)[len(times) // 2], side["profile"]["metrics"]["device_time"]
         lines.append((case["id"], rotating, seen, seen / rotating - 1))
-        assert side["timing"]["name"] == "rotating"
+        assert side["timing"]["mode"] == "rotating"
         assert rotating > 50e-6, "too short to compare"
     print(*lines, sep="\n")
     assert len(lines) == 4

@@ -246,17 +246,19 @@ def test_more_artifacts_than_a_matrix_has_are_a_check_with_its_reason(hub: GitHu
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
-def test_a_foreign_shape_of_values_is_unfit_and_nothing_else(hub: GitHub) -> None:
-    """What pydantic lets pass and judging cannot stand: free-form fields of another type."""
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fingerprint": {"ceilings": {"cuda": ["no", "mapping"]}}}, "fingerprint.ceilings.cuda"),
+        ({"fingerprint": {"gpu": {"l2_bytes": "all"}}}, "fingerprint.gpu.multiprocessors"),
+    ],
+)
+def test_a_foreign_shape_of_device_facts_is_unfit_and_nothing_else(hub: GitHub, change, said) -> None:
     _, run = scene(hub)
-    results = measured(1.1)
-    results.fingerprint.extra = {"ceilings": {"cuda": ["no", "mapping"]}}
-    for side in results.cases[0].sides.values():
-        side.timing = {"executions_per_graph": {"a": 1}}
-    hub.upload(run, packed(results))
+    hub.upload(run, archive({"results.json": changed(**change)}))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3
-    assert "cannot be judged" in outcome.publication.missing[0]
+    assert said in outcome.publication.missing[0]
 
 
 @settings(deadline=None)  # the first example pays for imports

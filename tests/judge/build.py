@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from perfci.model.fingerprint import Fingerprint
+from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Judgement, Looks, Plan
 from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair, Reason, Results, SideCode, Work
+from perfci.model.timing import Timing
 
 T = 48.5e-6
 PAIRS = 24
@@ -49,6 +50,15 @@ def at_clocks(made: list[Pair], base: float = 1.98e9, head: float = 1.98e9, slop
     return made
 
 
+def ceilings(read: float | None = None, copied: float | None = None, **matmul: float | None) -> Ceilings:
+    """What a device does at most, of what is given; the rest was not measured."""
+    rates = {name: Rate(value=value) for name, value in {"read": read, "copied": copied, **matmul}.items()}
+    return Ceilings(
+        device="cuda", read=rates.pop("read"), copied=rates.pop("copied"), matmul=rates, to_device=None, to_host=None,
+        seconds=0.4,
+    )  # fmt: skip
+
+
 def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseSide:
     reason = Reason(kind=kind, text=text) if kind else None
     defaults = {
@@ -56,7 +66,7 @@ def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **
         "line": 7,
         "params": {"n": 64},
         "inputs": "ab" * 32,
-        "timing": {"timer": "events"},
+        "timing": Timing(mode="rotating", settings={"timer": "events"}),
     }
     if status == "absent":
         defaults = {}

@@ -9,6 +9,7 @@ from perfci.judge import judge
 from perfci.model.plan import Gate
 from perfci.model.report import CLASSES
 from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
+from perfci.model.timing import Timing
 
 from .build import T, alone, at_clocks, case, limit, pairs, results, side, values
 
@@ -365,7 +366,8 @@ CHANGES = [
     ({"params": {"n": 64, "dtype": "bf16"}}, "parameter dtype is not set in base, bf16 in head"),
     ({"inputs": "cd" * 32}, "the inputs' digest is abababababab in base, cdcdcdcdcdcd in head"),
     ({"inputs": ""}, "the inputs' digest is abababababab in base, unknown in head"),
-    ({"timing": {"timer": "wall"}}, "timing timer is events in base, wall in head"),
+    ({"timing": Timing(mode="cold", settings={"timer": "events"})}, "timing mode is rotating in base, cold in head"),
+    ({"timing": Timing(mode="rotating", settings={"timer": "wall"})}, "timing timer is events in base, wall in head"),
 ]
 REDECLARED = [
     ({"work": Work(flops=2e9)}, "declared work flops is 0.0 in base, 2000000000.0 in head"),

@@ -4,22 +4,22 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.model.results import Work
+from perfci.model.timing import Timing
 
-from .build import T, alone, case, limit, results, side
+from .build import T, alone, case, ceilings, limit, results, side
 
-CEILINGS = {"cuda": {"read": {"value": 4e12}, "matmul": {"bf16": {"value": 7e14}}}}
 TRUE = T * 4e12 / 1.3
 """Bytes that the reference time leaves room for; half that time does not."""
 
 
 def judged(found, **fields):
     document = results([found], fields.pop("limits", None), **{k: v for k, v in fields.items() if k != "strict"})
-    document.fingerprint.extra = {"ceilings": CEILINGS, "l2_bytes": 60_000_000}
+    document.fingerprint.ceilings = {"cuda": ceilings(read=4e12, bf16=7e14)}
     return judge(document, strict=fields.get("strict", False))
 
 
 def cold(read=TRUE, **fields):
-    return side(work=Work(read=read), timing={"name": "cold"}, **fields)
+    return side(work=Work(read=read), timing=Timing(mode="cold"), **fields)
 
 
 def test_a_believable_case_is_judged_as_ever():

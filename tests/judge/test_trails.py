@@ -6,9 +6,7 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.model.results import Work
-from tests.judge.build import at_clocks, case, limit, pairs, results, side, values
-
-CEILINGS = {"cuda": {"read": {"value": 4e12}, "copy": {"value": 4e12}, "matmul": {"bf16": {"value": 800e12}}}}
+from tests.judge.build import at_clocks, case, ceilings, limit, pairs, results, side, values
 
 
 def test_a_trail_holds_every_pair_and_every_look_up_to_the_decision():
@@ -36,7 +34,7 @@ def test_no_number_no_trail():
 def test_both_sides_stand_under_one_roof():
     work = {name: side(work=Work(flops=1e9, read=1e6, written=1e6), dtype="bf16") for name in ("base", "head")}
     made = results([case(ratio=2.0, **work)])
-    made.fingerprint.extra["ceilings"] = CEILINGS
+    made.fingerprint.ceilings["cuda"] = ceilings(read=4e12, copied=4e12, bf16=800e12)
     roof = judge(made).facts[0].roof
     assert (roof.memory, roof.compute, roof.dtype) == (4e12, 800e12, "bf16")
     assert roof.sides["base"].intensity == roof.sides["head"].intensity == 500

@@ -302,7 +302,7 @@ def test_facts_of_a_case_are_heads_or_else_bases():
     work = Work(flops=1e9)
     facts = judge(results([case(base=side(work=work), head=FAILED)])).facts[0]
     assert facts.work == work
-    assert facts.timing == {"timer": "events"}
+    assert facts.timing == side().timing
     assert facts.reasons["head"].kind == "timeout"
 
 

@@ -12,6 +12,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.results import Case, CaseSide, Moments, Pair, Reason, Results, Scatter, SideCode
+from perfci.model.timing import Timing
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 IDS = {
@@ -31,7 +32,7 @@ def judgement(case: str, bound: float = 0.01, **more) -> Judgement:
 
 def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> Case:
     """A case whose pairs have these log ratios."""
-    side = CaseSide(params={"n": 1}, timing={"name": "rotating", "threads": 1})
+    side = CaseSide(params={"n": 1}, timing=Timing(mode="rotating", threads=1))
     pairs = [
         Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
         for i, v in enumerate(x)

@@ -1,6 +1,6 @@
 """Budgets that end anywhere: recorded pairs and recorded costs under the real scheduler, rounds and last looks.
 
-What is real: `Measurement._rounds` with its rounds, `next_batch`, `settled`, the deadline within a round, and the judge's
+What is real: `Loop` with its rounds, `next_batch`, `settled`, the deadline within a round, and the judge's
 answers after it. What is replayed: pairs of identical code and what a pair takes, recorded on one NVIDIA H200; the clock
 stands still but for these.
 """
@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.measure import run as measure_run
-from perfci.measure.options import Options
+from perfci.measure import loop as measure_loop
+from perfci.measure.loop import Loop
 from perfci.measure.rounds import Outcome
-from perfci.measure.run import Measurement
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer
@@ -78,8 +77,8 @@ class Replayed:
         self.factors = factors or {}
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
-        monkeypatch.setattr(measure_run, "time", self.clock)
-        monkeypatch.setattr(measure_run, "run_round", self.round)
+        monkeypatch.setattr(measure_loop, "time", self.clock)
+        monkeypatch.setattr(measure_loop, "run_round", self.round)
 
     def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
         """As `rounds.run_round`: cases shuffled, none begun after the deadline."""
@@ -105,15 +104,14 @@ class Replayed:
         cases = [empty_case(name, ratio=None) for name in self.sources]
         made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
         plan = made.plan.model_copy(update={"budget": budget})
-        measurement = Measurement(Options("compare", FOLDER, FOLDER), SILENT)
-        measurement.results = made.model_copy(update={"plan": plan})
+        self.made = made.model_copy(update={"plan": plan})
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
-        measurement._rounds(measurement.results.cases, plan, {"cuda": bench}, None, JOURNAL)
-        self.made = measurement.results
-        return measurement.results.cases, plan
+        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None).run(self.made.cases)
+        return self.made.cases, plan
 
 
 SILENT = SimpleNamespace(stage=lambda text: None, note=print, pair=lambda *numbers: None)
+WATCH = SimpleNamespace(look=lambda: None)
 JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None)
 
 

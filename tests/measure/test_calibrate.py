@@ -130,7 +130,7 @@ def test_values_that_are_no_numbers_calibrate_nothing(bad):
 
 def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     odd = case("odd", np.zeros(32))
-    odd.sides["head"].timing["tf32"] = True
+    odd.sides["head"].timing.settings["tf32"] = True
     found = conclude(results([odd]), {}, POLICY)
     assert found.exit_code == 1
     assert "base and head are the same code, and yet timing tf32" in found.warnings[0]
@@ -241,10 +241,10 @@ def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
     assert history.remarks(measured.cases, plan, free, strict=False) == [note]
     asked_otherwise = [one.model_copy(deep=True) for one in measured.cases]
     for one in asked_otherwise:
-        one.sides["head"].timing["name"] = "cold"
+        one.sides["head"].timing.mode = "cold"
     assert history.remarks(asked_otherwise, plan, measured.fingerprint, strict=False) == []
     for one in measured.cases:  # what depends on measured times is no part of the question
-        one.sides["head"].timing["executions_per_graph"] = 77
+        one.sides["head"].timing.executions_per_graph = 77
     assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == [note]
 
 

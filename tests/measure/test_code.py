@@ -102,8 +102,8 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     ]
     kept = Case.model_validate_json(case.model_dump_json())
     assert kept == case, "as the journal keeps it"
-    told = case_profile(kept, [], {})
-    alone = case_profile(kept.model_copy(update={"sides": {"head": kept.sides["head"]}}), [], {})
+    told = case_profile(kept, [], None)
+    alone = case_profile(kept.model_copy(update={"sides": {"head": kept.sides["head"]}}), [], None)
     fields = {"sentences", "next_steps", "sources", "faults"}
     texts = {"compare": told.model_dump(include=fields), "head alone": alone.model_dump(include=fields)}
     text = json.dumps(texts, indent=1, ensure_ascii=False)
@@ -143,7 +143,7 @@ def test_without_the_tool_each_side_says_so_once(tmp_path):
     for one in case.sides.values():
         assert [(fault.tool, fault.kind) for fault in one.profile.faults[1:]] == [("cuobjdump", "absent")]
         assert one.profile.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
-    told = case_profile(case, [], {}).sentences
+    told = case_profile(case, [], None).sentences
     assert told[-1] == "machine code was not read (there is no cuobjdump with its nvdisasm)"
 
 

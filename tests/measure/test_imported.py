@@ -205,7 +205,7 @@ def test_what_the_files_tell_of_their_origin_is_told(tmp_path):
     results, _ = compared(tmp_path, "pytest-benchmark", 8, 1.0)
     facts = results.fingerprint
     assert (facts.host, facts.cpu, facts.cores, facts.python) == ("host", "AMD EPYC", 2, "3.11.7")
-    assert facts.extra == {"imported from": "pytest-benchmark"}
+    assert facts.imported == {"imported from": "pytest-benchmark"}
     assert results.sides["head"].commit == "0123456789abcdef" * 2 + "01234567" and results.sides["head"].dirty
     assert results.sides["base"].ref == "base-0.json … base-7.json"
     assert results.notes[0].startswith("measured by pytest-benchmark: perfci built nothing")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.rounds import _turns, worker_value
+from perfci.measure.rounds import _turns, starved, worker_value
 
 
 @given(st.integers(1, 20), st.integers())
@@ -37,7 +37,6 @@ def test_an_outlier_is_trimmed() -> None:
 
 def test_a_case_that_starves_the_gpu_is_named() -> None:
     """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
-    from perfci.measure.run import starved
     from perfci.model.plan import Plan
     from perfci.model.results import Case, CaseSide, Pair
 

@@ -10,13 +10,15 @@ from perfci.measure.timing import (
     REPLAY,
     ROTATION,
     SCHEDULES,
-    Gpu,
     Probe,
     Refused,
     settle,
 )
+from perfci.model.fingerprint import GpuFacts, NvmlFacts
 
-H200 = Gpu(l2_bytes=62_914_560, memory_bytes=150_000_000_000)
+H200 = GpuFacts(
+    multiprocessors=132, capability="9.0", l2_bytes=62_914_560, memory_bytes=150_000_000_000, empty_pair_seconds=1e-6
+)
 SETTINGS = {"timer": "cuda events", "tf32": False}
 MIB = 2**20
 
@@ -29,7 +31,7 @@ def gpu_probe(seconds: float = 1e-5, footprint: int = 4 * MIB, refused: str = ""
 @given(st.floats(1e-8, 100), st.floats(1e-8, 100))
 def test_cpu_batches_are_alike_and_bounded(base: float, head: float) -> None:
     """Both sides repeat alike: the faster one for a whole sample time, the slower one never for long."""
-    setup = settle("cpu", "auto", {"base": Probe(base, {}), "head": Probe(head, {})}, H200, 1)
+    setup, _ = settle("auto", {"base": Probe(base, {}), "head": Probe(head, {})}, None, 1)
     schedule = SCHEDULES["cpu"]
     assert setup.mode == "cpu"
     assert 1 <= setup.samples <= schedule.samples
@@ -42,47 +44,48 @@ def test_cpu_batches_are_alike_and_bounded(base: float, head: float) -> None:
 @given(st.floats(1e-6, 1e-1), st.integers(1, 2**36))
 def test_rotating_rotates_past_the_l2(seconds: float, footprint: int) -> None:
     """The graph runs every input set equally often; the sets pass three times the L2 unless they are too many."""
-    setup = settle("cuda", "auto", {"head": gpu_probe(seconds, footprint)}, H200, 1)
+    setup, said = settle("auto", {"head": gpu_probe(seconds, footprint)}, H200, 1)
     assert setup.mode == "rotating"
     assert setup.batch % setup.sets == 0
     assert 1 <= setup.sets <= MOST_SETS
     assert setup.sets == MOST_SETS or setup.sets * footprint >= (ROTATION - 0.5 * (setup.sets > 1)) * H200.l2_bytes
     assert setup.batch * seconds >= REPLAY / 2 or setup.batch > 512
-    assert "may stay" in setup.says["cache"] or setup.sets * footprint >= ROTATION * H200.l2_bytes
+    assert "may stay" in said["head"].cache or setup.sets * footprint >= ROTATION * H200.l2_bytes
 
 
 def test_a_case_without_inputs_of_its_own_has_one_set() -> None:
-    assert settle("cuda", "rotating", {"head": gpu_probe(footprint=0)}, H200, 1).sets == 1
+    assert settle("rotating", {"head": gpu_probe(footprint=0)}, H200, 1)[0].sets == 1
 
 
 def test_auto_is_cold_where_one_side_cannot_be_captured() -> None:
     """Both sides are measured alike, and the timing mode says why."""
     probes = {"base": gpu_probe(), "head": gpu_probe(refused="operation not permitted when stream is capturing")}
-    setup = settle("cuda", "auto", probes, H200, 1)
+    setup, said = settle("auto", probes, H200, 1)
     assert setup.mode == "cold"
     assert setup.batch == 1
-    assert setup.says["because"].startswith("head cannot be captured into a CUDA graph: operation not permitted")
+    assert said["base"] == said["head"]
+    assert said["base"].because.startswith("head cannot be captured into a CUDA graph: operation not permitted")
 
 
 @pytest.mark.parametrize("asked", ["rotating", "hot"])
 def test_a_timing_mode_that_was_asked_for_is_not_replaced(asked: str) -> None:
     with pytest.raises(Refused, match=f"timing mode {asked}: head cannot be captured"):
-        settle("cuda", asked, {"head": gpu_probe(refused="it synchronises")}, H200, 1)  # type: ignore[arg-type]
+        settle(asked, {"head": gpu_probe(refused="it synchronises")}, H200, 1)  # type: ignore[arg-type]
 
 
 def test_cold_and_hot_on_request() -> None:
-    assert settle("cuda", "cold", {"head": gpu_probe()}, H200, 1).mode == "cold"
-    hot = settle("cuda", "hot", {"head": gpu_probe()}, H200, 1)
+    assert settle("cold", {"head": gpu_probe()}, H200, 1)[0].mode == "cold"
+    hot, _ = settle("hot", {"head": gpu_probe()}, H200, 1)
     assert (hot.mode, hot.sets) == ("hot", 1)
 
 
 def test_launches_that_do_not_fit_together_alternate_and_say_so() -> None:
     large = gpu_probe(1e-3, 70_000_000_000, peak=80_000_000_000)
-    setup = settle("cuda", "auto", {"base": large, "head": large}, H200, 1)
+    setup, said = settle("auto", {"base": large, "head": large}, H200, 1)
     assert setup.alternating
-    assert setup.says["sides"].startswith("one after the other: together they need 161 GB")
-    assert not settle("cuda", "auto", {"head": large}, H200, 1).alternating
-    exclusive = Gpu(H200.l2_bytes, H200.memory_bytes, exclusive=True)
-    small = settle("cuda", "auto", {"base": gpu_probe(), "head": gpu_probe()}, exclusive, 1)
+    assert said["head"].alternating.startswith("one after the other: together they need 161 GB")
+    assert not settle("auto", {"head": large}, H200, 1)[0].alternating
+    exclusive = H200.model_copy(update={"nvml": NvmlFacts(compute_mode="exclusive")})
+    small, said = settle("auto", {"base": gpu_probe(), "head": gpu_probe()}, exclusive, 1)
     assert small.alternating
-    assert "EXCLUSIVE_PROCESS" in small.says["sides"]
+    assert "EXCLUSIVE_PROCESS" in said["base"].alternating

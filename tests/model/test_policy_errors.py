@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
 from perfci.model.policy_text import parse_policy
+from perfci.model.timing import Timing
 
 GOOD = "version: 1\nsuite: [kernels/*.py]\n"
 LIMIT = GOOD + "limits:\n  - "
@@ -18,6 +19,14 @@ BAD = {
     "no version": ("suite: [a.py]", "version: is required: add `version: 1`"),
     "other version": ("version: 2\nsuite: [a.py]", "perfci.yaml:1: version: 2 is not allowed: write 1"),
     "mistyped field": (GOOD + "limts: []", "perfci.yaml:3: limts: unknown field: did you mean 'limits'?"),
+    "timing's old key": (GOOD + "contract: steady", "perfci.yaml:3: contract: is called timing now: write timing: rotating"),
+    "timing's old value": (GOOD + "timing: steady", "perfci.yaml:3: timing: steady is called rotating now: write timing: rotating"),
+    "profile's old key": (GOOD + "evidence: always", "perfci.yaml:3: evidence: is called profile now: write profile: always"),
+    "a least change's old key": (
+        LIMIT + "{regression: 2%, floor: 200ns}",
+        "perfci.yaml:4: limits[0].floor: is called min_change now: write min_change: 200ns",
+    ),
+    "an old key of a limit at the top": (GOOD + "floor: [1]", "perfci.yaml:3: floor: unknown field: "),
     "key twice": (GOOD + "suite: [b.py]", "perfci.yaml:3: 'suite' is written twice: keep one"),
     "outside": ("version: 1\nsuite: [../a.py]", "perfci.yaml:2: suite[0]: '../a.py' must be a path inside"),
     "limit's field": (LIMIT + "{regresion: 2%}", "perfci.yaml:4: limits[0].regresion: unknown field: did you mean 'regression'?"),
@@ -149,10 +158,10 @@ def test_short_kernels_keep_their_limits() -> None:
     kernel of 200 ns or 2 µs. A least change that somebody wrote holds as written."""
     from perfci.model.criteria import Subject, judgements, least_change
 
-    rotating, cold = {"name": "rotating", "executions_per_graph": 256}, {"name": "cold"}
+    rotating, cold = Timing(mode="rotating", executions_per_graph=256), Timing(mode="cold")
     policy = parse_policy(LIMIT + "{regression: 10%}")
     cpu, cuda = judgements(policy, [Subject("a", "cpu"), Subject("a", "cuda")])
-    assert least_change(cpu, {"name": "cpu"}) == 0.0
+    assert least_change(cpu, Timing(mode="cpu")) == 0.0
     assert least_change(cuda, cold) == 32e-9
     assert least_change(cuda, rotating) == 32e-9 / 256
     (written,) = judgements(parse_policy(LIMIT + "{regression: 10%, min_change: 200ns}"), [Subject("a", "cuda")])
@@ -164,6 +173,16 @@ def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
 
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
+        declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
+
+
+def test_an_old_key_of_a_kernels_own_limit_is_told_the_new_one() -> None:
+    from perfci.model.criteria import Subject, declared
+
+    own = [{"regression": "7%", "floor": "200ns"}]
+    with pytest.raises(
+        UsageError, match=r"^c\.py:3: limits\[0\]\.floor: is called min_change now: write min_change: 200ns$"
+    ):
         declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
 
 

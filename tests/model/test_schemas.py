@@ -18,6 +18,7 @@ from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.policy import Policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
+from perfci.model.timing import Timing
 from tests.render.build import reports
 
 FOLDER = Path(__file__).parents[2] / "schemas"
@@ -135,7 +136,7 @@ def results(value: float) -> Results:
         params={"n": 64, "dtype": "bf16"},
         work=Work(flops=1e9),
         inputs="ab12",
-        timing={"cache": "cold", "threads": 1},
+        timing=Timing(mode="cpu", cache="warm", threads=1, settings={"timer": "perf_counter_ns", "tf32": False}),
         check=Check(shapes=3, compared=3, worst=0.2, rtol=1e-2, atol=1e-3, sketch=[1.0, value]),
     )
     pair = Pair(

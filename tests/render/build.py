@@ -10,6 +10,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.profile import Fault, Profile
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measured, Report, Row, Stats
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
+from perfci.model.timing import Timing
 from perfci.profilers.metrics import of_counters, of_trace
 
 HOSTILE = [
@@ -110,7 +111,7 @@ def measured(
 
 SDPA = Work(flops=4 * 32 * 8 * 512 * 512 * 64, read=3 * 32 * 8 * 512 * 64 * 2, written=32 * 8 * 512 * 64 * 2)
 RESAMPLE = Work(read=9.2e6, written=4.2e6, items=32, item="samples")
-CONTRACT = {"name": "cold", "cache": "L2 flushed", "timer": "CUDA events", "threads": "1"}
+TIMING = Timing(mode="cold", cache="L2 flushed", threads=1, settings={"timer": "CUDA events"})
 
 
 def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fields: Any) -> CaseFacts:
@@ -120,7 +121,7 @@ def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fie
         "device": device,
         "work": work,
         "checks": {"base": check, "head": check},
-        "timing": CONTRACT,
+        "timing": TIMING.model_copy(deep=True),
     }
     return CaseFacts.model_validate(data | fields)
 
@@ -176,7 +177,7 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
             driver="580.159",
             devices={"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"},
             uuid="GPU-5f2e2b8c-0d3a-4b6f-9e51-1f0a6c8f7d21",
-            extra={"multiprocessors": 132, "compute capability": "9.0"},
+            imported={"multiprocessors": "132", "compute capability": "9.0"},
         ),
         "sides": {
             "base": SideCode(ref="main", commit="4d5993f" + "0" * 33, subject="Tune the tile", build_seconds=31.2),
@@ -267,7 +268,7 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
             Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
         )
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
-    told = case_profile(case, rows, {})
+    told = case_profile(case, rows, None)
     for one in rows:
         one.cause = told.sentences[0]
     return told

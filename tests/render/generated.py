@@ -10,10 +10,12 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Judgement, Plan
 from perfci.model.profile import Slice, Trace
 from perfci.model.results import Case, CaseSide, Check, Clock, Moment, Pair, Results, SideCode, Work
+from perfci.model.timing import Timing
 from perfci.render.html.recorded import Recorded
+from tests.judge.build import ceilings
 from tests.render.build import recorded as profile
 
-CEILINGS = {"read": {"value": 4.35e12}, "copy": {"value": 4.26e12}, "matmul": {"bf16": {"value": 773e12}}}
+CEILINGS = ceilings(read=4.35e12, copied=4.26e12, bf16=773e12)
 START = 1.7677e9
 BASE, HEAD = "4d5993f" + "0" * 33, "2fed942" + "1" * 33
 _RATIOS = (1.0, 1.0, 1.0005, 1.014, 0.97, 1.0, 3.1, 1.0)
@@ -58,7 +60,7 @@ def recorded(
         sides = {
             side: CaseSide(
                 file="kernels/matmul.py", line=12, work=work, dtype="bf16",
-                timing={"name": "rotating", "timer": "CUDA events"},
+                timing=Timing(mode="rotating", settings={"timer": "CUDA events"}),
                 check=Check(shapes=27, compared=27, worst=0.35, rtol=2e-2, atol=1e-3),
                 profile=profile("sdpa-seq512", side) if looked else None,
             )
@@ -80,7 +82,7 @@ def recorded(
         measuring_seconds=160.4, command=["perfci", "compare", "--base", BASE], repository="attention",
         fingerprint=Fingerprint(
             perfci="0.1.0", host="Linux 6.8.0", cpu="AMD EPYC 9654", python="3.12.4", torch="2.11.0", cuda="13.0",
-            driver="580.159", devices={"cuda": "NVIDIA H200"}, extra={"ceilings": {"cuda": CEILINGS}},
+            driver="580.159", devices={"cuda": "NVIDIA H200"}, ceilings={"cuda": CEILINGS},
         ),
         sides={
             "base": SideCode(ref="main", commit=BASE, subject="Tune the tile"),

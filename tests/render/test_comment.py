@@ -266,7 +266,7 @@ def hostile_publications(draw) -> Publication:
             draw(NASTY),
         )
         report.fingerprint.devices["cuda"] = draw(NASTY)
-        report.fingerprint.extra[draw(NASTY)] = draw(NASTY)
+        report.fingerprint.imported[draw(NASTY)] = draw(NASTY)
         found = [
             Artifact(
                 name=draw(NASTY),

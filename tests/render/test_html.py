@@ -212,7 +212,7 @@ def named(case: str, reason: str, other: str) -> Report:
     )
     made.sides["head"].subject, made.sides["base"].ref = f"s{case}", f"b{other}"
     made.fingerprint.devices["cuda"] = f"d{reason}"
-    made.facts[0].timing["z"] = f"v{other}"
+    made.facts[0].timing.settings["z"] = f"v{other}"
     return made
 
 

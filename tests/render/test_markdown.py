@@ -211,6 +211,6 @@ def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, oth
     report.sides["base"].commit = None
     report.sides["base"].ref = other
     report.fingerprint.devices["cuda"] = reason
-    report.fingerprint.extra[case] = other
-    report.facts[0].timing[case] = sentence
+    report.fingerprint.imported[case] = other
+    report.facts[0].timing.settings[case] = sentence
     whole(markdown.render(report))

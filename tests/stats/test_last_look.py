@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from perfci.measure.run import QUICK_SHARE
+from perfci.measure.plan import QUICK_SHARE
 from perfci.model.plan import Looks
 from perfci.stats.decide import LAST, SEEN, decide, decide_beside, decide_bound, margin
 from perfci.stats.walsh import interval, null_tail, p_greater, p_less

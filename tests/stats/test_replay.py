@@ -49,7 +49,7 @@ def test_rotating_cycles_never_cry_wolf_and_find_the_limit(kernel, r):
     assert np.median([d.n for d in slower]) <= 16
 
 
-@pytest.mark.parametrize("timing", ["cold", "hot", "rot"])
+@pytest.mark.parametrize("mode", ["cold", "hot", "rot"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_timing_mode_cries_wolf_in_time_or_cycles(kernel, mode):
     """However loud the timing mode: identical code is unchanged or inconclusive."""
@@ -113,7 +113,7 @@ def test_a_quarter_of_a_percent_is_found_where_pairs_agree_within_a_tenth(kernel
     assert share(replay_at_equal_clock(kernel, "rot", 600, 0.0025, seed=8, slower=True), "regression") >= 0.95
 
 
-@pytest.mark.parametrize("timing", ["cold", "hot"])
+@pytest.mark.parametrize("mode", ["cold", "hot"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_other_timing_modes_do_not_cry_wolf_at_equal_clock(kernel, mode):
     """A conviction by chance has 1 in 10 000 here, as anywhere."""

@@ -6,13 +6,15 @@ import sys
 
 import pytest
 
+from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.results import Work
+from perfci.model.timing import Timing
 from perfci.stats.speed_of_light import least_time
 from perfci.worker import ceilings
 
 
 def rates(found):
-    return {"read": found["read"], "copy": found["copy"], **found["matmul"]}
+    return {"read": found["read"], "copied": found["copied"], **found["matmul"]}
 
 
 @pytest.mark.torch
@@ -32,16 +34,16 @@ def test_ceilings_of_this_cpu_stand_above_what_it_does():
     torch = pytest.importorskip("torch")
     found = ceilings.measure("cpu")
     assert all(rate.get("reason") or rate["value"] > 1e6 for rate in rates(found).values())
-    assert found["read"]["value"] >= found["copy"]["value"]
+    assert found["read"]["value"] >= found["copied"]["value"]
     a = torch.randn(256, 256)
     best = ceilings._best_of_calls(lambda: a @ a)
-    assert best > least_time(Work(flops=2 * 256**3), found, {"name": "cpu"}, "cpu")[0]
+    assert best > least_time(Work(flops=2 * 256**3), Ceilings.model_validate(found), Timing(mode="cpu"), "cpu")[0]
 
 
 def test_without_torch_there_are_reasons():
-    code = "import sys; sys.modules['torch'] = None\nfrom perfci.worker import ceilings\nprint(ceilings.measure('cpu')['read'])"
+    code = "import json, sys; sys.modules['torch'] = None\nfrom perfci.worker import ceilings\nprint(json.dumps(ceilings.measure('cpu')))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert out == "{'value': None, 'reason': 'torch is not installed'}\n"
+    assert Ceilings.model_validate_json(out).read == Rate(value=None, reason="torch is not installed")
 
 
 def test_what_fails_has_a_reason_of_one_line():
@@ -59,6 +61,7 @@ def test_ceilings_of_this_gpu():
         pytest.skip("needs an NVIDIA GPU")
     before = torch.backends.cuda.matmul.allow_tf32
     found = ceilings.measure("cuda")
+    assert Ceilings.model_validate(found).to_host is not None
     assert torch.backends.cuda.matmul.allow_tf32 == before
     assert all(rate.get("reason") or rate["value"] > 1e9 for rate in rates(found).values())
     assert found["matmul"]["bf16"]["value"] > found["matmul"]["fp32"]["value"]

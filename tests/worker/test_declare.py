@@ -147,6 +147,11 @@ def anything(bench, **rest):
         ({"params": {"n": [1]}, "limits": ["2%"]}, two, "'2%' is no mapping"),
         ({"params": {"bench": [1]}}, anything, "'bench' is no parameter of a case"),
         ({"params": [1]}, two, "params is a mapping"),
+        ({"contract": "steady"}, only_bench, "contract= is called timing now: write timing='rotating'"),
+        ({"contract": "cold"}, only_bench, "contract= is called timing now: write timing='cold'"),
+        ({"timing": "steady"}, only_bench, "timing='steady' is called rotating now: write timing='rotating'"),
+        ({"timing": ["cold"]}, only_bench, "timing=['cold'] is unknown: write one of 'auto', 'rotating'"),
+        ({"timings": "cold"}, only_bench, "@perfci.kernel takes no argument 'timings'"),
     ],
 )
 def test_mistakes_are_one_line_with_place_and_remedy(arguments, fn, says):

@@ -118,10 +118,10 @@ def _board(library: Any, index: int, gpu: Gpu) -> Board:
         uuid=gpu.uuid,
         name=name.decode(errors="replace") if isinstance(name, bytes) else name or "a GPU without a name",
         state=gpu.state(),
-        driver=facts["driver"],
+        driver=facts.driver,
         cuda=ask("nvmlSystemGetCudaDriverVersion_v2"),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        max_clock=facts["max_sm_clock"],
+        max_clock=facts.max_sm_clock,
         power_default=None if power is None else power * 1e-3,
         virtual=None if mode is None else mode == VGPU,
     )

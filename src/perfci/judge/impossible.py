@@ -1,10 +1,8 @@
 """Rows of cases whose times cannot be: faster than the device does the declared work."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from perfci.judge.status import Context, about, centre
 from perfci.model.base import Side
+from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
 from perfci.model.report import Row
 from perfci.model.results import Case, CaseSide
@@ -17,20 +15,19 @@ TIMED = frozenset({"time", "cycles", *DERIVED})
 """Metrics that are no evidence where the time is none."""
 
 
-def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
-    """One line where a side's time is beyond the speed of light, else None.
+def too_fast(case: Case, machine: Fingerprint) -> str | None:
+    """Say in one line that a side's time is beyond the speed of light of this machine; None where it is not.
 
-    `extra`: of the fingerprint: `ceilings`, a mapping from device kind to what was measured of it, and `l2_bytes`.
     The time of a side is the Hodges–Lehmann centre of its workers.
     """
-    ceilings = (extra.get("ceilings") or {}).get(case.device)
-    if not ceilings:
+    ceilings, gpu = machine.ceilings.get(case.device), machine.gpu
+    if ceilings is None:
         return None
     names: tuple[Side, Side] = ("head", "base")
     for name in names:
         side = case.sides.get(name, CaseSide())
         times = side_values(case, name, "time")
-        found = least_time(side.work, ceilings, side.timing, case.device, extra.get("l2_bytes"))
+        found = least_time(side.work, ceilings, side.timing, case.device, None if gpu is None else gpu.l2_bytes)
         if found is None or not times.size or not (times > 0).all():
             continue
         seconds, words = found
@@ -44,9 +41,9 @@ def too_fast(case: Case, extra: Mapping[str, Any]) -> str | None:
     return None
 
 
-def impossible(context: Context, case: Case, extra: Mapping[str, Any]) -> Row | None:
+def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
     """The row of a case whose time cannot be, else None. Its timed metrics are then not judged."""
-    reason = too_fast(case, extra)
+    reason = too_fast(case, machine)
     if reason is None:
         return None
     base, head = (centre(side_values(case, side, "time")) for side in ("base", "head"))

@@ -1,7 +1,7 @@
 """Results to report."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.gates import gate_row
@@ -22,7 +22,9 @@ from perfci.judge.words import (
     undecided,
     unlimited,
 )
+from perfci.model.base import DeviceKind
 from perfci.model.criteria import told
+from perfci.model.fingerprint import Ceilings, Fingerprint
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.report import CLASSES, UNANSWERED, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
@@ -67,10 +69,10 @@ def judge(
     )
     cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
-    of_cases = _rows(context, cases, results.fingerprint.extra)
+    of_cases = _rows(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
     worst = _worst(rows)
-    ceilings = results.fingerprint.extra.get("ceilings") or {}
+    ceilings = results.fingerprint.ceilings
     profiles = _profiles(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
     statistics, notes = measured(context, cases)
@@ -120,7 +122,7 @@ def judge(
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
         measured=statistics,
-        facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device) or {}) for case in cases],
+        facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device)) for case in cases],
         trails=trails(cases, rows, context.looks),
         profiles=profiles,
         notes=[*results.notes, *notes],
@@ -183,11 +185,11 @@ def _gates_by_case(gates: list[Gate]) -> dict[str, list[Gate]]:
     return asked
 
 
-def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list[Row]:
+def _rows(context: Context, cases: list[Case], machine: Fingerprint) -> list[Row]:
     rows: list[Row] = []
     known = {case.key for case in cases}
     for case in cases:
-        found, unbelievable = presence(context, case), impossible(context, case, extra)
+        found, unbelievable = presence(context, case), impossible(context, case, machine)
         rows += filter(None, (found or declared_otherwise(context, case), unbelievable))
         if state(case, "head").status != "ok":
             continue
@@ -207,13 +209,13 @@ def _rows(context: Context, cases: list[Case], extra: Mapping[str, Any]) -> list
     return rows
 
 
-def _profiles(ceilings: Mapping[str, Any], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
+def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
     """Of every case that profilers looked at, in the order of its worst row. Writes the cause into rows of timing."""
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
         own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
-        told = case_profile(case, own, ceilings.get(case.device) or {})
+        told = case_profile(case, own, ceilings.get(case.device))
         found.append(told)
         for row in own:
             if row.kind == "regression" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:

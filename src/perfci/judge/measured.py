@@ -1,8 +1,7 @@
 """What was measured, limit or not, and what is worth knowing beside the numbers."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from perfci.judge.explain.roofline import roof
 from perfci.judge.limits import ratio
 from perfci.judge.status import Context, state
 from perfci.model.base import SIDES
+from perfci.model.fingerprint import Ceilings
 from perfci.model.plan import Looks
 from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Stats, Trail
 from perfci.model.results import Case, CaseSide
@@ -39,7 +39,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
     return found, notes
 
 
-def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
+def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
     """Work, checks, timing mode, reasons, noise and roofline of a case; work and timing mode are head's, or else
     base's.
 
@@ -53,7 +53,7 @@ def facts(case: Case, first: int, ceilings: Mapping[str, Any]) -> CaseFacts:
         device=case.device,
         work=said.work,
         checks={name: side.check for name, side in sides.items()},
-        timing={name: str(value) for name, value in sorted(said.timing.items())},
+        timing=said.timing,
         reasons={name: side.reason for name, side in sides.items() if side.reason},
         noise=_parts(components(case, first)),
         roof=roof(case, ceilings),

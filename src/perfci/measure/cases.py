@@ -14,6 +14,7 @@ from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
+from perfci.model.timing import TimingMode
 from perfci.system.process import Worker
 
 
@@ -194,3 +195,12 @@ def subjects(
             )
         )
     return made
+
+
+def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
+    """The timing mode that a case asks for: base's declaration where base has the case, else head's, else the
+    policy's."""
+    names: list[Side] = ["base", "head"]
+    declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
+    asked: TimingMode = (declared[0]["timing"] if declared else None) or limits.timing
+    return asked

@@ -3,20 +3,90 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
-from perfci.measure.cases import Found
+from perfci.measure.cases import Found, timing_of
 from perfci.measure.journal import Journal
+from perfci.measure.place import Place
 from perfci.measure.rounds import Bench, case_fields
-from perfci.measure.timing import Probe, TimingMode
-from perfci.model.base import Side
+from perfci.measure.timing import Probe, Refused, settle
+from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, Check, Reason, Work
+from perfci.model.timing import Setting, TimingMode
 from perfci.system.process import Died, Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
 Probes = dict[str, dict[Side, Probe]]
+
+
+class _Opened(Document):
+    """What a worker answers to `open` that asks it to describe the case."""
+
+    digest: str
+    dtype: str
+    work: Work
+    footprint: int
+    """Bytes of device memory that one set of inputs takes."""
+    peak: int
+    """Bytes of device memory that the worker has needed at most."""
+    memory: int
+    """Bytes of device memory that an execution needs, inputs and all."""
+    seconds: float
+    """Of one execution."""
+    elsewhere: str | None
+    """Why what is timed is not what the case does."""
+    settings: dict[str, Setting]
+    clocks: str | None
+
+
+def check_all(
+    cases: Sequence[Case],
+    place: Place,
+    found: Mapping[Side, Found],
+    journal: Journal,
+    *,
+    fuzz: bool,
+    note: Callable[[str], None],
+) -> Probes:
+    """Check every kernel's case in both sides, base first. Fills `case.sides`; returns what settle_all() needs."""
+    probes: Probes = {}
+    asked = {case.key: timing_of(case, found, place.limits) for case in cases}
+    for device, bench in place.benches.items():
+        kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
+        for name in place.sides:
+            with place.sides[name].own():
+                made = check_side(bench, name, kernels, found, journal, fuzz=fuzz, note=note, asked=asked)
+            for key, by_side in made.items():
+                probes.setdefault(key, {}).update(by_side)
+    return probes
+
+
+def settle_all(
+    cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes, held: str | None
+) -> None:
+    """Fix how each case is measured, the same in both sides; a case that cannot be measured so has failed.
+
+    `held`: at which frequency the GPU's clock is held, in words; None where it is left as found.
+    """
+    for case in cases:
+        working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
+        if case.origin != "kernel" or not working:
+            continue
+        bench, gpu = place.benches[case.device], place.facts.gpu if case.device == "cuda" else None
+        assert (gpu is None) == (case.device == "cpu")
+        try:
+            bench.setups[case.key], said = settle(timing_of(case, found, place.limits), working, gpu, bench.threads)
+        except Refused as refused:
+            for name, probe in working.items():
+                if probe.refused:
+                    case.sides[name].status = "failed"
+                    case.sides[name].reason = Reason(kind="exception", text=str(refused)[:1000])
+            continue
+        for name, timing in said.items():
+            if held is not None and gpu is not None:
+                timing.clocks = held
+            case.sides[name].timing = timing
 
 
 def check_side(
@@ -83,22 +153,20 @@ def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool,
         return None
     opened = _describe(bench, worker, case, name)
     worker.ask("close", bench.timeout, verify=False)
-    if opened["elsewhere"]:
+    if opened.elsewhere:
         side.status = "failed"
-        side.reason = Reason(kind="wrong", text=opened["elsewhere"])
+        side.reason = Reason(kind="wrong", text=opened.elsewhere)
         return None
-    side.inputs = opened["digest"]
-    side.work = Work.model_validate(opened["work"])
-    side.dtype = opened["dtype"]
+    side.inputs, side.work, side.dtype = opened.digest, opened.work, opened.dtype
     if case.device == "cuda":
-        side.profile = Profile(metrics={"peak_memory": opened["memory"]})
-    return Probe(opened["seconds"], opened["settings"], opened["footprint"], opened["peak"])
+        side.profile = Profile(metrics={"peak_memory": opened.memory})
+    return Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
 
 
-def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> dict[str, Any]:
+def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> _Opened:
     mode = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "mode": mode, "sets": 1}
-    return worker.ask("open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
+    return worker.tell(_Opened, "open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
 
 
 def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:

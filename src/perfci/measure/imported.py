@@ -17,6 +17,7 @@ from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, Pair, Reason, Results, SideCode, Work, at_first
+from perfci.model.timing import Timing
 from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
 
@@ -157,12 +158,12 @@ def _case_side(name: Side, ident: str, files: Sequence[File]) -> CaseSide:
     if any(one.work != known[0].work or one.values.keys() != known[0].values.keys() for one in known):
         text = f"the files of {name} do not agree on its work or its metrics"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
-    timing = {
-        "name": "imported",
-        "reads": files[0].format.tool,
-        "time": ", ".join(sorted({one.statistic for one in known})),
-        "machine": "; ".join(sorted({_machine(file.about) for file in files})),
-    }
+    timing = Timing(
+        mode="imported",
+        reads=files[0].format.tool,
+        statistic=", ".join(sorted({one.statistic for one in known})),
+        machine="; ".join(sorted({_machine(file.about) for file in files})),
+    )
     return CaseSide(work=known[0].work or Work(), timing=timing)
 
 
@@ -216,7 +217,7 @@ def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
         cores=max(about.cores for about in abouts),
         python=told([about.python for about in abouts]),
         devices={kind: name for kind, name in devices.items() if name},
-        extra={"imported from": tool} | dict(abouts[0].more),
+        imported={"imported from": tool} | dict(abouts[0].more),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.model.base import Document, Side, UsageError
-from perfci.model.results import CaseSide, Pair, Reason
+from perfci.model.results import Case, CaseSide, Pair, Reason
 from perfci.system.files import Appender, read_lines
 
 JOURNAL = "journal.jsonl"
@@ -66,6 +66,14 @@ class Journal:
             else:
                 self.extra.append(record)
         return True
+
+    def restore(self, cases: Iterable[Case]) -> None:
+        """Give the cases their recorded pairs and failures."""
+        for case in cases:
+            case.pairs = sorted(self.pairs.get(case.key, []), key=lambda pair: pair.index)
+            for name, side in case.sides.items():
+                if (case.key, name) in self.failed:
+                    side.status, side.reason = "failed", self.failed[case.key, name]
 
     def add_check(self, key: str, side: str, case: CaseSide, probe: Mapping[str, Any] | None) -> None:
         """A case was checked in one side; `probe`: what settles how it is measured."""

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.model.base import MachineError, UsageError
+from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment
 from perfci.system.clocks import Lock, locked, parse
 from perfci.system.gpu import Gpu, GpuState, describe
@@ -23,8 +24,8 @@ class Watch:
         self.why = ""
         if "cuda" in place.benches:
             self.gpu, self.why = Gpu.open(place.facts.uuid or 0)
-        if self.gpu is not None:
-            place.facts.extra["nvml"] = self.gpu.facts()
+        if self.gpu is not None and place.facts.gpu is not None:
+            place.facts.gpu.nvml = self.gpu.facts()
 
     def look(self) -> None:
         """Take down the state now."""
@@ -57,14 +58,12 @@ def measure_ceilings(place: Place) -> None:
     """
     side = place.sides["head"]
     folder = place.parent.scratch / "none"
-    ceilings = {}
     for device, bench in place.benches.items():
         arena = Arena(folder, folder, [], side.env, side.python, bench.threads, bench.cores)
         log = bench.logs / "facts.log"
         try:
             worker = place.parent.worker(arena, log)
-            ceilings[device] = worker.ask("ceilings", LOAD_TIMEOUT, device=device)
+            place.facts.ceilings[device] = worker.tell(Ceilings, "ceilings", LOAD_TIMEOUT, device=device)
             worker.close()
         except Died as died:
             raise MachineError(f"{device}: its ceilings cannot be measured: {died.reason.text} (log: {log})") from None
-    place.facts.extra["ceilings"] = ceilings

@@ -14,8 +14,8 @@ from perfci.measure.commands.runner import Runner
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
-from perfci.model.base import DeviceKind, MachineError, Side, UsageError
-from perfci.model.fingerprint import Fingerprint
+from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
+from perfci.model.fingerprint import Fingerprint, GpuFacts
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
 from perfci.system.facts import driver_version, free_memory, host_facts
@@ -191,25 +191,34 @@ def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
+class _Facts(Document):
+    """What a worker answers to `facts`."""
+
+    python: str
+    torch: str | None
+    cuda: str | None
+    name: str | None
+    """Of the GPU."""
+    uuid: str | None
+    gpu: GpuFacts | None
+
+
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
     """Facts of machine, interpreter and GPU, as a worker outside both sides sees them."""
     nowhere.mkdir()
     parent.account.give(nowhere)
     try:
         worker = parent.worker(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
-        seen = worker.ask("facts", LOAD_TIMEOUT)
+        seen = worker.tell(_Facts, "facts", LOAD_TIMEOUT)
         worker.close()
     except Died as died:
         raise MachineError(f"{side.python}: cannot tell its facts: {died.reason.text} (log: {log})") from None
     facts = host_facts(perfci.__version__)
-    facts.python, facts.torch, facts.cuda = seen["python"], seen["torch"], seen["cuda"]
+    facts.python, facts.torch, facts.cuda = seen.python, seen.torch, seen.cuda
     facts.devices = {"cpu": facts.cpu or platform.machine()}
-    if seen["gpu"]:
-        gpu = seen["gpu"]
-        facts.devices["cuda"] = gpu.pop("name")
-        facts.uuid = gpu.pop("uuid")
+    if seen.gpu is not None:
+        facts.devices["cuda"], facts.uuid, facts.gpu = seen.name or "", seen.uuid, seen.gpu
         facts.driver = driver_version()
-        facts.extra = {**gpu, "empty_pair_seconds": seen["empty_pair"]}
     return facts
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
 from perfci.model.base import Side
+from perfci.model.plan import Plan
 from perfci.model.results import Case, Clock, Pair, Reason
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
@@ -324,3 +325,17 @@ def _spread(placements: Sequence[Sequence[float]]) -> float:
         return 0.0
     mean = math.fsum(flat) / len(flat)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / (len(flat) - 1)) / mean
+
+
+def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
+    """A note on cases in most of whose blocks the GPU waited for the CPU."""
+    found = []
+    for case in cases:
+        if case.pairs:
+            blocks = sum(pair.blocks for pair in case.pairs)
+            if max(sum(pair.gaps.get(name, 0) for pair in case.pairs) for name in plan.sides) > blocks / 2:
+                found.append(case.id)
+    if not found:
+        return []
+    named = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    return [f"launch gaps are in the times of {named}: the GPU waited for the CPU (does the case synchronise?)"]

@@ -3,14 +3,12 @@ both."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from perfci.model.base import DeviceKind, Side
+from perfci.model.fingerprint import GpuFacts
 from perfci.model.plan import Schedule
-
-TimingMode = Literal["auto", "rotating", "cold", "hot"]
-Mode = Literal["cpu", "rotating", "cold", "hot"]
+from perfci.model.timing import Mode, Setting, Timing, TimingMode
 
 MODES: dict[DeviceKind, list[Mode]] = {"cpu": ["cpu"], "cuda": ["rotating", "cold", "hot"]}
 ROTATION = 3
@@ -47,7 +45,7 @@ class Probe:
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Setting]
     """Timer and library settings that the times depend on."""
     footprint: int = 0
     """Bytes of device memory that one set of inputs takes."""
@@ -57,6 +55,8 @@ class Probe:
     """Of one execution in a CUDA graph; None where it was not captured."""
     refused: str = ""
     """Why it cannot be captured."""
+    clocks: str | None = None
+    """What holds the GPU's SM clock."""
 
 
 @dataclass(frozen=True)
@@ -77,77 +77,68 @@ class Setup:
     """Whether a graph is replayed before and behind the samples of a block too."""
     alternating: bool = False
     """Whether the workers of a pair live one after the other instead of together."""
-    says: Mapping[str, Any] = field(default_factory=dict)
-    """The timing mode as it stands in the results."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What timing modes need to know of the GPU."""
-
-    l2_bytes: int = 0
-    memory_bytes: int = 0
-    exclusive: bool = False
-    """Whether it serves one process at a time (compute mode EXCLUSIVE_PROCESS)."""
 
 
 class Refused(Exception):
     """A case cannot be measured under the timing mode that it asks for."""
 
 
-def settle(device: DeviceKind, asked: TimingMode, probes: Mapping[Side, Probe], gpu: Gpu, threads: int) -> Setup:
-    """How to measure a case of which these sides work. Raises Refused."""
-    any_side = next(iter(probes.values()))
-    says: dict[str, Any] = {**any_side.settings, "threads": threads}
-    if device == "cpu":
-        return _cpu(probes, says)
+def settle(
+    asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts | None, threads: int
+) -> tuple[Setup, dict[Side, Timing]]:
+    """Fix how a case is measured of which these sides work, and say it of each of them. Raises Refused.
+
+    `gpu`: None of a case on the CPU.
+    """
+    setup, said = _cpu(probes) if gpu is None else _gpu(asked, probes, gpu)
+    said.threads = threads
+    own = {name: {"settings": dict(probe.settings), "clocks": probe.clocks} for name, probe in probes.items()}
+    return setup, {name: said.model_copy(update=update) for name, update in own.items()}
+
+
+def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tuple[Setup, Timing]:
     refusals = [(name, probe.refused) for name, probe in probes.items() if probe.refused]
     mode: Mode = "cold" if asked == "cold" or (asked == "auto" and refusals) else "rotating"
     if asked == "hot":
         mode = "hot"
+    said = Timing(mode=mode)
     if refusals:
         name, text = refusals[0]
         because = f"{name} cannot be captured into a CUDA graph: {text}"
         if mode != "cold":
             raise Refused(f"timing mode {asked}: {because}")
         if asked == "auto":
-            says["because"] = because
-    alternating = _must_alternate(probes, gpu, mode)
-    if alternating:
-        says["sides"] = alternating
-    schedule = SCHEDULES[mode]
+            said.because = because
+    said.alternating = _must_alternate(probes, gpu, mode)
+    alternating, schedule = said.alternating is not None, SCHEDULES[mode]
     if mode == "cold":
-        says.update(name="cold", cache="L2 flushed")
+        said.cache = "L2 flushed"
         slowest = max(probe.seconds for probe in probes.values())
         samples = _clamp(schedule.block_time / slowest, 1, schedule.samples)
-        return _setup(mode, schedule, 1, samples, 1, bool(alternating), says)
+        return Setup(mode, 1, samples, schedule.placements, schedule.blocks, alternating=alternating), said
     sets = rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     times = [probe.graph_seconds or probe.seconds for probe in probes.values()]
     walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_EXECUTIONS // sets))
     executions = sets * walks
     footprint = min(probe.footprint for probe in probes.values())
-    says.update(name=mode, cache=_cache(mode, sets, footprint, gpu.l2_bytes), executions_per_graph=executions)
+    said.cache, said.executions_per_graph = _cache(mode, sets, footprint, gpu.l2_bytes), executions
     if mode == "rotating":
-        says.update(sets=sets, rotated_bytes=sets * footprint)
+        said.sets, said.rotated_bytes = sets, sets * footprint
     samples = _clamp(schedule.block_time / (max(times) * executions), 2, schedule.samples)
     bracket = max(times) * executions < LONG_REPLAY
-    return replace(_setup(mode, schedule, executions, samples, sets, bool(alternating), says), bracket=bracket)
+    return Setup(
+        mode, executions, samples, schedule.placements, schedule.blocks, sets, bracket=bracket, alternating=alternating
+    ), said
 
 
-def _setup(
-    mode: Mode, schedule: Schedule, batch: int, samples: int, sets: int, alternating: bool, says: dict[str, Any]
-) -> Setup:
-    return Setup(mode, batch, samples, schedule.placements, schedule.blocks, sets, alternating=alternating, says=says)
-
-
-def _cpu(probes: Mapping[Side, Probe], says: dict[str, Any]) -> Setup:
+def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
     """Both sides repeat alike: the faster one for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))
     samples = _clamp(schedule.block_time / (max(times) * batch), 1, schedule.samples)
-    says.update(name="cpu", cache="warm")
-    return _setup("cpu", schedule, batch, samples, 1, False, says)
+    setup = Setup("cpu", batch, samples, schedule.placements, schedule.blocks)
+    return setup, Timing(mode="cpu", cache="warm")
 
 
 def rotation_sets(footprint: int, l2_bytes: int) -> int:
@@ -165,17 +156,17 @@ def _cache(mode: Mode, sets: int, footprint: int, l2_bytes: int) -> str:
     return f"input sets rotated, {footprint * sets / max(l2_bytes, 1):.2g} × L2: inputs may stay in the L2"
 
 
-def _must_alternate(probes: Mapping[Side, Probe], gpu: Gpu, mode: Mode) -> str:
-    """Why two workers cannot live together on the GPU; empty where they can."""
+def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> str | None:
+    """Say why two workers cannot live together on the GPU; None where they can."""
     if len(probes) < 2:
-        return ""
-    if gpu.exclusive:
+        return None
+    if gpu.nvml is not None and gpu.nvml.compute_mode == "exclusive":
         return "one after the other: the GPU serves one process at a time (compute mode EXCLUSIVE_PROCESS)"
     sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     needed = [probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values()]
-    if gpu.memory_bytes and sum(needed) > MEMORY_SHARE * gpu.memory_bytes:
+    if sum(needed) > MEMORY_SHARE * gpu.memory_bytes:
         return f"one after the other: together they need {sum(needed) / 1e9:.3g} GB of device memory"
-    return ""
+    return None
 
 
 def _clamp(value: float, low: int, high: int) -> int:

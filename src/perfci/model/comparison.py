@@ -1,6 +1,7 @@
 """Whether base and head of a case are the same question, so that their numbers may be compared."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from perfci.model.results import CaseSide
@@ -21,7 +22,7 @@ def _both(name: str, base: Any, head: Any) -> str:
     return f"{name} is {_say(base)} in base, {_say(head)} in head"
 
 
-def _dicts(what: str, base: dict[str, Any], head: dict[str, Any]) -> list[str]:
+def _dicts(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
     return [
         _both(f"{what} {name}", base.get(name, "not set"), head.get(name, "not set"))
         for name in sorted(base.keys() | head.keys())
@@ -52,7 +53,8 @@ def differences(base: CaseSide, head: CaseSide) -> list[str]:
     if base.inputs != head.inputs:
         mine, theirs = (side.inputs[:12] or "unknown" for side in (base, head))
         found.append(_both("the inputs' digest", mine, theirs))
-    return found + _dicts("timing", base.timing, head.timing)
+    timings = [side.timing.told() if side.timing else {} for side in (base, head)]
+    return found + _dicts("timing", *timings)
 
 
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:

@@ -11,6 +11,8 @@ from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
+from perfci.model.renamed import renamed
+from perfci.model.timing import Timing
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
     Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),
@@ -63,9 +65,8 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-            raise UsageError(
-                f"{source}{'.' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}"
-            ) from None
+            text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"{source}{'.' + place if place else ''}: {text}") from None
         except ValueError as error:
             raise UsageError(str(error)) from None
         limits.append((limit, source))
@@ -297,13 +298,13 @@ def _gated(
     return made
 
 
-def least_change(judgement: Judgement, timing: Mapping[str, Any]) -> float:
+def least_change(judgement: Judgement, timing: Timing | None) -> float:
     """Seconds under which a change of one execution is never a regression, for a case under this timing mode.
 
     What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
     """
-    executions = timing.get("executions_per_graph", 1)
-    return max(judgement.min_change, judgement.tick / max(1, int(executions)))
+    executions = (timing and timing.executions_per_graph) or 1
+    return max(judgement.min_change, judgement.tick / executions)
 
 
 def waiting(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[Waiting]:

@@ -1,10 +1,82 @@
 """The readable facts that make two results comparable."""
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 from pydantic import Field
 
-from perfci.model.base import Document
+from perfci.model.base import DeviceKind, Document
+
+ComputeMode = Literal["default", "exclusive", "prohibited"]
+
+
+class NvmlFacts(Document):
+    """How a GPU is set up, as NVML tells it: it stays so until someone changes it. None: not told."""
+
+    driver: str | None = None
+    vbios: str | None = None
+    power_limit: float | None = None
+    """Watts."""
+    compute_mode: ComputeMode | None = None
+    """`exclusive`: the GPU serves one process at a time."""
+    mig: bool | None = None
+    ecc: bool | None = None
+    persistence: bool | None = None
+    max_sm_clock: int | None = None
+    """MHz."""
+
+
+class GpuFacts(Document):
+    """The GPU as the worker sees it through torch."""
+
+    multiprocessors: int = Field(ge=1)
+    capability: str = Field(pattern=r"^[0-9]+\.[0-9]+$")
+    """Compute capability, such as `9.0`."""
+    l2_bytes: int = Field(ge=0)
+    memory_bytes: int = Field(ge=1)
+    empty_pair_seconds: float
+    """Median between the events of a pair with nothing between them: what every sample contains."""
+    nvml: NvmlFacts | None = None
+    """None where NVML does not answer."""
+
+    @property
+    def chip(self) -> tuple[int, int]:
+        """The compute capability as two numbers."""
+        major, minor = self.capability.split(".")
+        return int(major), int(minor)
+
+
+class Rate(Document):
+    """The most that a device did of one kind of work per second."""
+
+    value: float | None
+    """Bytes or floating-point operations per second; None where it could not be measured."""
+    how: str = ""
+    """What measured it."""
+    reason: str = ""
+    """Why there is no value."""
+
+    @property
+    def usable(self) -> float | None:
+        """The value where it is a finite positive number."""
+        return self.value if self.value is not None and 0 < self.value < math.inf else None
+
+
+class Ceilings(Document):
+    """The most that a device does, as worker/ceilings.py measured it on this very device."""
+
+    device: str
+    read: Rate
+    """Bytes read from the device's memory."""
+    copied: Rate
+    """Bytes read and written by a copy within the device's memory."""
+    matmul: dict[str, Rate]
+    """Type → operations of a matrix multiplication."""
+    to_device: Rate | None
+    """Bytes from pinned memory of the host; None on the CPU."""
+    to_host: Rate | None
+    seconds: float
+    """What measuring them took."""
 
 
 class Fingerprint(Document):
@@ -29,5 +101,14 @@ class Fingerprint(Document):
     """Device kind → its name: `{"cpu": "AMD EPYC 9654", "cuda": "NVIDIA H200"}`."""
     uuid: str | None = None
     """UUID of the GPU."""
-    extra: dict[str, Any] = Field(default_factory=dict)
-    """Further facts of the device: multiprocessors, L2 size, compute capability."""
+    gpu: GpuFacts | None = None
+    """None without a GPU that torch can use."""
+    ceilings: dict[DeviceKind, Ceilings] = Field(default_factory=dict)
+    """Of each device that kernels are measured on."""
+    imported: dict[str, str] = Field(default_factory=dict)
+    """What the files of another tool tell besides, for a reader."""
+
+    def lasting(self) -> dict[str, Any]:
+        """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""
+        gpu = {"nvml", "empty_pair_seconds"}
+        return self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})

@@ -176,8 +176,9 @@ def table(*entries: Quantity) -> dict[str, Quantity]:
     """The entries by name, in their order. Raises ValueError for a name that two have."""
     found: dict[str, Quantity] = {}
     for entry in entries:
-        if found.setdefault(entry.name, entry) is not entry:
+        if entry.name in found:
             raise ValueError(f"two entries are called {entry.name}")
+        found[entry.name] = entry
     return found
 
 

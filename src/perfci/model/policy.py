@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
 from perfci.model.text import compiled
+from perfci.model.timing import TimingMode
 from perfci.model.units import (
     BOUND_UNITS,
     FLOP_UNITS,
@@ -196,7 +197,7 @@ class Policy(Document):
     """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
     devices: list[DeviceKind] | None = None
     """Which devices to measure on; the GPU where there is one, else the CPU."""
-    timing: Literal["auto", "rotating", "cold", "hot"] = "auto"
+    timing: TimingMode = "auto"
     """How cases are timed on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
 from perfci.model.policy import Command, Limit, Policy
+from perfci.model.renamed import renamed
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
@@ -125,9 +126,11 @@ def _locate(loc: tuple[Any, ...], node: yaml.Node) -> tuple[str, int]:
 
 def _message(detail: dict[str, Any], where: str) -> str:
     kind = detail["type"]
+    model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
+    if old := renamed(model, detail):
+        return old
     if kind == "extra_forbidden":
         field = str(detail["loc"][-1])
-        model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
         known = list(model.model_fields)
         close = get_close_matches(field, known, 1)
         return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")

@@ -7,6 +7,7 @@ from pydantic import Field
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.results import Check, Reason, SideCode, Work
+from perfci.model.timing import Timing
 from perfci.model.units import Price
 
 Class = Literal[
@@ -184,7 +185,8 @@ class CaseFacts(Document):
     device: DeviceKind
     work: Work
     checks: dict[Side, Check]
-    timing: dict[str, str]
+    timing: Timing | None = None
+    """None where nothing was measured."""
     reasons: dict[Side, Reason] = Field(default_factory=dict)
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""

@@ -10,6 +10,7 @@ from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
 from perfci.model.policy import Severity
 from perfci.model.profile import Profile
+from perfci.model.timing import Timing
 from perfci.model.units import Price
 
 ReasonKind = Literal[
@@ -88,8 +89,8 @@ class CaseSide(Document):
     """Digest of shapes, types and values of the inputs of the first placement."""
     dtype: str = ""
     """Type of most of their bytes."""
-    timing: dict[str, Any] = Field(default_factory=dict)
-    """How the numbers were measured: timer, cache state, threads, batching."""
+    timing: Timing | None = None
+    """How the numbers were measured; None where there are none."""
     check: Check = Field(default_factory=Check)
     reports: list[str] | None = None
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""

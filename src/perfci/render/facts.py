@@ -1,47 +1,46 @@
 """Timing modes and devices in words."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from perfci.model.fingerprint import Ceilings, Fingerprint
+from perfci.model.timing import Timing
 from perfci.model.units import show
 from perfci.render.words import plain
 
 _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
 """Parts of a timing mode that follow from the size and time of a case."""
-_AMOUNTS = {
-    "l2_bytes": ("L2", "B"),
-    "memory_bytes": ("device memory", "B"),
-    "empty_pair_seconds": ("empty event pair", "s"),
-}
 
 
-def timing(timing: Mapping[str, str]) -> str:
+def timing(timing: Timing) -> str:
     """A timing mode in words, its name first."""
-    rest = {key: value for key, value in sorted(timing.items()) if key not in ("name", *_OF_ONE_CASE)}
+    rest = {key: value for key, value in sorted(timing.told().items()) if key not in ("mode", *_OF_ONE_CASE)}
     words = [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
-    return f"{timing.get('name', 'unnamed')}: {', '.join(words)}"
+    return f"{timing.mode}: {', '.join(words)}"
 
 
-def device_facts(extra: Mapping[str, Any]) -> list[tuple[str, str]]:
+def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
     """What the fingerprint knows of the device besides its name, as name and value."""
-    pairs = []
-    for key, value in sorted(extra.items()):
-        if key in _AMOUNTS:
-            name, unit = _AMOUNTS[key]
-            pairs.append((name, plain(show(float(value), unit))))
-        elif key == "ceilings":
-            pairs += [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(value.items())]
-        elif key == "nvml":
-            told = {name: fact for name, fact in sorted(value.items()) if fact is not None and name != "driver"}
-            pairs.append(
-                (
-                    "GPU set-up",
-                    ", ".join(f"{name.replace('_', ' ')} {_fact(name, fact)}" for name, fact in told.items()),
-                )
-            )
-        else:
-            pairs.append((key, str(value)))
+    pairs = [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(facts.ceilings.items())]
+    pairs += sorted(facts.imported.items())
+    gpu = facts.gpu
+    if gpu is None:
+        return pairs
+    pairs = [
+        ("capability", gpu.capability),
+        *pairs,
+        ("empty event pair", _amount(gpu.empty_pair_seconds, "s")),
+        ("L2", _amount(gpu.l2_bytes, "B")),
+        ("device memory", _amount(gpu.memory_bytes, "B")),
+        ("multiprocessors", str(gpu.multiprocessors)),
+    ]
+    if gpu.nvml is not None:
+        told = sorted(gpu.nvml.model_dump(exclude={"driver"}, exclude_none=True).items())
+        pairs.append(("GPU set-up", ", ".join(f"{name.replace('_', ' ')} {_fact(name, fact)}" for name, fact in told)))
     return pairs
+
+
+def _amount(value: float, unit: str) -> str:
+    return plain(show(float(value), unit))
 
 
 def _fact(name: str, value: Any) -> str:
@@ -51,12 +50,11 @@ def _fact(name: str, value: Any) -> str:
     return text + {"max_sm_clock": " MHz", "power_limit": " W"}.get(name, "")
 
 
-def _ceilings(found: Mapping[str, Any]) -> str:
+def _ceilings(found: Ceilings) -> str:
     """Measured rates, those that were to be had."""
-    rates = [(name, found.get(name), "B/s", 1.0) for name in ("read", "copy", "to_device", "to_host")]
-    rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted((found.get("matmul") or {}).items())]
+    moved = {"read": found.read, "copy": found.copied, "to device": found.to_device, "to host": found.to_host}
+    rates = [(name, rate, "B/s", 1.0) for name, rate in moved.items()]
+    rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted(found.matmul.items())]
     return ", ".join(
-        f"{name.replace('_', ' ')} {plain(show(rate['value'] * factor, unit))}"
-        for name, rate, unit, factor in rates
-        if rate and rate.get("value")
+        f"{name} {_amount(rate.value * factor, unit)}" for name, rate, unit, factor in rates if rate and rate.value
     )

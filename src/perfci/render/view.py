@@ -66,7 +66,7 @@ class View:
     @property
     def imported(self) -> bool:
         """Whether the numbers are another tool's."""
-        return any(facts.timing.get("name") == "imported" for facts in self.report.facts)
+        return any(facts.timing is not None and facts.timing.mode == "imported" for facts in self.report.facts)
 
     @cached_property
     def failing(self) -> list[Row]:
@@ -375,7 +375,7 @@ class View:
             ("memory", plain(show(float(facts.memory), "B")) if facts.memory else ""),
             ("perfci", facts.perfci),
         ]
-        pairs += device_facts(facts.extra)
+        pairs += device_facts(facts)
         for side in SIDES:
             if side in report.sides:
                 code = report.sides[side]

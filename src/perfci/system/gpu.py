@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from perfci.model.fingerprint import ComputeMode, NvmlFacts
 from perfci.system.files import one_line
 
 # nvmlClocksEventReasons* of nvml.h, under names that people can read.
@@ -30,7 +31,7 @@ REASONS = {
 # Fields of nvmlDeviceGetFieldValues that count for how many nanoseconds a reason has held the clocks down.
 COUNTERS = {74: "sw_power_cap", 76: "sync_boost", 269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
 MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
-COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
+COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 VALUE_TYPES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
 CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2 of nvml.h: 2 << 24 | sizeof(nvmlMemory_v2_t)
@@ -153,27 +154,24 @@ class Gpu:
             memory_used=getattr(memory, "used", None),
         )
 
-    def facts(self) -> dict[str, Any]:
-        """What belongs into the fingerprint: it stays the same until someone changes it.
-
-        Keys: driver, vbios, power_limit (watts), compute_mode, mig, ecc, persistence, max_sm_clock (MHz).
-        """
+    def facts(self) -> NvmlFacts:
+        """Return what belongs into the fingerprint."""
         ask = self._ask
         try:
             driver = _text(self._library.nvmlSystemGetDriverVersion())
         except self._library.NVMLError:
             driver = None
         vbios = ask("nvmlDeviceGetVbiosVersion")
-        return {
-            "driver": driver,
-            "vbios": None if vbios is None else _text(vbios),
-            "power_limit": _scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-            "compute_mode": COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
-            "mig": _switch(ask("nvmlDeviceGetMigMode")),
-            "ecc": _switch(ask("nvmlDeviceGetEccMode")),
-            "persistence": _switch(ask("nvmlDeviceGetPersistenceMode")),
-            "max_sm_clock": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
-        }
+        return NvmlFacts(
+            driver=driver,
+            vbios=None if vbios is None else _text(vbios),
+            power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            compute_mode=COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
+            mig=_switch(ask("nvmlDeviceGetMigMode")),
+            ecc=_switch(ask("nvmlDeviceGetEccMode")),
+            persistence=_switch(ask("nvmlDeviceGetPersistenceMode")),
+            max_sm_clock=ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+        )
 
     def cuda(self) -> str:
         """The CUDA version that the driver speaks, such as `13.0`; empty where it does not tell."""

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+from pydantic import ValidationError
 
-from perfci.model.base import MachineError
+from perfci.model.base import Document, MachineError
 from perfci.model.results import Reason
 from perfci.system.files import disk_error, end_of
 from perfci.system.users import SAME, Account
@@ -32,6 +33,7 @@ START_TIMEOUT = 120.0
 """Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
 POLL = 0.25
 """Seconds between looks at a worker's memory."""
+D = TypeVar("D", bound=Document)
 
 
 class Died(Exception):
@@ -430,6 +432,18 @@ class Worker:
                 self.kill()
             raise Died(Reason(kind=reply["error"]["kind"], text=reply["error"]["text"]))
         return reply
+
+    def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
+        """Ask for an answer of this form. Raises Died as ask() does, and where the answer does not fit."""
+        reply = self.ask(op, timeout, **fields)
+        try:
+            return form.model_validate(reply)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            field = ".".join(map(str, wrong["loc"]))
+            self.kill()
+            text = f"answered {op!r} with what does not fit: {field}: {wrong['msg']}"
+            raise Died(Reason(kind="protocol", text=text[:400])) from None
 
     def _gone(self) -> Died:
         self.alive = False

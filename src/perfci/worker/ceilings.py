@@ -32,9 +32,9 @@ Rate = dict[str, Any]
 def measure(device: str) -> dict[str, Any]:
     """Ceilings of `device` ("cuda" or "cpu", with the threads that torch may use now).
 
-    Returns `{"device", "read", "copy", "matmul": {dtype: …}, "to_device", "to_host", "seconds"}`. A rate is
+    Returns `{"device", "read", "copied", "matmul": {dtype: …}, "to_device", "to_host", "seconds"}`. A rate is
     `{"value": float, "how": str}` in bytes or floating-point operations per second, or `{"value": None, "reason": str}`
-    where it could not be measured. `copy` counts bytes read and written; `to_device` and `to_host` are of pinned
+    where it could not be measured. `copied` counts bytes read and written; `to_device` and `to_host` are of pinned
     memory and None on the CPU. To be called in a process without the code under test.
     """
     start = time.perf_counter()
@@ -44,7 +44,7 @@ def measure(device: str) -> dict[str, Any]:
         if error.name != "torch":
             raise
         nothing = _missing("torch is not installed")
-        found: dict[str, Any] = {"read": nothing, "copy": nothing, "matmul": {}, "to_device": None, "to_host": None}
+        found: dict[str, Any] = {"read": nothing, "copied": nothing, "matmul": {}, "to_device": None, "to_host": None}
     else:
         with torch.inference_mode():
             found = _gpu(torch) if device.startswith("cuda") else _cpu(torch)
@@ -78,7 +78,7 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
         target = torch.empty_like(source)
     except RuntimeError as error:
         nothing = _missing(f"no room for {2 * size / 2**30:.2g} GiB: {_line(error)}")
-        return {"read": nothing, "copy": nothing}
+        return {"read": nothing, "copied": nothing}
     half = source.numel() // 2
     copy = _rate(2 * size, timer, lambda: target.copy_(source), "copy")
     ways = {
@@ -87,7 +87,7 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
         "dot product": lambda: torch.dot(source[:half], source[half:]),
     }
     read = [_rate(size, timer, fn, name) for name, fn in ways.items()]
-    return {"read": max([*read, copy], key=lambda rate: rate["value"] or 0.0), "copy": copy}
+    return {"read": max([*read, copy], key=lambda rate: rate["value"] or 0.0), "copied": copy}
 
 
 def _matmuls(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:

@@ -21,6 +21,7 @@ class CpuSampler:
         self.learned = None
         """Nothing is carried over from placement to placement."""
         self.hertz = None
+        self.clocks = None
         """The CPU's clock is not measured."""
         self.drained = False
         """There is no queue on the CPU."""

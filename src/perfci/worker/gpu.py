@@ -103,7 +103,6 @@ class Rig:
         backends = self.torch.backends
         return {
             "timer": "cuda events",
-            "clocks": "as found" if self.clock is None else "as found, measured",
             "tf32": bool(backends.cuda.matmul.allow_tf32),
             "tf32_convolution": bool(backends.cudnn.allow_tf32),
             "deterministic": bool(self.torch.are_deterministic_algorithms_enabled()),
@@ -209,6 +208,11 @@ class GpuSampler(abc.ABC):
             times = [begin.elapsed_time(end) * 1e-3 for begin, end in events]
             self.doubts.append(guard.clocks_agree(sum(times), clock.span, self._besides(times)))
         return events
+
+    @property
+    def clocks(self) -> str:
+        """What holds the SM clock."""
+        return "as found" if self.rig.clock is None else "as found, measured"
 
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on besides the case."""

@@ -134,7 +134,8 @@ class Worker:
 
     def do_facts(self, message: dict[str, Any]) -> dict[str, Any]:
         """Interpreter, torch and GPU as this process sees them."""
-        facts: dict[str, Any] = {"python": sys.version.split()[0], "torch": None, "cuda": None, "gpu": None}
+        none = dict.fromkeys(("torch", "cuda", "name", "uuid", "gpu"))
+        facts: dict[str, Any] = {"python": sys.version.split()[0], **none}
         try:
             import torch
         except ModuleNotFoundError:
@@ -143,14 +144,13 @@ class Worker:
         facts["cuda"] = torch.version.cuda
         if torch.cuda.is_available():
             properties = torch.cuda.get_device_properties(0)
-            facts["empty_pair"] = rig().empty_pair()
+            facts["name"], facts["uuid"] = properties.name, str(getattr(properties, "uuid", ""))
             facts["gpu"] = {
-                "name": properties.name,
-                "uuid": str(getattr(properties, "uuid", "")),
                 "multiprocessors": properties.multi_processor_count,
                 "capability": "{}.{}".format(*torch.cuda.get_device_capability(0)),
                 "l2_bytes": properties.L2_cache_size,
                 "memory_bytes": properties.total_memory,
+                "empty_pair_seconds": rig().empty_pair(),
             }
         return facts
 
@@ -242,7 +242,7 @@ class Worker:
             said["seconds"] = self.sampler.estimate()
             said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
             said["memory"] = made.device_bytes() + _transient(device, self.prepared[0].fn)
-            said["settings"] = self.sampler.settings()
+            said["settings"], said["clocks"] = self.sampler.settings(), self.sampler.clocks
         elif name in self.warm:
             self.sampler.settle()
         else:

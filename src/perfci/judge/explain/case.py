@@ -1,13 +1,11 @@
 """What profilers saw of a case, made ready for the report: causes, next steps, kernels side by side."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
 from perfci.model.base import SIDES
+from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import KernelUse, Profile
 from perfci.model.report import CaseProfile, KernelRow, Observed, Row
@@ -27,7 +25,7 @@ def _looked(profile: Profile | None) -> bool:
     return profile is not None and bool(profile.trace or profile.counters or profile.faults)
 
 
-def case_profile(case: Case, rows: list[Row], ceilings: Mapping[str, Any]) -> CaseProfile:
+def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> CaseProfile:
     """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
@@ -73,7 +71,7 @@ def _on_the_cpu(head: Profile | None) -> Explanation:
     return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
 
 
-def _roofline(case: Case, head: Profile | None, ceilings: Mapping[str, Any]) -> str:
+def _roofline(case: Case, head: Profile | None, ceilings: Ceilings | None) -> str:
     if head and head.trace and not head.trace.kernels:
         return "; ".join(link.sentence for link in links(head.trace, ceilings))
     found = of_side(case, "head", ceilings)

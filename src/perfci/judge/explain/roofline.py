@@ -1,17 +1,18 @@
 """The roofline of a case: the declared work against what this very device does at most, as it was measured.
 
 Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
-worker measures (`extra["ceilings"]` of the fingerprint), not those of a data sheet.
+worker measures (`ceilings` of the fingerprint), not those of a data sheet.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from perfci.judge.words import percent
 from perfci.model.base import SIDES, Document, Side
+from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
@@ -83,13 +84,12 @@ class Link(Document):
 
 
 def roofline(
-    work: Work, seconds: float, ceilings: Mapping[str, Any], counters: Counters | None = None, dtype: str | None = None
+    work: Work, seconds: float, ceilings: Ceilings, counters: Counters | None = None, dtype: str | None = None
 ) -> Roofline | None:
     """The roofline of `work` done in `seconds`; None where it cannot be drawn.
 
-    `ceilings`: what worker.ceilings.measure() returned for the case's device kind: `read`, `copy` and `matmul` by type,
-    each `{"value": …}` in bytes or operations per second. `counters`: of one execution. `dtype`: the type of the
-    operands as far as it is known (`bf16`, `torch.bfloat16`, …).
+    `ceilings`: of the case's device. `counters`: of one execution. `dtype`: the type of the operands as far as it is
+    known (`bf16`, `torch.bfloat16`, …).
 
     The memory ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, and
     what is read beyond that at the rate of reads; what is written beyond the reads at the rate of the copy. The compute
@@ -132,20 +132,22 @@ def roofline(
     )  # fmt: skip
 
 
-def links(trace: Trace, ceilings: Mapping[str, Any]) -> list[Link]:
+def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
     """Copies between host and device as a share of the measured link, to the device first; empty where there are none.
 
-    `ceilings`: as `roofline` takes them; their `to_device` and `to_host` are of pinned memory.
+    `ceilings`: as `roofline` takes them; None where none were measured.
     """
-    found = []
-    ways: Sequence[tuple[CopyKind, str, str]] = (
-        ("host to device", "to_device", "the upload"),
-        ("device to host", "to_host", "the download"),
+    found: list[Link] = []
+    if ceilings is None:
+        return found
+    ways: Sequence[tuple[CopyKind, Rate | None, str]] = (
+        ("host to device", ceilings.to_device, "the upload"),
+        ("device to host", ceilings.to_host, "the download"),
     )
-    for kind, key, name in ways:
+    for kind, measured, name in ways:
         copies = [one for one in trace.copies if one.kind == kind]
         seconds, moved = sum(one.seconds for one in copies), sum(one.bytes for one in copies)
-        ceiling = _value(ceilings.get(key))
+        ceiling = measured and measured.usable
         rate = _over(moved, seconds)
         share = _over(rate or 0.0, ceiling or 0.0)
         if not rate or not ceiling or not share:
@@ -158,10 +160,10 @@ def links(trace: Trace, ceilings: Mapping[str, Any]) -> list[Link]:
     return found
 
 
-def roof(case: Case, ceilings: Mapping[str, Any]) -> Roof | None:
+def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
     """Both sides of `case` under one roofline, which is head's, or base's where head has none.
 
-    `ceilings`: as `roofline` takes them. None where it can be drawn for no side.
+    `ceilings`: as `links` takes them. None where it can be drawn for no side.
     """
     found = {name: one for name in SIDES if (one := of_side(case, name, ceilings)) is not None}
     if not found:
@@ -176,10 +178,10 @@ def roof(case: Case, ceilings: Mapping[str, Any]) -> Roof | None:
     )
 
 
-def of_side(case: Case, name: Side, ceilings: Mapping[str, Any]) -> Roofline | None:
+def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | None:
     """The roofline of one side of `case`, with the median of its times."""
     times = side_values(case, name, "time")
-    if not times.size:
+    if not times.size or ceilings is None:
         return None
     side = case.sides[name]
     profile = side.profile
@@ -199,14 +201,6 @@ def _point(work: Work, found: Roofline) -> RoofPoint:
     )
 
 
-def _value(rate: Any) -> float | None:
-    """The number of a measured rate; None where it was not measured or is no finite positive number."""
-    number = rate.get("value") if isinstance(rate, Mapping) else None
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return None
-    return float(number) if 0 < number < math.inf else None
-
-
 def _over(part: float, whole: float) -> float | None:
     """part / whole where both are positive and the result is finite and positive, else None."""
     if not (part > 0 and whole > 0):
@@ -215,11 +209,11 @@ def _over(part: float, whole: float) -> float | None:
     return ratio if math.isfinite(ratio) and ratio > 0 else None
 
 
-def _memory_time(work: Work, ceilings: Mapping[str, Any], assumptions: list[str]) -> float | None:
+def _memory_time(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
     """Seconds to move the declared bytes; None where none are declared or no rate was measured."""
     if work.read + work.written <= 0:
         return None
-    read, copy = _value(ceilings.get("read")), _value(ceilings.get("copy"))
+    read, copy = ceilings.read.usable, ceilings.copied.usable
     if copy is None and read is not None and work.written > 0:
         assumptions.append("writes at the rate of reads: the copy was not measured")
     if read is None and copy is not None and work.read > work.written:
@@ -233,10 +227,10 @@ def _memory_time(work: Work, ceilings: Mapping[str, Any], assumptions: list[str]
 
 
 def _compute(
-    ceilings: Mapping[str, Any], dtype: str | None, counters: Counters | None, assumptions: list[str]
+    ceilings: Ceilings, dtype: str | None, counters: Counters | None, assumptions: list[str]
 ) -> tuple[float, str] | None:
     """The compute ceiling in operations per second and its type; None where none was measured."""
-    rates = {name: rate for name, one in (ceilings.get("matmul") or {}).items() if (rate := _value(one)) is not None}
+    rates = {name: rate for name, one in ceilings.matmul.items() if (rate := one.usable) is not None}
     if not rates:
         return None
     known = _kind(dtype)

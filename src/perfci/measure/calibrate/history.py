@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Results
+from perfci.model.timing import Timing
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
@@ -29,7 +30,7 @@ VARIABLE = "PERFCI_CALIBRATION"
 LEAST_PAIRS = 8
 """Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
 _MOST_REMARKS = 5
-_VOLATILE = ("executions_per_graph", "because", "sides")
+_VOLATILE = {"executions_per_graph", "because", "alternating"}
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
@@ -42,7 +43,7 @@ def noise_metric(metric: str) -> str:
     return "time" if metric in DERIVED else metric
 
 
-def limit_in_effect(judgement: Judgement, value: float | None, timing: Mapping[str, Any] | None) -> float:
+def limit_in_effect(judgement: Judgement, value: float | None, timing: Timing | None) -> float:
     """The relative limit, never under its least change. `value`: a typical worker value in the metric's unit, if known.
 
     `timing`: None where it is not known yet; then what the timer resolves is left out.
@@ -93,13 +94,13 @@ def question(side: CaseSide, plan: Plan) -> str:
 
     What a timing mode says that depends on measured times is left out, or no two runs would ask the same.
     """
-    timing = {name: value for name, value in side.timing.items() if name not in _VOLATILE}
-    schedule = plan.schedules.get(side.timing.get("name", ""))
+    timing = side.timing
+    schedule = plan.schedules.get(timing.mode) if timing else None
     return _digest(
         {
             "params": side.params,
             "work": side.work.model_dump(mode="json"),
-            "timing": {**timing, "alternating": "sides" in side.timing},
+            "timing": timing and [timing.model_dump(mode="json", exclude=_VOLATILE), timing.alternating is not None],
             "schedule": schedule and schedule.model_dump(mode="json"),
         }
     )
@@ -199,7 +200,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
     return notes + lines
 
 
-def _under(judgement: Judgement, found: CaseCalibration, pairs: int, timing: Mapping[str, Any]) -> str:
+def _under(judgement: Judgement, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
     """What is wrong with a limit; empty where the case can hold it."""
     smallest = found.smallest_within(pairs)
     limit = limit_in_effect(judgement, found.value, timing)

@@ -15,6 +15,7 @@ from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
 from perfci.model.results import Case, CaseSide, Pair, Reason, Work, ever
+from perfci.model.timing import Timing
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent
 
@@ -194,7 +195,9 @@ class Runner:
             units = {name: metrics[metric].unit for name, metrics in declared.items()}
             if len(set(units.values())) > 1:
                 for name, unit in units.items():
-                    case.sides[name].timing[f"unit of {metric}"] = unit
+                    timing = case.sides[name].timing
+                    assert timing is not None  # the side is right, so its command has run
+                    timing.units[metric] = unit
 
     def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
         """Cases that neither side reported in its first execution: nobody planned to measure them, so they are in none.
@@ -253,7 +256,7 @@ class Runner:
             return CaseSide(status=status_of(reported.reason), reason=reported.reason)
         assert own is not None  # it has just run
         # The command line is the question that is asked: another one is another case, not a faster one.
-        timing = {"name": "command", "reads": own.reads}
+        timing = Timing(mode="command", reads=own.reads)
         reports = sorted(reported.values) or None
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 

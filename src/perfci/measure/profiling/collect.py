@@ -104,8 +104,7 @@ def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     refused = may_count() if options.counters else UNTRUSTED
     ncu = refused or find_ncu(gpu.cuda() if gpu else "")
-    major, _, minor = str(place.facts.extra.get("capability", "0.0")).partition(".")
-    capability = (int(major), int(minor)) if int(major) else None
+    capability = place.facts.gpu.chip if place.facts.gpu else None
     chip = chip_of(*capability) if capability else None
     if isinstance(ncu, Fault):
         faults["ncu"] = ncu

@@ -1,0 +1,138 @@
+"""Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+
+from perfci.measure.commands.runner import Runner
+from perfci.measure.journal import Journal
+from perfci.measure.machine import Watch
+from perfci.measure.options import Progress
+from perfci.measure.rounds import Bench, Outcome, run_round
+from perfci.measure.sampling import adapt, next_batch
+from perfci.model.base import DeviceKind
+from perfci.model.comparison import differences
+from perfci.model.plan import Plan
+from perfci.model.results import Case
+from perfci.stats.answer import answer
+from perfci.system.clocks import Lock
+
+
+class Loop:
+    """The rounds of one run: which cases go on, and what becomes of each pair."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        benches: Mapping[DeviceKind, Bench],
+        runner: Runner,
+        journal: Journal,
+        progress: Progress,
+        watch: Watch,
+        lock: Lock | None,
+    ) -> None:
+        self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
+        self.progress, self.watch, self.lock = progress, watch, lock
+        self.seconds = 0.0
+        """Wall time of all rounds."""
+        self.spent: dict[str, list[float]] = {}
+        """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
+
+    def run(self, cases: Sequence[Case]) -> None:
+        """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt."""
+        start, plan = time.monotonic(), self.plan
+        measurable = [case for case in cases if can_measure(case)]
+        open_cases = [case for case in measurable if self._open(case)]
+        try:
+            while open_cases:
+                spent = time.monotonic() - start
+                if spent >= plan.budget:
+                    for case in open_cases:
+                        case.stopped = "budget"
+                    break
+                batch = next_batch(open_cases, plan, plan.budget - spent)
+                # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
+                index = sum(len(case.pairs) for case in measurable)
+                if plan.exact_pairs is None:
+                    for case in batch:
+                        adapt(case, self.benches, plan)
+                self._round(batch, index, start + plan.budget)
+                done = max((len(case.pairs) for case in measurable), default=0)
+                open_cases = [case for case in open_cases if self._open(case)]
+                self.progress.pair(done, len(open_cases), len(measurable), time.monotonic() - start, plan.budget)
+        except KeyboardInterrupt:
+            for case in open_cases:
+                if self._open(case):
+                    case.stopped = "interrupted"
+            raise
+        finally:
+            self.seconds = time.monotonic() - start
+
+    def _open(self, case: Case) -> bool:
+        """Tell whether a case needs another pair."""
+        if not can_measure(case):
+            return False
+        plan, pairs = self.plan, len(case.pairs)
+        if plan.exact_pairs is not None and pairs < plan.exact_pairs:
+            return True
+        if pairs >= (plan.exact_pairs or plan.max_pairs):
+            case.stopped = "decided" if settled(case, plan) else "cap"
+            return False
+        return pairs not in plan.looks.pairs or not settled(case, plan)
+
+    def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
+        """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
+        mark = time.monotonic()
+
+        def done(outcome: Outcome) -> None:
+            nonlocal mark
+            since, mark = mark, time.monotonic()
+            self._keep(outcome, mark - since)
+
+        self.watch.look()
+        if self.lock is not None:
+            self.lock.require()
+        for device, bench in self.benches.items():
+            kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
+            if kernels:
+                run_round(bench, kernels, index, done, deadline)
+        names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
+        random.Random(f"{self.plan.seed}/commands/{index}").shuffle(names)
+        for name in names:
+            if time.monotonic() >= deadline:
+                break
+            cases = [case for case in batch if case.kernel == name and case.origin == "command"]
+            for outcome in self.runner.run_pair(name, cases, self.plan.seed, index):
+                done(outcome)
+        self.watch.look()
+
+    def _keep(self, outcome: Outcome, seconds: float) -> None:
+        """Write down what became of one case in one round, which took so long."""
+        case = outcome.case
+        for name, failure in outcome.failures.items():
+            reason = failure.model_copy(update={"during": "round"})  # only what was right is measured
+            case.sides[name].status = "failed"
+            case.sides[name].reason = reason
+            case.stopped = "failed"
+            self.journal.add_failure(case.key, name, reason)
+        if outcome.pair:
+            outcome.pair.at = time.time()
+            case.pairs.append(outcome.pair)
+            self.spent.setdefault(case.key, []).append(seconds)
+            self.journal.add_pair(case.key, outcome.pair, outcome.samples)
+
+
+def can_measure(case: Case) -> bool:
+    """Whether pairs of this case are worth taking: head works."""
+    return case.sides["head"].status == "ok"
+
+
+def settled(case: Case, plan: Plan) -> bool:
+    """Whether the pairs so far answer every judgement of the case."""
+    base, head = case.sides.get("base"), case.sides["head"]
+    compared = base is not None and base.status == "ok" and not differences(base, head)
+    return all(
+        answer(case, judgement, plan.looks, plan.m).decision.status != "continue"
+        for judgement in plan.judgements
+        if (judgement.case, judgement.device) == (case.id, case.device) and (compared or judgement.kind != "regression")
+    )

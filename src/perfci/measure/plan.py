@@ -1,0 +1,110 @@
+"""What is fixed before the first sample: the plan, what must stay the same to resume it, and notes for a reader."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfci.measure.options import Options
+from perfci.measure.place import Place
+from perfci.measure.prepare import SideWork
+from perfci.measure.timing import MODES, SCHEDULES
+from perfci.model.base import Side
+from perfci.model.criteria import Subject, gates, judgements, late, waiting
+from perfci.model.plan import Declared, Looks, Plan
+from perfci.model.policy import Command
+from perfci.model.results import Case
+from perfci.model.text import hides_failures
+
+PROFILED_PAIRS = 2
+"""Worker pairs of a profile: times to stand beside what profilers see, and no more."""
+QUICK_BUDGET = 50.0
+QUICK_LOOKS = 3
+"""`--quick`: seconds, and looks (16 pairs)."""
+QUICK_SHARE = 0.9
+"""Of α at the only look that convicts. Looks that share α leave room for a last one between them, one alone does not;
+simulated beside `stats.decide.LAST`."""
+
+
+def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
+    """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
+    asked, gating = judgements(place.limits, subjects), gates(place.limits, subjects, declared.kernels)
+    unanswered = waiting(place.limits, subjects, declared.kernels)
+    if options.mode == "run":
+        asked = [judgement for judgement in asked if judgement.kind != "regression"]
+        gating = [gate for gate in gating if gate.kind != "regression"]
+        unanswered = [one for one in unanswered if not one.relative]
+    if options.profile:
+        asked, gating, unanswered = [], [], []
+    looks = Looks()
+    if options.quick:
+        looks = Looks(
+            pairs=looks.pairs[:QUICK_LOOKS], alpha_spending=[0.0, 0.0, QUICK_SHARE], beta_spending=[0.5, 0.25, 0.25]
+        )
+    return Plan(
+        seed=place.seed,
+        sides=list(place.sides),
+        looks=looks,
+        devices=list(place.benches),
+        schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
+        judgements=asked,
+        gates=gating,
+        waiting=unanswered,
+        declared=declared,
+        m=max(1, sum(judgement.gating for judgement in asked)),
+        budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
+        max_pairs=looks.pairs[-1],
+        exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
+        judged=not options.profile,
+    )
+
+
+def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]) -> None:
+    """Add to the plan what only later executions of commands showed to be asked; `m` stays, since it has no answer.
+
+    `seen`: the cases with all that any execution reported.
+    """
+    if plan.judged:
+        found = late(place.limits, seen, plan.judgements)
+        plan.judgements += [one for one in found if options.mode == "compare" or one.kind != "regression"]
+
+
+def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
+    """Return what must be the same for `--resume` to continue a journal, under the name that an error gives it."""
+    return {
+        "mode": options.mode,
+        **{f"the code of {name}": side.info.tree for name, side in place.sides.items()},
+        "the policy of head": digest(place.sources.policies["head"].model_dump(mode="json")),
+        "the set of cases": digest([case.key for case in cases]),
+        "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
+        "the machine": digest(place.facts.lasting()),
+    }
+
+
+def digest(data: Any) -> str:
+    """SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:
+    """Return notes on what is compared, and what is not judged by it."""
+    notes = piped(sides["head"].policy.commands)
+    if sides["head"].info.dirty:
+        notes.append("head is the working tree with changes that are not committed")
+    if options.mode == "run" and not options.profile:
+        notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
+    if options.profile:
+        notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
+    if options.quick and not options.profile:
+        notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
+    return notes
+
+
+def piped(commands: Sequence[Command]) -> list[str]:
+    """A note on each command whose crash might go unseen."""
+    return [
+        f"command {one.name}: a shell tells the exit code of a pipe's last program alone, so that a crash of another "
+        "goes unseen: write `bash -o pipefail -c '…'`"
+        for one in commands
+        if hides_failures(one.run)
+    ]

@@ -1,0 +1,104 @@
+"""What workers answer is taken as it fits, or not at all; what tells whether a machine is the same is read from it."""
+
+import copy
+import lzma
+from typing import Any
+
+import pytest
+
+from perfci.model.fingerprint import Ceilings, Fingerprint, GpuFacts
+from perfci.model.results import Results
+from perfci.render.facts import device_facts
+from perfci.system.process import Died, Worker
+from tests.render.h200 import FILE
+
+RECORDED = Results.model_validate_json(lzma.decompress(FILE.read_bytes())).fingerprint
+ANSWER = RECORDED.ceilings["cuda"].model_dump()
+
+
+class Told(Worker):
+    """A worker that gives one answer, whatever it is asked."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer, self.alive = answer, True
+
+    def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
+        return self.answer
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+def without(*path: str) -> dict[str, Any]:
+    answer = copy.deepcopy(ANSWER)
+    inside = answer
+    for name in path[:-1]:
+        inside = inside[name]
+    del inside[path[-1]]
+    return answer
+
+
+def test_an_answer_that_fits_is_typed() -> None:
+    worker = Told(ANSWER)
+    assert worker.tell(Ceilings, "ceilings", 1.0) == RECORDED.ceilings["cuda"]
+    assert worker.alive
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({}, "device: Field required"),
+        (without("matmul", "bf16", "value"), "matmul.bf16.value: Field required"),
+        (ANSWER | {"read": 4e12}, "read: Input should be a valid dictionary"),
+        (ANSWER | {"copied": {"value": "fast"}}, "copied.value: Input should be a valid number"),
+        (ANSWER | {"verdict": "pass"}, "verdict: Extra inputs are not permitted"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_one_line_and_the_end_of_the_worker(answer: dict[str, Any], said: str) -> None:
+    worker = Told(answer)
+    with pytest.raises(Died) as died:
+        worker.tell(Ceilings, "ceilings", 1.0)
+    assert died.value.reason.kind == "protocol"
+    assert died.value.reason.text.startswith(f"answered 'ceilings' with what does not fit: {said}")
+    assert "\n" not in died.value.reason.text and not worker.alive
+
+
+def test_a_machine_is_the_same_whatever_was_measured_of_it() -> None:
+    assert RECORDED.gpu is not None and RECORDED.gpu.nvml is not None
+    again = RECORDED.model_copy(deep=True)
+    again.memory, again.ceilings = 7, {}
+    assert again.gpu is not None
+    again.gpu.nvml, again.gpu.empty_pair_seconds = None, 2e-6
+    assert again.lasting() == RECORDED.lasting()
+    again.gpu.l2_bytes //= 2
+    assert again.lasting() != RECORDED.lasting()
+    assert RECORDED.model_copy(update={"driver": "590.1"}).lasting() != RECORDED.lasting()
+    assert RECORDED.model_copy(update={"gpu": None}).lasting() != RECORDED.lasting()
+
+
+def test_the_device_in_words() -> None:
+    assert device_facts(RECORDED) == [
+        ("capability", "9.0"),
+        (
+            "ceilings (cuda)",
+            "read 4.32 TB/s, copy 4.26 TB/s, to device 55.4 GB/s, to host 55.4 GB/s, bf16 805 TFLOP/s, fp16 775 TFLOP/s, "
+            "fp32 51.3 TFLOP/s, fp8 1530 TFLOP/s, int8 942 TFLOP/s, tf32 419 TFLOP/s",
+        ),
+        ("empty event pair", "1.25 µs"),
+        ("L2", "62.9 MB"),
+        ("device memory", "150 GB"),
+        ("multiprocessors", "132"),
+        (
+            "GPU set-up",
+            "compute mode default, ecc on, max sm clock 1980 MHz, mig off, persistence on, power limit 700 W, "
+            "vbios 96.00.A5.00.1A",
+        ),
+    ]
+    assert device_facts(Fingerprint(imported={"imported from": "nvbench"})) == [("imported from", "nvbench")]
+
+
+def test_a_capability_is_two_numbers() -> None:
+    fields = {"multiprocessors": 1, "l2_bytes": 1, "memory_bytes": 1, "empty_pair_seconds": 1e-6}
+    assert GpuFacts(capability="12.1", **fields).chip == (12, 1)
+    with pytest.raises(ValueError, match="capability"):
+        GpuFacts(capability="sm_90", **fields)
