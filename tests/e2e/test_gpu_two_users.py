@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfci.profilers.ncu.command import Ncu, admin_only, may_count
+from perfci.profilers.ncu.command import InstalledNcu, admin_only, may_count
 from perfci.profilers.ncu.command import find as find_ncu
-from perfci.profilers.nsys.command import Nsys
+from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.command import find as find_nsys
 from perfci.system.gpu import Gpu
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
@@ -81,7 +81,7 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     gpu, _ = Gpu.open(0)
     assert gpu is not None
     nsys, ncu = find_nsys(), may_count() or find_ncu(gpu.cuda())
-    if not isinstance(nsys, Nsys) or not isinstance(ncu, Ncu):
+    if not isinstance(nsys, InstalledNsys) or not isinstance(ncu, InstalledNcu):
         # Who runs what is tested without counters: test_two_users.py.
         pytest.skip(f"needs nsys and an ncu that may count: {nsys}, {ncu}")  # a host may forbid counters
     importable = ["setpriv", "--reuid", str(UID), "--clear-groups", sys.executable, "-I", "-c", "import perfci, torch"]

@@ -37,7 +37,7 @@ def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n  - {cases: ['adding', 'ading*'], regression: 9%}\n")
     run = repo.perfci(*args)
     assert run.code == 2
-    assert "perfci.yaml: limits[1].cases: 'ading*' matches no case: did you mean 'adding'?" in last(run)
+    assert "perfci.yaml:7: limits[1].cases: 'ading*' matches no case: did you mean 'adding'?" in last(run)
     assert "PASS" not in run.out and "measuring" not in run.err
     assert not (repo.root / "perfci-out/report.json").exists()
 
@@ -97,7 +97,7 @@ def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     assert run.code == 1
     assert run.classes() == {"adding": "missing", "summing": "added"}
     assert (
-        "perfci.yaml: once this is merged, limits[0].cases: 'adding' matches no case: there are summing: mend or remove it"
+        "once this is merged, perfci.yaml:6: limits[0].cases: 'adding' matches no case: there are summing: mend or remove it"
         in run.report["notes"]
     )
 
@@ -108,13 +108,13 @@ def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
     changed(repo, bad)
     run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
     assert run.code == 2
-    assert last(run).startswith("perfci.yaml: limits[0].cases: 'ading' matches no case: did you mean 'adding'?")
+    assert last(run).startswith("perfci.yaml:6: limits[0].cases: 'ading' matches no case: did you mean 'adding'?")
     # Base has it, and head too: the change did not bring it.
     wrong = repo.commit("nothing")
     run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
     base = repo.git("rev-parse", "HEAD^")[:10]
     assert run.code == 2 and wrong
-    assert last(run).startswith(f"perfci: {base}:perfci.yaml: limits[0].cases: 'ading' matches no case")
+    assert last(run).startswith(f"perfci: {base}:perfci.yaml:6: limits[0].cases: 'ading' matches no case")
     assert "perfci.yaml of head has it too: mend it there" in last(run)
     assert not (repo.root / "perfci-out/results.json").exists()
     # Head mends it: nothing is measured, and what is published knows why.
@@ -255,7 +255,7 @@ def test_another_policy_with_a_typo_is_refused_too(repo: Repo) -> None:
     repo.write("other.yaml", "version: 1\nlimits:\n  - {cases: 'ading', metric: time, max: 1s}\n")
     run = repo.perfci("report", "--policy", "other.yaml")
     assert run.code == 2
-    assert run.err == "perfci: other.yaml: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
+    assert run.err == "perfci: other.yaml:3: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
 
 
 def test_a_command_whose_device_head_edits_is_gone(repo: Repo) -> None:

@@ -13,8 +13,8 @@ from perfci.profilers.ncu import report as ncu
 from perfci.profilers.nsys import trace as nsys
 
 from ..judge import build
-from ..profile.test_ncu import CSV, file, rows, text
-from ..profile.test_nsys import CASES, unpack
+from ..profilers.test_ncu import CSV, file, rows, text
+from ..profilers.test_nsys import CASES, unpack
 from .conftest import Repo, Run
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"

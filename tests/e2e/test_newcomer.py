@@ -26,6 +26,6 @@ def test_a_suite_that_declares_nothing(repo: Repo) -> None:
     run = repo.perfci("list")
     assert run.code == 2
     assert run.err.splitlines()[-1] == (
-        "perfci.yaml: limits[0].cases: '*' matches no case: no kernel or command is declared: "
+        "perfci.yaml:5: limits[0].cases: '*' matches no case: no kernel or command is declared: "
         "see `suite` and `commands`"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.profilers.nsys.command import Nsys, find, probe
+from perfci.profilers.nsys.command import InstalledNsys, find, probe
 
 from .conftest import PLAIN_PYTHON, Repo
 
@@ -25,7 +25,7 @@ def nsys(env: dict[str, str]) -> str:
     """The version of the nsys that perfci then finds."""
     path = os.environ.get("PERFCI_TEST_NSYS")
     found = probe(Path(path), os.environ) if path else find()
-    if not isinstance(found, Nsys):
+    if not isinstance(found, InstalledNsys):
         pytest.skip(f"needs nsys on PATH or in PERFCI_TEST_NSYS: {found.text}")  # no package index has it
     env["PATH"] = f"{found.path.parent}:{env['PATH']}"
     return found.version

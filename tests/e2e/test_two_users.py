@@ -14,12 +14,17 @@ import psutil
 import pytest
 
 from perfci.measure.profiling.collect import counting
-from perfci.measure.profiling.tools import NAME, Keep, Kineto, Ncu, Nsys
-from perfci.profilers import readers
-from perfci.profilers.ncu.command import Ncu as InstalledNcu
+from perfci.profilers.base import Keep
+from perfci.profilers.ncu.command import InstalledNcu
+from perfci.profilers.ncu.profiler import Ncu, counters
+from perfci.profilers.nsys import profiler as nsys_profiler
 from perfci.profilers.nsys import trace as nsys
-from perfci.profilers.nsys.command import Nsys as InstalledNsys
+from perfci.profilers.nsys.command import InstalledNsys
+from perfci.profilers.nsys.profiler import Nsys
+from perfci.profilers.sass import profiler as sass
+from perfci.profilers.torch import profiler as kineto_profiler
 from perfci.profilers.torch import trace as kineto
+from perfci.profilers.torch.profiler import NAME, Kineto
 from perfci.system.process import Died, Exit, Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_account, held
 
@@ -203,12 +208,12 @@ def test_machine_code_is_read_as_the_user(two_users: Repo) -> None:
         cwd=folder, check=True,
     )  # fmt: skip
     account.reclaim(folder)
-    files, left = readers.code_files([folder], account)
+    files, left = sass.code_files([folder], account)
     assert ([str(path.relative_to(folder)) for path in files], left) == (["triton/a.cubin"], [])
     tool = two_users.root / "cuobjdump"
     tool.write_text('#!/bin/sh\necho read by $(id -u): $(cat "$3") $A_CANARY; exit 1\n')
     tool.chmod(0o755)
-    code = readers.code(files, tool, (9, 0), [], account)
+    code = sass.code(files, tool, (9, 0), [], account)
     assert code.left == [f"a.cubin: cuobjdump exited with status 1: read by {UID}: 0123ELF"]
 
 
@@ -227,7 +232,7 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
     )
 
     def read(python: str = str(SYSTEM_PYTHON), ncu: Path | None = None) -> str:
-        reading = readers.ncu_counters(
+        reading = counters(
             report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, account=account,
             root=two_users.root, python=python,
         )  # fmt: skip
@@ -273,14 +278,14 @@ def test_what_the_user_wrote_is_read_as_the_user(two_users: Repo, tmp_path: Path
     trace.write_bytes(gzip.compress((DATA / "kineto" / "cuda.json").read_bytes()))
     account.give(folder)
     account.reclaim(folder)
-    assert readers.nsys_traces(export, None, account) == nsys.read(export, None)
-    assert readers.keep_nsys(export, tmp_path, account) == []
-    found = readers.kineto_traces({"a": trace}, NAME, "cuda", account, tmp_path)
+    assert nsys_profiler.traces(export, None, account) == nsys.read(export, None)
+    assert nsys_profiler.keep_export(export, tmp_path, account) == []
+    found = kineto_profiler.traces({"a": trace}, NAME, "cuda", account, tmp_path)
     assert found == {"a": (kineto.read(trace, NAME), [])}
     kept = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
     assert kept == dict.fromkeys(("x.sqlite", "x.timeline.json.gz"), 0)
     trace.chmod(0o600)
-    ((seen, faults),) = readers.kineto_traces({"a": trace}, NAME, "cuda", account).values()
+    ((seen, faults),) = kineto_profiler.traces({"a": trace}, NAME, "cuda", account).values()
     assert seen is None and faults[0].text == "x.json.gz: cannot be read: Permission denied", "root's own is not read"
 
 
@@ -292,6 +297,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
         pytest.skip("this root has no capability to hand on")  # as in most containers
     scratch = two_users.root / "s"
     scratch.mkdir()
+    before = psutil.Process().children()
     ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, account=find_account(two_users.env))
     try:
         told = {}
@@ -300,7 +306,8 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
                 log = tmp_path / name
                 parent.execute(["/bin/cat", "/proc/self/status"], env={}, cwd=scratch, log=log, timeout=20)
                 told[name] = re.findall(r"Uid:\s*(\d+)|CapEff:\s*(\w+)|CapBnd:\s*(\w+)", log.read_text())
-        left = [one for one in psutil.Process().children() if one.is_running() and one.status() != "zombie"]
+        started = [one for one in psutil.Process().children() if one not in before]
+        left = [one for one in started if one.is_running() and one.status() != "zombie"]
         assert len(left) == 1, "the parent that counts is gone"
     finally:
         ordinary.close()

@@ -13,7 +13,7 @@ from tests.github.test_publish import labelled, only
 
 TYPO = POLICY.replace("'*'", "'mathmul/*'")
 FAULTS = {
-    "glob": (TYPO, "main:perfci.yaml: limits[0].cases: 'mathmul/*' matches no case: did you mean 'matmul/*'?"),
+    "glob": (TYPO, "main:perfci.yaml:4: limits[0].cases: 'mathmul/*' matches no case: did you mean 'matmul/*'?"),
     "unit": (POLICY + "  - {metric: sm_throughput, min: 0.85}\n", "main:perfci.yaml:5: limits[1].min: 0.85 has no unit: write 85%"),
 }  # fmt: skip
 

@@ -121,7 +121,7 @@ def test_one_side_alone_tells_tensor_use_of_its_longest_kernels():
 
 
 def test_what_was_not_read_is_said_once():
-    fault = Fault(tool="cuobjdump", kind="incomplete", text="k.so: not read within 60 s")
+    fault = Fault(tool="cuobjdump", part="code", kind="incomplete", text="k.so: not read within 60 s")
     base, head = (one.model_copy(update={"faults": [fault]}) for one in (seen(kernel()), seen(uncoded())))
     assert of_code(base, head) == ["not all machine code was read (k.so: not read within 60 s)"]
 

@@ -12,7 +12,11 @@ from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUs
 from perfci.model.results import Case, CaseSide
 
 FORBIDDEN = Fault(
-    tool="ncu", kind="forbidden", text="counters are not permitted (ERR_NVGPUCTRPERM)", remedy="add SYS_ADMIN"
+    tool="ncu",
+    part="counters",
+    kind="forbidden",
+    text="counters are not permitted (ERR_NVGPUCTRPERM)",
+    remedy="add SYS_ADMIN",
 )
 
 
@@ -125,7 +129,7 @@ def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
 
 @pytest.mark.parametrize(("metric", "tier"), [("dram_bytes", "counters"), ("registers", "static")])
 def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
-    none = Fault(tool="ncu", kind="empty", text="ncu saw no kernel", remedy="see ncu's log")
+    none = Fault(tool="ncu", part="counters", kind="empty", text="ncu saw no kernel", remedy="see ncu's log")
     copies = [Copy(kind="host to device", source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
     copying = kernels().model_copy(update={"faults": [none]})
     assert copying.trace is not None
@@ -136,7 +140,7 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
     # A timeline that lost something proves nothing.
-    copying.faults.append(Fault(tool="nsys", kind="incomplete", text="3 kernels have no usable values"))
+    copying.faults.append(Fault(tool="nsys", part="trace", kind="incomplete", text="3 kernels have no usable values"))
     row = gate_row(
         context(), case(None, copying), gate(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
     )
@@ -181,7 +185,13 @@ def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
     flash = gate(metric="kernels", tier="trace", kind="kernels", pattern="flash")
     assert gate_row(context(), of_command(kernels("gemm"), 1), flash).class_ == "violation"
     cut = kernels("gemm").model_copy(
-        update={"faults": [Fault(tool="nsys", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps")]}
+        update={
+            "faults": [
+                Fault(
+                    tool="nsys", part="trace", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps"
+                )
+            ]
+        }
     )
     row = gate_row(context(), of_command(cut, 1), flash)
     assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
@@ -192,7 +202,11 @@ def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
 # ---------------------------------------------------------------- values beside a fault
 
 LOST = Fault(
-    tool="nsys", kind="incomplete", text="nsys says: CUPTI dropped 5 records", remedy="profile fewer executions"
+    tool="nsys",
+    part="trace",
+    kind="incomplete",
+    text="nsys says: CUPTI dropped 5 records",
+    remedy="profile fewer executions",
 )
 OWN = {"kernel_launches": "trace", "instructions": "counters", "registers": "static", "range:encode": "trace"}
 
@@ -205,7 +219,7 @@ def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launc
         one = KernelCounters(
             name="gemm", count=1, seconds=1e-5, grid=(1, 1, 1), block=(32, 1, 1), values={metric: value}
         )
-        profile.counters = Counters(kernels=[one])
+        profile.counters = Counters(source="ncu", kernels=[one])
     else:
         profile.trace.source = tool  # type: ignore[assignment]
     return profile

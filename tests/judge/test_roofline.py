@@ -23,7 +23,7 @@ def counters(*values):
     kernels = [
         KernelCounters(name="k", count=1, seconds=1e-4, grid=(1, 1, 1), block=(1, 1, 1), values=one) for one in values
     ]
-    return Counters(kernels=kernels)
+    return Counters(source="ncu", kernels=kernels)
 
 
 def test_bound_by_memory():

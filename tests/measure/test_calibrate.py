@@ -176,7 +176,7 @@ def test_proposals_come_behind_what_the_policy_asks_already():
         "limits": [{"cases": "*", "metric": "tflops", "min": "600TFLOP/s"}, {"regression": "7%", "min_change": "5us"}],
     })  # fmt: skip
     again = parse_policy(policy_text(calibrations()["quiet"], policy))
-    assert again.model_copy(update={"limits": []}) == policy.model_copy(update={"limits": []})
+    assert again.model_dump(exclude={"limits"}) == policy.model_dump(exclude={"limits"})
     assert again.limits[:2] == policy.limits
     assert len(again.limits) > 2
 

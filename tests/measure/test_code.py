@@ -14,17 +14,22 @@ import pytest
 
 from perfci.judge.explain.case import case_profile
 from perfci.measure.prepare import SideWork
-from perfci.measure.profiling.code import read_code
+from perfci.measure.profiling.collect import read_code
 from perfci.model.policy import Policy
 from perfci.model.profile import Counters, Fault, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide, SideCode
-from perfci.profilers import sass
+from perfci.profilers.sass import code as sass
+from perfci.profilers.sass.profiler import Sass
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data" / "sass"
 H100 = (9, 0)
 FORBIDDEN = Fault(
-    tool="ncu", kind="forbidden", text="ERR_NVGPUCTRPERM: counters are for administrators", remedy="run as root"
+    tool="ncu",
+    part="counters",
+    kind="forbidden",
+    text="ERR_NVGPUCTRPERM: counters are for administrators",
+    remedy="run as root",
 )
 MM = "void mm<__half>(const T1 *, const T1 *, float *, int)"
 CUBLAS = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
@@ -94,7 +99,7 @@ def quiet(text):
 def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     tools(tmp_path)
     case = changed()
-    read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
+    read_code(Sass(H100), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet)
     base, head = (case.sides[name].profile.code for name in ("base", "head"))
     assert [(one.name, one.arch, one.tensor, one.registers) for one in base] == [(MM, "sm_90", {"HMMA": 10}, 32)]
     assert [(one.name, one.tensor, one.local_loads, one.local_stores, one.stack) for one in head] == [
@@ -119,11 +124,11 @@ def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
 def test_nothing_is_read_that_counters_tell(tmp_path):
     tools(tmp_path, "exit 9")
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
-    counted, idle = changed(counters=Counters(chip="gh100")), changed()
+    counted, idle = changed(counters=Counters(source="ncu", chip="gh100")), changed()
     idle.sides = {name: CaseSide(profile=Profile(faults=[FORBIDDEN])) for name in ("base", "head")}
-    read_code(sides, [counted, idle], H100, quiet)
-    read_code(sides, [], H100, quiet)
-    read_code(sides, [changed()], None, quiet)
+    read_code(Sass(H100), sides, [counted, idle], quiet)
+    read_code(Sass(H100), sides, [], quiet)
+    read_code(Sass(None), sides, [changed()], quiet)
     assert not any(one.profile.code for one in [*counted.sides.values(), *idle.sides.values()])
     assert not (tmp_path / "bin" / "read").exists()
 
@@ -131,15 +136,15 @@ def test_nothing_is_read_that_counters_tell(tmp_path):
 def test_a_counter_that_one_side_lacks_has_both_sides_read(tmp_path):
     tools(tmp_path)
     case = changed()
-    case.sides["base"].profile.counters = Counters(chip="gh100")
-    read_code([side(tmp_path, "base"), side(tmp_path, "head")], [case], H100, quiet)
+    case.sides["base"].profile.counters = Counters(source="ncu", chip="gh100")
+    read_code(Sass(H100), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet)
     assert all(one.profile.code for one in case.sides.values())
 
 
 def test_without_the_tool_each_side_says_so_once(tmp_path):
     case = changed()
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
-    read_code(sides, [case], H100, quiet)
+    read_code(Sass(H100), sides, [case], quiet)
     for one in case.sides.values():
         assert [(fault.tool, fault.kind) for fault in one.profile.faults[1:]] == [("cuobjdump", "absent")]
         assert one.profile.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
@@ -147,13 +152,13 @@ def test_without_the_tool_each_side_says_so_once(tmp_path):
     assert told[-1] == "machine code was not read (there is no cuobjdump with its nvdisasm)"
 
 
-def test_an_side_that_built_nothing_lacks_nothing(tmp_path):
+def test_a_side_that_built_nothing_lacks_nothing(tmp_path):
     case = changed()
     made = side(tmp_path, "head", built=False)
     for place in ("cache/pip/wheel", "cache/uv/wheel"):
         (made.folder / place).mkdir(parents=True)
         (made.folder / place / "lib.so").write_bytes(b"\x7fELF .nv_fatbin\n")
-    read_code([made], [case], H100, quiet)
+    read_code(Sass(H100), [made], [case], quiet)
     assert case.sides["head"].profile.faults == [FORBIDDEN]
 
 
@@ -163,7 +168,7 @@ def test_files_that_cannot_be_read_are_told_where_a_kernel_is_missing(tmp_path):
     (made.tree / "plain.cubin").write_text("")
     whole, part = changed(), changed()
     whole.sides["head"].profile.trace.kernels.pop()
-    read_code([made], [whole, part], H100, quiet)
+    read_code(Sass(H100), [made], [whole, part], quiet)
     assert whole.sides["head"].profile.faults == [FORBIDDEN]
     (fault,) = part.sides["head"].profile.faults[1:]
     assert (fault.tool, fault.kind) == ("cuobjdump", "incomplete")
@@ -181,5 +186,5 @@ def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
     (made.tree / "build/bench").chmod(0o755)
     made.env = {**made.env, "PYTHONPATH": str(tmp_path / "wheels")}
     case = changed()
-    read_code([made], [case], H100, quiet)
+    read_code(Sass(H100), [made], [case], quiet)
     assert [one.name for one in case.sides["head"].profile.code] == [MM]

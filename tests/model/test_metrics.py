@@ -106,7 +106,9 @@ def test_every_timeline_metric_says_what_it_follows() -> None:
 
 def test_a_document_with_an_unknown_name_is_refused_in_one_line(tmp_path: Path) -> None:
     kernel = KernelCounters(name="k", count=1, seconds=1e-5, grid=(1, 1, 1), block=(1, 1, 1), values={"waves": 1.0})
-    profile = Profile(counters=Counters(kernels=[kernel]), metrics={"instructions": 1.0, "range:encode": 1e-3})
+    profile = Profile(
+        counters=Counters(source="ncu", kernels=[kernel]), metrics={"instructions": 1.0, "range:encode": 1e-3}
+    )
     given = results([case(head=side(profile=profile))]).model_dump_json()
     path = tmp_path / "results.json"
     path.write_text(given)

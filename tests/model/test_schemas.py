@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from perfci.model import schemas
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.policy import Policy
+from perfci.model.policy_text import parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
 from perfci.model.timing import Timing
@@ -63,9 +65,11 @@ limits:
 """
 
 
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in ALL.items()}
+
+
 def errors(document: str, value: object) -> list[str]:
-    validator = jsonschema.Draft202012Validator(ALL[document])
-    return [error.message for error in validator.iter_errors(value)]
+    return [error.message for error in VALIDATORS[document].iter_errors(value)]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -95,30 +99,106 @@ def test_a_written_policy_is_valid(text):
     assert errors("policy", value) == []
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"budget": 600},
-        {"budget": "10"},
-        {"timeout": "-3s"},
-        {"memory": "8 gigs"},
-        {"limits": [{"regression": 0.02}]},
-        {"limits": [{"max": 5}]},
-        {"limits": [{"metric": "sm_throughput", "min": 0.85}]},
-        {"limits": [{"metric": "range:encode", "max": 2}]},
-        {"limits": [{"regression": "2"}]},
-        {"limits": [{"regression": "2%", "min_change": "2%"}]},
-        {"limits": [{"cases": [], "regression": "2%"}]},
-        {"limitz": []},
-        {"mode": "off"},
-        {"version": 2},
-    ],
-)
-def test_schema_and_document_refuse_the_same_mistakes(change):
+def limit(**fields: object) -> dict[str, object]:
+    return {"limits": [fields]}
+
+
+BOTH: list[dict[str, object]] = [
+    {"version": 2}, {"version": None}, {"limitz": []}, {"limits": {}}, {"limits": ["all"]}, {"suite": {"a": 1}}, {"suite": [1]},
+    {"suite": "/abs/*.py"}, {"suite": ["../up.py"]}, {"path": ["~/x"]}, {"path": "a/../b"}, {"build": 5}, {"env": ["A"]},
+    {"env": {"A": 1}}, {"env": {"2A": "x"}}, {"pass_env": ["A B"]}, {"devices": ["gpu"]}, {"devices": "cuda"}, {"threads": 0},
+    {"threads": "many"}, {"seed": -1}, {"mode": "off"}, {"timing": "warm"}, {"profile": "often"}, {"counters": "all"},
+    {"on_undecided": "pass"}, {"ignore": [""]},
+    # durations, sizes, prices
+    {"budget": 600}, {"budget": "10"}, {"budget": "soon"}, {"budget": "10 fortnights"}, {"budget": ""}, {"timeout": "-3s"},
+    {"timeout": "3 s s"}, {"build_timeout": "1:30"}, {"memory": "8 gigs"}, {"memory": 8}, {"memory": "8Gb"}, {"memory": "-8GiB"},
+    {"gpu_hour": 3.5}, {"gpu_hour": "3.5"}, {"gpu_hour": "3.5 usd"}, {"gpu_hour": "USD 3.50"}, {"gpu_hour": "3.50000 USD"},
+    # commands and metrics of one's own
+    {"commands": [{"name": "a"}]}, {"commands": [{"run": "a"}]}, {"commands": [{"name": "a b", "run": "x"}]},
+    {"commands": [{"name": "a", "run": ""}]}, {"commands": [{"name": "a", "run": "x", "reads": "excel"}]},
+    {"commands": [{"name": "a", "run": "x", "timeout": "1 day"}]}, {"commands": [{"name": "a", "run": "x", "read": "wall"}]},
+    {"metrics": {"time": {}}}, {"metrics": {"dram_bytes": {"unit": "B"}}}, {"metrics": {"a b": {}}}, {"metrics": {"a": {"better": "up"}}},
+    {"metrics": {"a": {"unit": "x" * 30}}}, {"metrics": {"a": {"units": "x"}}}, {"metrics": {"a": []}},
+    # limits: shapes
+    limit(), limit(cases="a"), limit(regression=None), limit(cases=[], regression="2%"), limit(cases=[""], regression="2%"),
+    limit(cases=3, regression="2%"), limit(devices=[], regression="2%"), limit(regresion="2%"), limit(regression="2%", severity="error"),
+    limit(regression="2%", on_missing="skip"), limit(metric="sp eed", regression="2%"), limit(metric="", regression="2%"),
+    limit(metric="range: ", max="2ms"), limit(metric="range:", max="2ms"), limit(expect_kernels=""), limit(expect_kernels=["flash"]),
+    # limits: changes
+    limit(regression=0.02), limit(regression="2"), limit(regression="x%"), limit(regression="-2%"), limit(regression="2ms"),
+    limit(regression="2 percent"), limit(regression="0%"), limit(regression="0.00 %"), limit(metric="tflops", regression="0%"),
+    limit(metric="sm_throughput", regression="2%"), limit(metric="device_time", regression="2%"), limit(metric="range:encode", regression="2%"),
+    limit(metric="stall_wait", regression="2%", max=3), limit(regression="2%", min_change="2%"), limit(regression="2%", min_change="1m"),
+    limit(regression="2%", min_change=5), limit(max="5ms", min_change="1us"), limit(metric="cycles", regression="2%", min_change="1us"),
+    # limits: bounds in the metric's unit
+    limit(max=5), limit(min="5zz"), limit(max="5m"), limit(max="soon"), limit(max="5"), limit(max=True), limit(max=["5ms"]), limit(max="5%"),
+    limit(metric="cycles", max="5ms"), limit(metric="cycles", max=100), limit(metric="cv", max="5ms"), limit(metric="cv", max=2),
+    limit(metric="tflops", min="600GB/s"), limit(metric="tflops", min="600"), limit(metric="tflops", min="600 TFLOPS"),
+    limit(metric="bandwidth", min="2TB"), limit(metric="bandwidth", min="5ms"), limit(metric="dram_bandwidth", min=2000),
+    limit(metric="throughput", min="5000"), limit(metric="throughput", min="5ms"), limit(metric="peak_memory", max="2GB/s"),
+    limit(metric="dram_bytes", max=1000000), limit(metric="sm_throughput", min=0.85), limit(metric="occupancy", min="0.5"),
+    limit(metric="sm_throughput", min="80"), limit(metric="sm_throughput", min="80 percent"), limit(metric="range:encode", max=2),
+    limit(metric="range:encode", max="2MB"), limit(metric="registers", max="128 registers"), limit(metric="kernel_launches", max="many"),
+    limit(metric="instructions", max="5k"), limit(metric="alloc_count", max="1%"), limit(metric="stall_wait", max="5%"),
+]  # fmt: skip
+
+ONLY_THE_LOADER: dict[str, dict[str, object]] = {
+    "an unknown metric": limit(metric="tmie", regression="2%"),
+    "a unit of the policy's own": {"metrics": {"loss": {"unit": "nats"}}} | limit(metric="loss", max="2ms"),
+    "a missing unit of the policy's own": {"metrics": {"loss": {"unit": "nats"}}} | limit(metric="loss", max=2),
+    "a regular expression of a limit": limit(expect_kernels="("),
+    "a regular expression of a command": {"commands": [{"name": "a", "run": "x", "kernels": "(?=x)"}]},
+    "a kind of device that is nearly one": limit(regression="2%", devices=["cdua"]),
+    "two commands of one name": {"commands": [{"name": "a", "run": "x"}, {"name": "a", "run": "y"}]},
+    "more than 1000 %": limit(regression="1001%"),
+    "no finite number": limit(metric="dram_bandwidth", max="1e308TB/s"),
+    "no finite duration": {"budget": "1e999s"},
+    "less than a byte": {"memory": "0.5B"},
+}
+"""Besides what needs the cases: globs that match none, and metrics that none reports (test_limits)."""
+
+
+def refuses(change: dict[str, object]) -> tuple[bool, bool]:
+    """Whether the schema and the loader refuse a policy with this change."""
     value = yaml.safe_load(POLICY) | change
-    with pytest.raises(ValidationError):
-        Policy.model_validate(value)
-    assert errors("policy", value)
+    try:
+        parse_policy(yaml.safe_dump(value, allow_unicode=True))
+    except UsageError:
+        return bool(errors("policy", value)), True
+    return bool(errors("policy", value)), False
+
+
+@pytest.mark.parametrize("change", BOTH, ids=json.dumps)
+def test_schema_and_loader_refuse_the_same_mistakes(change):
+    assert refuses(change) == (True, True)
+
+
+@pytest.mark.parametrize("name", ONLY_THE_LOADER)
+def test_what_only_the_loader_can_refuse(name):
+    """Where the schema learns one of these, it moves to the table above."""
+    assert refuses(ONLY_THE_LOADER[name]) == (False, True)
+
+
+BOUNDS = {
+    "": ["128", "1e3", "-1"], "s": ["5ms", " 5 µs ", "1e-3s", "2min"], "%": ["80%", "80 %"], "B": ["2GB", "2GiB", "512B"],
+    "B/s": ["2TB/s", "3e12 B/s", "5000/s"], "/s": ["5000/s", "5 k/s"], "TFLOP/s": ["600TFLOP/s", "0.5 PFLOP/s"], "cycles": ["1e6cycles"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", [*CATALOGUE.values(), resolve("range:encode", {})], ids=lambda metric: metric.name)
+def test_what_the_loader_takes_the_schema_takes(metric):
+    fits, others = (
+        BOUNDS[metric.unit],
+        {text for unit, texts in BOUNDS.items() if unit != metric.unit for text in texts},
+    )
+    for text in [*fits, 0, "0", "0.0", *([128, 0.5] if not metric.unit else [])]:
+        assert refuses(limit(metric=metric.name, max=text)) == (False, False), text
+    for text in others - set(fits):
+        schema, loader = refuses(limit(metric=metric.name, min=text))
+        assert schema == loader, text
+    for change in ("2%", "0%"):
+        schema, loader = refuses(limit(metric=metric.name, regression=change))
+        assert schema == loader, change
 
 
 @pytest.mark.parametrize("state", reports())

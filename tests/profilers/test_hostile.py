@@ -16,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from perfci.model.profile import KernelUse
-from perfci.profilers import readers, sass
 from perfci.profilers.ncu import layout as ncu_layout
+from perfci.profilers.ncu import profiler as ncu_profiler
 from perfci.profilers.ncu import report as ncu
 from perfci.profilers.nsys import perfetto
+from perfci.profilers.nsys import profiler as nsys_profiler
 from perfci.profilers.nsys import trace as nsys
+from perfci.profilers.sass import code as sass
+from perfci.profilers.sass import profiler as sass_profiler
+from perfci.profilers.torch import profiler as kineto_profiler
 from perfci.profilers.torch import trace as kineto
 from perfci.system.bounded import Bounds, Unread
 
@@ -35,7 +39,8 @@ def bound(monkeypatch, seconds):
     def grown(size, per_second, most, memory=0, **more):
         return Bounds(seconds, 400 * 2**20, **more)
 
-    monkeypatch.setattr(readers, "_grown", grown)
+    for module in (nsys_profiler, ncu_profiler, kineto_profiler):
+        monkeypatch.setattr(module, "grown", grown)
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +86,9 @@ def test_a_program_in_the_place_of_a_table(export, tmp_path, pose):
     pose(export.db)
     export.db.commit()
     export.db.close()
-    (fault,) = readers.nsys_traces(export.path, ["a"]).general
+    (fault,) = nsys_profiler.traces(export.path, ["a"]).general
     assert fault.kind == "unreadable" and ("tables are missing" in fault.text or "damaged" in fault.text), fault
-    (kept,) = readers.keep_nsys(export.path, tmp_path)
+    (kept,) = nsys_profiler.keep_export(export.path, tmp_path)
     assert kept.kind == "unreadable" and ("which is no table" in kept.text or "cannot be scrubbed" in kept.text), kept
     timeline = perfetto.write(export.path, tmp_path / "out.gz")
     assert timeline is not None and timeline.kind == "unreadable"
@@ -97,7 +102,7 @@ def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
     export.db.execute("CREATE TABLE DIAGNOSTIC_EVENT (text TEXT, severity INTEGER)")
     export.db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES ('all is well', 1)")
     export.db.commit()
-    assert len(readers.nsys_traces(export.path, ["a"]).traces["a"].kernels) == 1
+    assert len(nsys_profiler.traces(export.path, ["a"]).traces["a"].kernels) == 1
 
 
 @pytest.mark.slow
@@ -107,12 +112,12 @@ def test_a_name_of_a_hundred_megabytes(export, tmp_path):
     )
     export.db.commit()
     export.db.close()
-    (fault,) = readers.nsys_traces(export.path, ["a"]).general
+    (fault,) = nsys_profiler.traces(export.path, ["a"]).general
     assert (fault.kind, "too big" in fault.text) == ("unreadable", True), fault
     out = tmp_path / "out.gz"
     refused = perfetto.write(export.path, out)
     assert refused is not None and "too big" in refused.text and not out.exists()
-    (kept,) = readers.keep_nsys(export.path, tmp_path)
+    (kept,) = nsys_profiler.keep_export(export.path, tmp_path)
     assert "too big" in kept.text and sorted(one.name for one in tmp_path.iterdir()) == ["t.sqlite"]
 
 
@@ -148,7 +153,7 @@ def test_joins_that_a_missing_key_makes_endless(export, monkeypatch):
         ((110 + i, 110 + i, tid) for i in range(20_000)),
     )
     db.commit()
-    (fault,) = readers.nsys_traces(export.path, ["a"]).general
+    (fault,) = nsys_profiler.traces(export.path, ["a"]).general
     assert fault.text.startswith("t.sqlite: not read within"), fault
 
 
@@ -157,11 +162,11 @@ def test_an_export_of_holes(tmp_path):
     with path.open("wb") as file:
         file.write(b"SQLite format 3\0")
         file.truncate(2**30)
-    (fault,) = readers.nsys_traces(path, ["a"]).general
+    (fault,) = nsys_profiler.traces(path, ["a"]).general
     assert fault.text == "t.sqlite: has 1024 MiB, of which 0 are on the disk" and fault.kind == "unreadable"
-    assert readers.keep_nsys(path, tmp_path) == [fault.model_copy(update={"aside": True})]
+    assert nsys_profiler.keep_export(path, tmp_path) == [fault.model_copy(update={"aside": True})]
     with pytest.raises(Unread):
-        readers.held_secrets(path, {"A": "secret"})
+        nsys_profiler.held_secrets(path, {"A": "secret"})
 
 
 @pytest.mark.slow
@@ -176,11 +181,11 @@ def test_an_archive_in_the_place_of_an_export(tmp_path, monkeypatch):
     head[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(bytes(head[12 : 12 + size - 4])))
     path.write_bytes(head)
     with pytest.raises(Unread, match="memory"):
-        readers.held_secrets(path, {"A": "secret"})
+        nsys_profiler.held_secrets(path, {"A": "secret"})
     path.write_bytes(lzma.compress(bytes(2**26), preset=1) * 500)
     bound(monkeypatch, 2)
     with pytest.raises(Unread, match="not read within"):
-        readers.held_secrets(path, {f"A{i}": f"secret-{i}" for i in range(300)})
+        nsys_profiler.held_secrets(path, {f"A{i}": f"secret-{i}" for i in range(300)})
 
 
 # ---------------------------------------------------------------- ncu
@@ -196,7 +201,7 @@ def block(header):
 
 
 def counters(path):
-    return readers.ncu_counters(path, ranges=["a"], whole=False, names=["dram_bytes"], most=None, installed=None)
+    return ncu_profiler.counters(path, ranges=["a"], whole=False, names=["dram_bytes"], most=None, installed=None)
 
 
 def test_sixty_megabytes_of_tiny_blocks(tmp_path):
@@ -242,7 +247,7 @@ def test_a_report_that_is_none_of_them(tmp_path):
 
 
 def trace(path):
-    ((seen, faults),) = readers.kineto_traces({"a": path}, "perfci-execution", "cuda").values()
+    ((seen, faults),) = kineto_profiler.traces({"a": path}, "perfci-execution", "cuda").values()
     assert seen is None
     return faults[0]
 
@@ -288,7 +293,7 @@ def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
     recorded = DATA / "kineto" / "cuda.json"
     bomb = packed(tmp_path / "t.json.gz", b'{"traceEvents": [', b'{"cat": "x"},', 40)
     bound(monkeypatch, 2)
-    found = readers.kineto_traces(
+    found = kineto_profiler.traces(
         {"bomb": bomb, "whole": recorded, "none": tmp_path / "none"}, "perfci-execution", "cuda"
     )
     assert found["whole"] == (kineto.read(recorded, "perfci-execution"), [])
@@ -303,15 +308,15 @@ def test_whole_files_are_read_as_without_a_process(tmp_path):
     for side in ("base", "head"):
         path = tmp_path / f"{side}.sqlite"
         path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
-        assert readers.nsys_traces(path, None) == nsys.read(path, None)
+        assert nsys_profiler.traces(path, None) == nsys.read(path, None)
         kept = tmp_path / "kept"
         kept.mkdir(exist_ok=True)
-        assert readers.keep_nsys(path, kept) == []
+        assert nsys_profiler.keep_export(path, kept) == []
         assert nsys.read(kept / path.name, None) == nsys.read(path, None)
         assert perfetto.write(path, tmp_path / "direct.gz") is None
         with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
             assert a.read() == b.read()
-        assert readers.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
+        assert nsys_profiler.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
@@ -327,14 +332,14 @@ def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
         return tmp_path / name
 
     export = damaged(lzma.decompress((DATA / "nsys" / "head.sqlite.xz").read_bytes()), "x.sqlite")
-    assert readers.nsys_traces(export, None) == nsys.read(export, None)
+    assert nsys_profiler.traces(export, None) == nsys.read(export, None)
     page = damaged(lzma.decompress((DATA / "ncu" / "ncu_base.csv.xz").read_bytes()), "x.csv")
-    apart = readers.ncu_counters(page, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=None)
+    apart = ncu_profiler.counters(page, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=None)
     assert apart == ncu.read(page, whole=True, names=["dram_bytes"])
     for path in (DATA / "kineto" / "cuda.json", DATA / "kineto" / "cpu.json.gz"):
         trace = damaged(path.read_bytes(), path.name)
         found = kineto.read(trace, "perfci-execution", "cpu")
-        ((seen, faults),) = readers.kineto_traces({"a": trace}, "perfci-execution", "cpu").values()
+        ((seen, faults),) = kineto_profiler.traces({"a": trace}, "perfci-execution", "cpu").values()
         assert [seen] == ([None] if faults else [found]) and faults == ([found] if faults else [])
 
 
@@ -348,7 +353,7 @@ def test_a_tool_that_prints_without_end(tmp_path):
     tool.chmod(0o755)
     (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
     kernel = KernelUse(name="k", count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
-    code = readers.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel], []])
+    code = sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel], []])
     assert code.codes == [[None], []] and code.left == ["a.cubin: it prints a line that has no end"]
 
 
@@ -357,7 +362,7 @@ def test_a_tool_that_takes_all_memory(tmp_path):
     tool.write_text("#!/bin/sh\nexec python3 -c 'bytearray(2**30)'\n")
     tool.chmod(0o755)
     (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
-    code = readers.code([tmp_path / "a.cubin"], tool, (9, 0), [])
+    code = sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [])
     assert code.left == ["a.cubin: cuobjdump exited with status 1: MemoryError"]
 
 
@@ -371,7 +376,7 @@ def test_names_that_a_demangler_dies_of(tmp_path):
     (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
     kernel = KernelUse(name="_Z1fI" + "P" * 1900 + "ivE", count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
     try:
-        assert readers.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel]]).codes == [[None]]
+        assert sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel]]).codes == [[None]]
     except Unread as why:
         assert "died" in str(why)
 
@@ -381,5 +386,5 @@ def test_libraries_of_holes_are_left(tmp_path):
         with (tmp_path / f"{number}.so").open("wb") as file:
             file.write(b"\x7fELF")
             file.truncate(sass.LARGEST)
-    files, left = readers.code_files([tmp_path])
+    files, left = sass_profiler.code_files([tmp_path])
     assert files == [] and left[0].endswith(".so: not read, mostly holes") and len(left) == 50

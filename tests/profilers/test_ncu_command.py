@@ -8,7 +8,7 @@ import pytest
 from perfci.model.profile import Fault
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
-from perfci.profilers.ncu.command import Ncu, classify, command, find, may_count, predict
+from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, predict
 
 
 def program(path: Path, text: str) -> Path:
@@ -30,9 +30,9 @@ def test_the_first_ncu_that_fits_the_driver_is_taken(tmp_path):
     old = program(tmp_path / "opt/nvidia/nsight-compute/2024.3.2/ncu", says("2024.3.2"))
     new = program(tmp_path / "opt/nvidia/nsight-compute/2025.3.1/ncu", says("2025.3.1"))
     path = str(tmp_path / "bin")
-    assert find("13.2", path=path, root=tmp_path) == Ncu(tmp_path / "bin/ncu", "2026.1.1")
-    assert find("", path="", root=tmp_path) == Ncu(new, "2025.3.1")
-    assert find("12.8", path=path, root=tmp_path) == Ncu(old, "2024.3.2")
+    assert find("13.2", path=path, root=tmp_path) == InstalledNcu(tmp_path / "bin/ncu", "2026.1.1")
+    assert find("", path="", root=tmp_path) == InstalledNcu(new, "2025.3.1")
+    assert find("12.8", path=path, root=tmp_path) == InstalledNcu(old, "2024.3.2")
     assert ncu_command.candidates(path, tmp_path) == [tmp_path / "bin/ncu", new, old]
 
 

@@ -17,7 +17,7 @@ from perfci.model.base import MachineError
 from perfci.model.profile import Fault
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys.command import (
-    Nsys,
+    InstalledNsys,
     behind,
     candidates,
     classify,
@@ -70,7 +70,7 @@ def install(path, *, version="2023.4.4.54-234433681190v0", flags=(), more="", sc
 def test_an_nsys_tells_its_version_and_its_options(tmp_path):
     path = install(tmp_path / "nsys", flags=["sample", "discard-environment"], more="'cuda-sw', ")
     nsys = probe(path, {"PATH": "/usr/bin:/bin"})
-    assert nsys == Nsys(
+    assert nsys == InstalledNsys(
         path, "2023.4.4.54",
         frozenset({"capture-range", "capture-range-end", "event-sampling-frequency", "output", "trace", "sample", "discard-environment"}),
         frozenset({"cuda", "cuda-sw", "nvtx", "osrt", "none"}),
@@ -130,7 +130,7 @@ ALL = frozenset({
 
 
 def test_command_lines():
-    nsys = Nsys(Path("/n"), "2025.3.1.90", ALL, frozenset({"cuda", "cuda-sw", "nvtx"}))
+    nsys = InstalledNsys(Path("/n"), "2025.3.1.90", ALL, frozenset({"cuda", "cuda-sw", "nvtx"}))
     argv = ["python", "-c", "--trace=x"]
     common = {"sample": "none", "cpuctxsw": "none", "backtrace": "none", "wait": "primary", "resolve-symbols": "false", "discard-environment": "true", "stats": "false", "force-overwrite": "true", "output": "o.nsys-rep"}  # fmt: skip
     gpu = common | {"trace": "cuda,nvtx", "cuda-graph-trace": "node", "cuda-event-trace": "false"}
@@ -147,7 +147,7 @@ def test_command_lines():
     assert made(cuda=True, capture_range=True, software=True) == ranged | {"trace": "cuda-sw,nvtx"}
     with pytest.raises(ValueError, match="nothing to profile"):
         profile_command(nsys, Path("o"), [], cuda=True, capture_range=True)
-    old = Nsys(Path("/n"), "2022.2.1", frozenset({"trace", "output"}), frozenset({"cuda", "nvtx"}))
+    old = InstalledNsys(Path("/n"), "2022.2.1", frozenset({"trace", "output"}), frozenset({"cuda", "nvtx"}))
     assert profile_command(old, Path("o"), ["x"], cuda=True, capture_range=True, software=True) == ["/n", "profile", "--trace=cuda,nvtx", "--output=o", "x"]  # fmt: skip
     assert export_command(old, Path("a.nsys-rep"), Path("a.sqlite")) == ["/n", "export", "--type=sqlite", "--force-overwrite=true", "--output=a.sqlite", "a.nsys-rep"]  # fmt: skip
 

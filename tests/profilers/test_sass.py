@@ -14,8 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfci.model.profile import KernelCode, KernelUse
-from perfci.profilers import sass
-from perfci.profilers.sass import Inspected, Unread, code_files, find, inspect, match, normal, parse, runner, wheels
+from perfci.profilers.sass import code as sass
+from perfci.profilers.sass.code import (
+    Inspected,
+    Unread,
+    code_files,
+    find,
+    inspect,
+    match,
+    normal,
+    parse,
+    runner,
+    wheels,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "sass"
 MM = "_ZN4demo2mmI6__halfEEvPKT_S4_Pfi"

@@ -261,11 +261,23 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
     if fixture == "upload-mib64":  # it only copies, which ncu has a word for
         for side in sides.values():
             side.profile.faults.append(
-                Fault(tool="ncu", kind="empty", text="ncu saw no kernel that it was to profile", remedy="see ncu's log")
+                Fault(
+                    tool="ncu",
+                    part="counters",
+                    kind="empty",
+                    text="ncu saw no kernel that it was to profile",
+                    remedy="see ncu's log",
+                )
             )
     else:
         sides["head"].profile.faults.append(
-            Fault(tool="ncu", kind="incomplete", text="2 of 14 kernels have no l1_hit_rate", remedy="profile it alone")
+            Fault(
+                tool="ncu",
+                part="counters",
+                kind="incomplete",
+                text="2 of 14 kernels have no l1_hit_rate",
+                remedy="profile it alone",
+            )
         )
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
     told = case_profile(case, rows, None)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfci.model.base import matches
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
 from perfci.render import comment
+from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
 from perfci.render.verdict import Verdict
 from perfci.render.words import UNDECIDED_PAGE
@@ -70,7 +71,7 @@ class Seen(HTMLParser):
             self.plain += data
 
     def handle_comment(self, data):
-        raise AssertionError(f"a hidden comment: {data}")
+        assert f"<!--{data}-->" == NOTHING, f"a hidden comment: {data}"
 
 
 # What GitHub makes a link or a mention of in text: https://docs.github.com/get-started/writing-on-github

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.sources.git import Repository, git_environment, means_itself, one_line, run_git
+from perfci.sources.git import Repository, git_environment, means_itself, run_git
 from tests.sources.repo import commit, find, fingerprint, git, init, write
 
 FILES = {"perfci.yaml": "version: 1\n", "src/a.py": "a = 1\n"}
@@ -368,8 +368,3 @@ def test_what_git_complains_of_is_one_line(tmp_path: Path):
     with pytest.raises(PerfciError) as error:
         find(root)
     assert "bad config" in message(error)
-
-
-def test_control_characters_never_reach_a_message():
-    assert one_line("a\nb\x1b[31m\u202ec\udc80") == "a\\nb\\x1b[31m\\u202ec\\udc80"
-    assert len(one_line("x" * 1000)) == 300

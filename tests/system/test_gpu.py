@@ -31,7 +31,6 @@ class Board:
             "nvmlDeviceGetTemperature": lambda sensor: 61,
             "nvmlDeviceGetPowerUsage": lambda: 698_700,
             "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda: 5_000,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x4 | 0x20,
             "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=97, memory=40),
             "nvmlDeviceGetMemoryInfo": lambda version=None: SimpleNamespace(total=150 * 2**30, used=2**20),
@@ -47,12 +46,12 @@ class Board:
 
     @staticmethod
     def fields(wanted):
-        known = {74: 2_000_000_000, 269: 500_000_000, 82: 70}
+        known = {74: 2_000_000_000, 269: 500_000_000}
         return [
             SimpleNamespace(
                 fieldId=field,
                 nvmlReturn=0 if field in known else 3,
-                valueType=1 if field == 82 else 3,
+                valueType=3,
                 value=SimpleNamespace(uiVal=known.get(field, 0), ullVal=known.get(field, 0)),
             )
             for field in wanted
@@ -104,8 +103,8 @@ def test_everything_that_is_told():
     state = opened().state()
     after = time.monotonic()
     assert dataclasses.replace(state, at=0.0) == GpuState(
-        at=0.0, sm_clock=1410, memory_clock=3201, temperature=61, memory_temperature=70, power=pytest.approx(698.7),
-        power_limit=pytest.approx(700), energy=pytest.approx(5.0), reasons=("sw_power_cap", "sw_thermal"),
+        at=0.0, sm_clock=1410, memory_clock=3201, temperature=61, power=pytest.approx(698.7),
+        power_limit=pytest.approx(700), reasons=("sw_power_cap", "sw_thermal"),
         held={"sw_power_cap": pytest.approx(2.0), "sw_thermal": pytest.approx(0.5)}, utilisation=pytest.approx(0.97),
         processes=(), compute_mode="exclusive", persistence=True, mig=False, ecc=True, memory_total=150 * 2**30,
         memory_used=2**20,
@@ -130,7 +129,7 @@ def test_one_query_that_is_not_supported_costs_its_own_field_only(name):
     whole, less = opened().state(), opened(mute=[name]).state()
     names = [field.name for field in dataclasses.fields(whole)]
     lost = [field for field in names if getattr(whole, field) is not None and getattr(less, field) is None]
-    gone = {"nvmlDeviceGetFieldValues": 2, "nvmlDeviceGetMemoryInfo": 2, "nvmlDeviceGetClockInfo": 2}
+    gone = {"nvmlDeviceGetMemoryInfo": 2, "nvmlDeviceGetClockInfo": 2}
     none = {"nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetVbiosVersion"}
     partly = {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"}
     assert len(lost) == (0 if name in none | partly else gone.get(name, 1)), lost

@@ -24,6 +24,7 @@ from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication, Shard
 from perfci.model.results import UNMEASURED
+from perfci.model.text import count
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
@@ -234,7 +235,7 @@ def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
 
 def _satisfied(changed: list[str]) -> Answer:
     """Nothing that is measured can have changed."""
-    many = f"{len(changed)} file{'s' if len(changed) > 1 else ''}"
+    many = count(len(changed), "file")
     typer.echo(f"perfci: passed without measuring: base's `ignore` names every changed file ({many})")
     shown = [f"- {code(path)}" for path in changed[:_MOST_FILES]]
     more = [f"- and {len(changed) - _MOST_FILES} more"] if len(changed) > _MOST_FILES else []

@@ -15,16 +15,17 @@ from perfci.model.base import PerfciError, UsageError
 from perfci.model.doctor import Finding
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.text import escaped
 from perfci.render.doctor import print_diagnosis
 from perfci.sources.environment import side_environment
 from perfci.sources.git import Repository
-from perfci.system.files import disk_error, one_line, remove_tree
+from perfci.system.files import disk_error, remove_tree
 
 
 def examine_machine(where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
     """Look, tell, end with 0 or 3. Raises UsageError for a folder that is not there."""
     if not where.is_dir():
-        raise UsageError(f"--repo {one_line(where)}: is no folder")
+        raise UsageError(f"--repo {escaped(where)}: is no folder")
     root, policy, line = _policy(where.resolve())
     lines = [] if offline else [line]
     try:

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from perfci.cli.measure import duration, folders, parse_devices
 from perfci.cli.progress import Teller
-from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast, percent
+from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
 from perfci.measure.options import OUT, Options
 from perfci.measure.run import Measurement
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
-from perfci.model.units import show
+from perfci.model.units import limit_percent, noise_percent, show
 from perfci.system.users import find_account, keep_outputs
 
 _CASES = ("case", "device", "limits", "declared in")
@@ -90,7 +90,7 @@ def _bound(asked: Judgement | Gate) -> str:
     if isinstance(asked, Gate) and asked.kind == "kernels":
         return f"a kernel matches {asked.pattern}"
     if asked.kind == "regression":
-        return f"{asked.metric} within {asked.bound * 100:g} %"
+        return f"{asked.metric} within {limit_percent(asked.bound)}"
     return f"{asked.metric} {asked.kind} {show(asked.bound, asked.unit)}"
 
 
@@ -128,8 +128,8 @@ def _planned(case: CasePlan) -> list[str]:
     mark = "≈ " if case.estimated or case.pairs is None else ""
     return [
         f"{case.case} @{case.device}",
-        "–" if case.limit is None else percent(case.limit),
-        "–" if case.smallest is None else percent(case.smallest),
+        "–" if case.limit is None else limit_percent(case.limit),
+        "–" if case.smallest is None else noise_percent(case.smallest),
         "–" if case.pairs is None else f"{case.pairs:.0f}",
         f"{mark}{_minutes(pairs * case.seconds)}",
         _OUTLOOK[case.outlook] + (f" ({case.source})" if case.source else ""),

@@ -12,11 +12,12 @@ from perfci.measure.journal import SAMPLES
 from perfci.model.base import SIDES, MachineError, Side
 from perfci.model.report import Report
 from perfci.model.results import Pair, Results
+from perfci.model.text import escaped
 from perfci.render import FORMATS, render_all
 from perfci.render.html.recorded import Recorded
 from perfci.render.terminal import print_report
 from perfci.system.bounded import Unread, regular
-from perfci.system.files import each_line, one_line, write_atomic
+from perfci.system.files import each_line, write_atomic
 
 FILES = (
     "report.md",
@@ -105,7 +106,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
     except Unread as why:
         return Recorded(results, missing=f"{SAMPLES} {why}: samples are not drawn")
     except MachineError as error:
-        return Recorded(results, missing=f"samples are not drawn: {one_line(error)}")
+        return Recorded(results, missing=f"samples are not drawn: {escaped(error)}")
     return Recorded(results, found)
 
 

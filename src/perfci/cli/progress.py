@@ -16,14 +16,12 @@ class Teller:
         self.console = console
         self._status: Status | None = console.status("starting") if console.is_terminal else None
         self._told = 0.0
-        self._stage = ""
         self._plain = ""
         if self._status:
             self._status.start()
 
     def stage(self, text: str) -> None:
         """A new step begins."""
-        self._stage = text
         if self._status:
             self._status.update(_plain(text))
             return

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, TextIO
 
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.system.files import one_line
+from perfci.model.text import escaped
 
 GRACE = 60
 """Seconds that a container gets to write what it has before it is killed."""
@@ -53,7 +53,7 @@ class Engine:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        with _one_line():
+        with _told():
             self._info: Mapping[str, Any] = client.info()
 
     @classmethod
@@ -64,7 +64,7 @@ class Engine:
             docker = importlib.import_module("docker")
         except ModuleNotFoundError:
             raise UsageError('Docker\'s SDK for Python is not installed here: pip install "perfci[docker]"') from None
-        with _one_line():
+        with _told():
             client = docker.from_env(version="auto")
         try:
             yield cls(client)
@@ -83,14 +83,14 @@ class Engine:
     def image(self, name: str, *, pull: bool) -> Image:
         """The image of this name, from a registry only where `pull` says so. Raises UsageError, MachineError."""
         not_found = importlib.import_module("docker.errors").ImageNotFound
-        with _one_line():
+        with _told():
             if pull:
                 self._client.images.pull(name)
             try:
                 attrs = self._client.images.get(name).attrs
             except not_found:
                 raise UsageError(
-                    f"image {one_line(name)}: is not here: make it in a clone of perfci with `make image`, "
+                    f"image {escaped(name)}: is not here: make it in a clone of perfci with `make image`, "
                     "name another with --image, or fetch it with --pull"
                 ) from None
         config = attrs["Config"]
@@ -100,7 +100,7 @@ class Engine:
     @contextmanager
     def volume(self, labels: Mapping[str, str]) -> Iterator[str]:
         """The name of an empty volume that ends with this. Raises MachineError."""
-        with _one_line():
+        with _told():
             volume = self._client.volumes.create(labels=dict(labels))
         try:
             yield str(volume.name)
@@ -113,10 +113,10 @@ class Engine:
         An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
         UnknownCapabilityError.
         """
-        with _one_line():
+        with _told():
             container = self._client.containers.create(**arguments)
         try:
-            with _one_line():
+            with _told():
                 return self._follow(container, tty=bool(arguments.get("tty")))
         finally:
             _remove(container, "container", container.short_id, force=True, v=True)
@@ -173,7 +173,7 @@ class _Copy(Thread):
         """The last line of perfci's own."""
         lines = self._tail.decode(errors="replace").splitlines()
         said = [line.removeprefix("perfci: ") for line in lines if line.startswith("perfci: ")]
-        return one_line(said[-1]) if said else ""
+        return escaped(said[-1]) if said else ""
 
 
 def _write(to: TextIO, data: bytes | None) -> None:
@@ -185,14 +185,14 @@ def _write(to: TextIO, data: bytes | None) -> None:
 
 def _remove(thing: Any, kind: str, name: str, **how: bool) -> None:
     try:
-        with _one_line():
+        with _told():
             thing.remove(**how)
     except PerfciError as error:  # what was measured counts all the same
         _say(f"the {kind} {name} is left behind: docker {kind} rm --force {name} ({error})")
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _told() -> Iterator[None]:
     """Errors of SDK, connection and engine as perfci's."""
     errors = importlib.import_module("docker.errors")
     requests = importlib.import_module("requests.exceptions")
@@ -220,12 +220,12 @@ def unreachable(error: BaseException) -> MachineError:
         return MachineError(
             "Docker: no engine answers: start one (sudo systemctl start docker), or name one in DOCKER_HOST"
         )
-    return MachineError(f"Docker: the engine does not answer as it should: {one_line(error)}")
+    return MachineError(f"Docker: the engine does not answer as it should: {escaped(error)}")
 
 
 def refusal(text: bytes | str) -> PerfciError:
     """What the engine refuses, in words that say what to do."""
-    words = one_line(text.decode(errors="replace") if isinstance(text, bytes) else text)
+    words = escaped(text.decode(errors="replace") if isinstance(text, bytes) else text)
     known = words.lower()
     if "unknown capability" in known:
         return UnknownCapabilityError(f"Docker: {words}")

@@ -10,10 +10,10 @@ from perfci.doctor.repository import is_credential
 from perfci.model.base import UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Policy
+from perfci.model.text import escaped
 from perfci.profilers.ncu.command import PERFMON_DRIVER, admin_only
 from perfci.sources.environment import is_secret, passes
 from perfci.system.facts import driver_version
-from perfci.system.files import one_line
 
 RUN_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID")
 """Capabilities by which perfci runs code as another user (system/users.py). That code gets none of them."""
@@ -125,6 +125,6 @@ def require_no_cover(path: Path, what: str) -> None:
     inner = [tuple(folder.split("/")) for folder in _CLOSED]
     if str(path) in _TAKEN or any(words == one[: len(words)] or one == words[: len(one)] for one in inner):
         raise UsageError(
-            f"{what} {one_line(path)}: it is mounted at the same path, where it would hide a part of the image: "
+            f"{what} {escaped(path)}: it is mounted at the same path, where it would hide a part of the image: "
             "use a folder elsewhere, such as below /home"
         )

@@ -30,8 +30,9 @@ from perfci.measure.options import COMMAND, Options
 from perfci.measure.prepare import find_sources
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
+from perfci.model.text import escaped
 from perfci.sources.git import Repository
-from perfci.system.files import disk_error, one_line
+from perfci.system.files import disk_error
 from perfci.system.lease import FOLDER, make_folder
 from perfci.system.pins import DEFAULT, for_driver, variants
 from perfci.system.pins import VARIABLE as VARIANT
@@ -246,9 +247,9 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
     require_no_cover(options.out, "--out")
     if options.out.resolve() != options.out:
         # The repository may hold that link, and what it leads to would be written to as root.
-        raise UsageError(f"--out {one_line(options.out)}: is a link: remove it, or name the folder itself")
+        raise UsageError(f"--out {escaped(options.out)}: is a link: remove it, or name the folder itself")
     if root.is_relative_to(options.out):
-        raise UsageError(f"--out {one_line(options.out)}: holds the repository, which is not written to: name another")
+        raise UsageError(f"--out {escaped(options.out)}: holds the repository, which is not written to: name another")
     if job.verb == "doctor":
         return folders, []
     return folders, list(find_sources(options).policies.values())
@@ -269,7 +270,7 @@ def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
     if asked == "none" or (asked == "auto" and host.driver is None):
         return None
     if asked not in ("auto", "all") and not re.fullmatch(rf"({_GPU})(,({_GPU}))*", asked):
-        raise UsageError(f"--gpus {one_line(asked)[:80]}: write all, none, or indices or UUIDs such as 0,1")
+        raise UsageError(f"--gpus {escaped(asked)[:80]}: write all, none, or indices or UUIDs such as 0,1")
     if host.driver is None:
         raise MachineError(f"--gpus {asked}: this machine has no NVIDIA driver: install one, or measure on the CPU")
     return () if asked in ("auto", "all") else tuple(asked.split(","))
@@ -290,12 +291,12 @@ def require_fit(name: str, image: Image, host: Host, gpus: tuple[str, ...] | Non
     """Raise UsageError for an image that is none of perfci's, or of another version; MachineError for an old driver."""
     variant = image.env.get(VARIANT)
     if variant is None:
-        raise UsageError(f"image {one_line(name)}: holds no perfci: begin it with `FROM perfci:{DEFAULT}`")
+        raise UsageError(f"image {escaped(name)}: holds no perfci: begin it with `FROM perfci:{DEFAULT}`")
     titled = image.labels.get("org.opencontainers.image.title") == "perfci"
     version = image.labels.get("org.opencontainers.image.version", "")
     if titled and version != perfci.__version__:
         raise UsageError(
-            f"image {one_line(name)}: holds perfci {one_line(version) or 'without a version'}, and this is "
+            f"image {escaped(name)}: holds perfci {escaped(version) or 'without a version'}, and this is "
             f"{perfci.__version__}: make it anew with `make image`"
         )
     known = variants().get(variant)
@@ -303,7 +304,7 @@ def require_fit(name: str, image: Image, host: Host, gpus: tuple[str, ...] | Non
         fit = for_driver(host.driver or "0")
         other = f"take perfci:{fit}, or " if fit else ""
         raise MachineError(
-            f"image {one_line(name)}: needs a driver from {known.driver} on, and this is {host.driver}: "
+            f"image {escaped(name)}: needs a driver from {known.driver} on, and this is {host.driver}: "
             f"{other}install a newer driver"
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import perfci
 from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.model.doctor import Finding
+from perfci.model.text import count
 from perfci.system.facts import _MOUNT, _inside, _unescape, cpu_model, free_memory, usable_cores, usable_memory
 
 SYS_ADMIN = 21  # CAP_SYS_ADMIN of linux/capability.h
@@ -168,7 +169,7 @@ def check_cores(machine: Machine) -> Iterator[Finding]:
     """Cores as this process may use them."""
     cores, quota = usable_cores(), cpu_quota(machine.root)
     present = os.cpu_count() or cores
-    share = f"{cores} of {present} cores" if cores < present else f"{cores} core{'s' if cores > 1 else ''}"
+    share = f"{cores} of {present} cores" if cores < present else count(cores, "core")
     text = f"{cpu_model(machine.root)}, {share}"
     if quota is not None and quota < cores:
         yield warn(

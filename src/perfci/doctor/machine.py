@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from perfci.model.doctor import Finding, Status
-from perfci.system.files import one_line
+from perfci.model.text import escaped, one_line
 
 Fact = TypeVar("Fact")
 MOST = 1 << 20
@@ -223,8 +223,7 @@ def writable(folder: Path) -> bool:
 
 def clipped(text: object, limit: int = 300) -> str:
     """`text` on one line of at most `limit` characters, without control characters."""
-    plain = " ".join(one_line(text).split())
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+    return one_line(escaped(text), limit)
 
 
 def _finding(name: str, status: Status, found: str, remedy: str, values: Mapping[str, Any]) -> Finding:

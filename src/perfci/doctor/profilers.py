@@ -23,13 +23,14 @@ from perfci.model.base import UsageError
 from perfci.model.doctor import Diagnosis, Finding, TierState
 from perfci.model.metrics import CATALOGUE, Tier
 from perfci.model.profile import Fault
-from perfci.profilers import sass
+from perfci.model.text import version_numbers
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import module as ncu_module
-from perfci.profilers.ncu.command import Ncu
+from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import privacy as nsys_privacy
-from perfci.profilers.nsys.command import Nsys
+from perfci.profilers.nsys.command import InstalledNsys
+from perfci.profilers.sass import code as sass
 from perfci.system import pins
 from perfci.system.users import find_account
 from perfci.worker.profile import records
@@ -53,7 +54,7 @@ def _remedy(fault: Fault) -> str:
 # ---------------------------------------------------------------- nsys
 
 
-def nsys(machine: Machine) -> Nsys | Fault:
+def nsys(machine: Machine) -> InstalledNsys | Fault:
     """Nsight Systems, or why there is none that works."""
     return nsys_command.find(machine.env)
 
@@ -94,10 +95,6 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
         yield warn("nsys isolation", kept.text, remedy)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
 # ---------------------------------------------------------------- ncu
 
 
@@ -107,7 +104,7 @@ def _driver_cuda(machine: Machine) -> str:
     return "" if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
-def ncu(machine: Machine) -> Ncu | Fault:
+def ncu(machine: Machine) -> InstalledNcu | Fault:
     """An Nsight Compute that fits the driver, or why there is none."""
     return ncu_command.find(_driver_cuda(machine), path=_path(machine), root=machine.root, timeout=TOOL_TIME)
 
@@ -171,7 +168,7 @@ def predict(machine: Machine) -> Fault | None:
         # The driver asks for the capability in the machine's first user namespace.
         text = "the driver lets only administrators count, and root of a user namespace (rootless container) is none"
         remedy = "on the host set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, or run as its root"
-        return Fault(tool="ncu", kind="forbidden", text=text, remedy=remedy)
+        return Fault(tool="ncu", part="counters", kind="forbidden", text=text, remedy=remedy)
     return fault
 
 
@@ -184,7 +181,7 @@ def permission(machine: Machine) -> Permission:
         return Permission(_probe(machine, tool, Path(name)), True, expected)
 
 
-def _probe(machine: Machine, tool: Ncu, scratch: Path) -> Fault | None:
+def _probe(machine: Machine, tool: InstalledNcu, scratch: Path) -> Fault | None:
     base = machine.env if machine.python_env is None else machine.python_env
     # A TMPDIR of its own: ncu never removes its lock, and that of root would keep others out.
     env = {**base, "TMPDIR": str(scratch)}
@@ -208,7 +205,9 @@ def _probe(machine: Machine, tool: Ncu, scratch: Path) -> Fault | None:
     if page.fine and counted(page.out):
         return None
     why = f"its report holds no finite {PROBE_METRIC}" if page.fine else f"its report cannot be read: {page.why()}"
-    return Fault(tool="ncu", kind="incomplete", text=f"ncu ran, but {why}", remedy="run ncu by hand to see why")
+    return Fault(
+        tool="ncu", part="counters", kind="incomplete", text=f"ncu ran, but {why}", remedy="run ncu by hand to see why"
+    )
 
 
 def counted(page: str) -> bool:
@@ -277,11 +276,15 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
     )
     said = machine.run([machine.own, "-c", code], TOOL_TIME, cwd=machine.root)
     tool = machine.known(ncu)
-    there = isinstance(tool, Ncu)
+    there = isinstance(tool, InstalledNcu)
     if said.fine:
         version, _, path = said.out.strip().partition(" ")
         text = f"ncu_report {version or 'of unknown version'} ({path})"
-        if version and isinstance(tool, Ncu) and _numbers(version)[:2] < _numbers(tool.version)[:2]:
+        if (
+            version
+            and isinstance(tool, InstalledNcu)
+            and version_numbers(version)[:2] < version_numbers(tool.version)[:2]
+        ):
             older = f"{text} is older than ncu {tool.version}: it cannot read its reports"
             yield warn("ncu_report", older, f"{machine.own} -m pip install --upgrade ncu-report", version=version)
         else:
@@ -317,7 +320,7 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
         yield fail("image", str(error), f"build it with one of these as VARIANT, or unset {pins.VARIABLE}")
         return
     driver = next((one.driver for one in machine.known(boards).boards if one.driver), None)
-    if driver and _numbers(driver)[0] < variant.driver:
+    if driver and version_numbers(driver)[0] < variant.driver:
         fit = pins.for_driver(driver)
         remedy = f"take the image {fit}" if fit else "update the driver"
         yield fail("image", f"{name} needs driver {variant.driver}, and this is {driver}", remedy, variant=name)
@@ -329,7 +332,7 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
     other = [
         f"{tool} {found.get(tool) or 'missing'}, pinned is {version}"
         for tool, version in wanted.items()
-        if _numbers(found.get(tool, ""))[: len(_numbers(version))] != _numbers(version)
+        if version_numbers(found.get(tool, ""))[: len(version_numbers(version)[:3])] != version_numbers(version)[:3]
     ]
     if not other:
         holds = ", ".join(f"{tool} {version}" for tool, version in wanted.items())
@@ -389,7 +392,7 @@ def _timing(machine: Machine) -> TierState:
 def _timeline(machine: Machine) -> str:
     """What gives timelines; empty for nothing."""
     tool = machine.known(nsys)
-    if isinstance(tool, Nsys):
+    if isinstance(tool, InstalledNsys):
         return f"nsys {tool.version}"
     return "torch.profiler" if machine.known(inside).get("torch").get("profiler") else ""
 

@@ -9,12 +9,12 @@ from typing import Any
 from perfci.doctor.gpu import Boards, boards, cuda_words
 from perfci.doctor.machine import Machine, Said, clipped, fail, ok, warn
 from perfci.model.doctor import Finding
+from perfci.model.text import version_numbers
 
 CHILD = Path(__file__).parents[1] / "worker" / "inventory.py"
 IMPORT_TIME, GPU_TIME = 30.0, 90.0
 """Seconds: torch from a cold disk takes tens; with a GPU also CUDA's start and the first kernels of each library."""
 OLDEST_PYTHON = (3, 9)
-FP8_CAPABILITY = (8, 9)
 FLASH_CAPABILITY = (8, 0)
 """Of torch's FlashAttention 2 (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
 
@@ -68,7 +68,7 @@ def check_torch(machine: Machine) -> Iterator[Finding]:
         yield fail("python", text, "name another interpreter: python: in perfci.yaml, or --python")
         return
     version = python["version"]
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PYTHON:
+    if version_numbers(version)[:2] < OLDEST_PYTHON:
         yield fail("python", f"{machine.python} is Python {version}: the worker needs 3.9", "name a newer interpreter")
     else:
         yield ok("python", f"the code under test runs in Python {version} ({machine.python})", version=version)

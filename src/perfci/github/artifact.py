@@ -22,7 +22,8 @@ from perfci.model.criteria import is_own
 from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results
-from perfci.render.escape import shorten, visible
+from perfci.model.text import shorten
+from perfci.render.escape import visible
 
 MEMBER = "results.json"
 ARCHIVE_BYTES = 64 << 20

@@ -15,8 +15,9 @@ from perfci.github.event import QUEUE_BRANCH
 from perfci.github.result import FAILED, FAULTY, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
+from perfci.model.text import shorten
 from perfci.render.comment import TITLE_LIMIT, CheckText
-from perfci.render.escape import prose, shorten, visible
+from perfci.render.escape import prose, visible
 
 MOST_ANNOTATIONS = 50
 """In one request (GitHub's documentation, "Create a check run")."""
@@ -79,7 +80,7 @@ def _asks(base: str, api: Api) -> bool:
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
     """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
     name = name_of(suite, unasked(origin.base_ref, api))
-    found = api.call("check runs", lambda: _ours(_listed(name, origin.head_sha, api), suite, api))
+    found = api.call("check runs", lambda: _ours(_check_runs(name, origin.head_sha, api), suite, api))
     asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
     return [
         Attempt(
@@ -97,7 +98,7 @@ def failed_since(
     suite: str, head: str, question: Question, name: str, owns: frozenset[str], api: Api
 ) -> datetime | None:
     """When a check `name` first came to one of `owns` at this head; None where none did. Raises ApiError."""
-    found = api.call("check runs", lambda: _ours(_listed(name, head, api), suite, api))
+    found = api.call("check runs", lambda: _ours(_check_runs(name, head, api), suite, api))
     times = [
         check.started_at
         for one, check in found
@@ -160,7 +161,7 @@ def _asked(head: str, into: str, api: Api) -> tuple[list[Open], list[str]]:
 
 def _write(publication: Publication, text: CheckText, name: str, api: Api) -> CheckRun:
     origin, mine = publication.origin, Result.made(publication)
-    there = _ours(_listed(name, origin.head_sha, api), mine.suite, api)
+    there = _ours(_check_runs(name, origin.head_sha, api), mine.suite, api)
     said, check = next(((o, c) for o, c in there if (o.question, o.age) == (mine.question, mine.age)), (None, None))
     notes = annotations(publication)
     sent = check.output.annotations_count if check is not None else 0
@@ -187,7 +188,7 @@ def _write(publication: Publication, text: CheckText, name: str, api: Api) -> Ch
 
 def _conclude(suite: str, head: str, into: str, pulls: Sequence[Open], queued: Sequence[str], api: Api) -> Concluded:
     name = name_of(suite, into)
-    listed = _listed(name, head, api)
+    listed = _check_runs(name, head, api)
     ours = _ours(listed, suite, api)
     decided = decide([one for one, _ in ours], pulls, queued)
     if decided is None:
@@ -250,7 +251,7 @@ def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
         check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
 
 
-def _listed(name: str, head: str, api: Api) -> list[CheckRun]:
+def _check_runs(name: str, head: str, api: Api) -> list[CheckRun]:
     return list(api.repository.get_commit(head).get_check_runs(check_name=name, filter="all"))
 
 

@@ -8,7 +8,8 @@ from perfci.doctor.machine import Machine
 from perfci.doctor.repository import check_token
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
-from perfci.sources.git import Commit, Repository, means_itself, one_line, run_git
+from perfci.model.text import escaped
+from perfci.sources.git import Commit, Repository, means_itself, run_git
 
 FETCH_TIMEOUT = 600.0
 """Seconds for one fetch."""
@@ -48,7 +49,7 @@ def require_head(repo: Repository, context: Context) -> bool:
     """
     head = repo.head_commit()
     if head is None:
-        raise UsageError(f"checkout: {one_line(repo.root)} has no commit: run actions/checkout first")
+        raise UsageError(f"checkout: {escaped(repo.root)} has no commit: run actions/checkout first")
     wanted = context.origin.head_sha
     if head.sha == wanted or context.origin.event in ("workflow_dispatch", "schedule"):
         return False
@@ -153,6 +154,6 @@ def _fetch(repo: Repository, name: str, what: str) -> None:
         run_git(args, cwd=repo.root, config=_CONFIG, timeout=FETCH_TIMEOUT)
     except MachineError as error:
         raise MachineError(
-            f"base {one_line(name)}: is not in this checkout and cannot be fetched ({error}): check out with "
+            f"base {escaped(name, 300)}: is not in this checkout and cannot be fetched ({error}): check out with "
             "`fetch-depth: 2` for pull requests, `fetch-depth: 0` for other events"
         ) from None

@@ -16,7 +16,8 @@ from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.results import Results
-from perfci.render.escape import shorten, visible
+from perfci.model.text import listed, shorten
+from perfci.render.escape import visible
 
 SHOWN = 3
 """Cases that are named at most."""
@@ -124,11 +125,10 @@ def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> lis
         seen = frozenset[str]().union(*(one.cases for one in there))
         missing = [ident for ident in asked if ident not in seen and _is_asked(ident, scope.cases)]
         if missing:
-            shown = ", ".join(named(ident) for ident in missing[:SHOWN])
-            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            shown = listed(map(named, missing), SHOWN)
             on = f" on {device}" if device else ""
             lines.append(
-                f"{shown}{more} {'was' if len(missing) == 1 else 'were'} not measured{on}: "
+                f"{shown} {'was' if len(missing) == 1 else 'were'} not measured{on}: "
                 "where fewer cases are meant, give the publishing action the same `cases`"
             )
     return lines

@@ -25,9 +25,9 @@ from perfci.model.policy_text import parse_policy
 from perfci.model.publication import ACCEPT_LABEL, Acceptance, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.model.text import count
 from perfci.render import comment
 from perfci.render.escape import prose
-from perfci.render.words import count
 
 READING = 480.0
 """Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""
@@ -284,8 +284,7 @@ def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
         return f"{where} does not exist"
     if len(policy.limits) > MOST_LIMITS:
         return f"{where}: more than {MOST_LIMITS} limits: name cases by globs"
-    text = mistake(policy, faulty.declared, {})
-    return f"{where}: {text}" if text else ""
+    return mistake(policy, faulty.declared, {}, where)
 
 
 def _read(
@@ -317,8 +316,8 @@ def _read(
             declared = results.plan.declared or Declared(whole=False)
             if results.error is not None and results.error.kind == "policy" and policy[0] is not None:
                 # The measuring side says so, who may be the change itself: it counts where it is so, in our words.
-                text = mistake(policy[0], declared, {})
-                faulty = _Faulty(UsageError(f"{policy[1]}: {text}"), declared) if text else faulty
+                text = mistake(policy[0], declared, {}, policy[1])
+                faulty = _Faulty(UsageError(text), declared) if text else faulty
             shard = Shard(
                 name=shown,
                 report=_judged(results, *policy, wanted.strict),

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Literal, cast
 
 from perfci.model.publication import Origin, Publication
+from perfci.model.text import listed
 
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 Own = Literal["success", "failure", "neutral", "action_required", "accepted"]
@@ -161,8 +162,7 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[st
     worst = min(counted, key=_severity, default=None)
     silent = [named for one, named in asked.items() if one not in known]
     if known and silent and (worst is None or worst.concluded in ("success", "neutral")):
-        named = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
-        return Decided("action_required", waits=named)
+        return Decided("action_required", waits=listed(silent))
     return None if worst is None else Decided(worst.concluded, worst)
 
 

@@ -12,7 +12,8 @@ from typing import Literal, TextIO
 
 from perfci.model.base import MachineError
 from perfci.model.report import Report, Row
-from perfci.render.escape import shorten, visible
+from perfci.model.text import shorten
+from perfci.render.escape import visible
 from perfci.system.files import disk_error
 
 Level = Literal["error", "warning", "notice"]

@@ -9,15 +9,15 @@ from perfci.judge import already
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
 from perfci.judge.status import Context, about
-from perfci.judge.words import beyond, change_words, limit_percent, listed
+from perfci.judge.words import beyond, change_words
 from perfci.model.base import Side
 from perfci.model.metrics import CHECKED, UNSEEN_OF_COMMANDS
 from perfci.model.plan import Gate
-from perfci.model.profile import TRACERS, Fault, Profile, concerns, doubt
+from perfci.model.profile import Fault, Profile, concerns, doubt
 from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
-from perfci.model.text import finds
-from perfci.model.units import show
+from perfci.model.text import finds, listed
+from perfci.model.units import limit_percent, show
 
 
 def gate_row(context: Context, case: Case, gate: Gate) -> Row:
@@ -120,11 +120,11 @@ def _kernels(context: Context, case: Case, gate: Gate) -> dict[str, Any]:
         return _judged("invalid", gate.on_missing, f"no kernel was seen: {_why(case, 'head', gate)}")
     if any(finds(gate.pattern, name) for name in names):  # what was lost beside it cannot undo it
         return _judged("unchanged", "pass", f"a kernel matches {gate.pattern}")
-    # Of a command ncu sees only the kernels that it was asked for.
+    # Of a command only the kernels are counted that were asked for.
     if doubt(seen, gate.metric) or (case.origin == "command" and seen.trace is None):
         reason = f"no kernel that was seen matches {gate.pattern}, and not all were: {_why(case, 'head', gate)}"
         return _judged("invalid", gate.on_missing, reason)
-    broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2)}"
+    broken = f"no kernel matches {gate.pattern}: {listed(brief_names(names), 2, '`')}"
     effect = context.effect("violation", gate.severity)
     base = _profile(case, "base")
     in_base = [] if doubt(base, gate.metric) else _names(base)
@@ -156,7 +156,7 @@ def _why(case: Case, side: Side, gate: Gate) -> str:
 
 
 def _absence(profile: Profile, gate: Gate) -> Fault | None:
-    """The first fault of a tracer where names of kernels are asked and the timeline is missing."""
+    """Return the first fault of the timeline where names of kernels are asked and it is missing."""
     if gate.metric != "kernels" or profile.trace is not None:
         return None
-    return next((one for one in profile.faults if one.tool in TRACERS and concerns(one, gate.metric)), None)
+    return next((one for one in profile.faults if one.part == "trace" and concerns(one, gate.metric)), None)

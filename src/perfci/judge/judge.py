@@ -17,7 +17,6 @@ from perfci.judge.words import (
     advice,
     failing,
     headline,
-    one_line,
     passing,
     undecided,
     unlimited,
@@ -28,6 +27,7 @@ from perfci.model.fingerprint import Ceilings, Fingerprint
 from perfci.model.plan import Gate, Judgement, Waiting
 from perfci.model.report import CLASSES, UNANSWERED, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
+from perfci.model.text import one_line
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""

@@ -7,12 +7,12 @@ import numpy as np
 from perfci.judge import already
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, about, about_id, centre
-from perfci.judge.words import beyond, change_words, limit_percent, show_clock
+from perfci.judge.words import beyond, change_words, show_clock
 from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
-from perfci.model.units import show
+from perfci.model.units import limit_percent, show
 from perfci.stats.answer import Answer, answer, silences
 from perfci.stats.decide import Decision, pairs_needed
 from perfci.stats.equal_clock import LogRatios

@@ -20,8 +20,8 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     policy matches no case: `where` names the policy.
     """
     declared = _declared(results)
-    if text := mistake(policy, declared, {}):
-        raise UsageError(f"{where}: {text}")
+    if text := mistake(policy, declared, {}, where):
+        raise UsageError(text)
     subjects = [_subject(results, case, at_first(case)) for case in results.cases if case.stopped != "skipped"]
     written = judgements(policy, subjects)
     again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]

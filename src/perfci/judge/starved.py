@@ -3,9 +3,9 @@
 import math
 
 from perfci.judge.status import Context, state
-from perfci.judge.words import listed
 from perfci.model.comparison import differences
 from perfci.model.results import Case, Results
+from perfci.model.text import listed
 
 ROOM = 1.25
 """A budget that would do is the pairs' mean cost so far and a quarter: later pairs may be dearer (`effort.DEAREST` is
@@ -20,7 +20,7 @@ def starved(results: Results, context: Context) -> tuple[str, str] | None:
     if not short:
         return None
     budget = show_budget(results.plan.budget)
-    who = listed(case.id for case in short)
+    who = listed((case.id for case in short), mark="`")
     sentence = f"The budget of {budget} ended before the first {first} pairs of {who}: nothing is known of them"
     pairs = sum(len(case.pairs) for case in results.cases)
     if not pairs:

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from perfci.judge.words import one_line
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
 from perfci.model.metrics import CATALOGUE, CustomMetric
@@ -15,6 +14,7 @@ from perfci.model.plan import Gate, Judgement, Looks, Waiting
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
 from perfci.model.results import Case, CaseSide, Results
+from perfci.model.text import one_line
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 

@@ -1,50 +1,20 @@
 """What rows and reports say in words: directions are spelled out, never left to a sign."""
 
 import math
-from collections.abc import Iterable
 from typing import Literal
 
 from perfci.model.report import CLASSES, Class, Effect, Row
-from perfci.model.units import significant
+from perfci.model.text import count, one_line, printable
+from perfci.model.units import percent, significant
 
 NEEDS_A_LOOK = " — this change needs a look"
 """How the sentence of a comparison that fails ends."""
-_LONGEST = 160
 _SPEED = ("time", "cycles")
-
-
-def one_line(text: str, longest: int = _LONGEST) -> str:
-    """`text` on one line, cut at `longest` characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def listed(labels: Iterable[str], most: int = 3) -> str:
-    """`a`, `b`, `c` and 2 more."""
-    names = [f"`{label}`" for label in labels]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def call_name(name: str) -> str:
     """A function's name as sentences hold it."""
     return f"`{one_line(printable(name).replace('`', chr(39)), 40)}`"
-
-
-def printable(text: str) -> str:
-    """`text` with blanks for what does not print."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def percent(share: float) -> str:
-    """A share as a percentage: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
-    value = share * 100
-    return f"{significant(value, 3 if value >= 10 else 2)} %"
-
-
-def limit_percent(share: float) -> str:
-    """A limit as it was written: 0.02 → `2 %`."""
-    return f"{share * 100:.4g} %"
 
 
 def show_clock(hertz: float) -> str:
@@ -122,10 +92,6 @@ _ARE: dict[Class, tuple[str, str]] = {
 }
 
 
-def _cases(n: int) -> str:
-    return f"{n} case" if n == 1 else f"{n} cases"
-
-
 def _more(n: int) -> str:
     return f" (+{n} more)" if n > 0 else ""
 
@@ -171,9 +137,10 @@ def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
         asked = _asked(worst)
         if asked == 1:
             return f"Undecided: {lead}"
-        return f"Undecided: {len(rows)} of {_cases(asked)} {'has' if len(rows) == 1 else 'have'} no answer: {lead}"
+        have = "has" if len(rows) == 1 else "have"
+        return f"Undecided: {len(rows)} of {count(asked, 'case')} {have} no answer: {lead}"
     if measured:
-        return f"Undecided: {_cases(measured)} {_UNLIMITED[how][0]}"
+        return f"Undecided: {count(measured, 'case')} {_UNLIMITED[how][0]}"
     if worst:
         return f"Undecided: nothing was measured: {headline(worst[0])}{_more(len(worst) - 1)}"
     return "Undecided: nothing was measured"
@@ -183,12 +150,14 @@ def passing(worst: list[Row], compared: bool) -> str:
     """The sentence of a run that passes, in which something was answered. `worst`: one row per case, worst first."""
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
-        return f"Passed, but of {_cases(_asked(worst))} {_counted(warned)}"
+        return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
     counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
-    parts = [f"{_cases(counts['unchanged'])} {'unchanged' if compared else 'within'}"] if counts["unchanged"] else []
+    parts = []
+    if n := counts["unchanged"]:
+        parts.append(f"{count(n, 'case')} {'unchanged' if compared else 'within'}")
     if n := counts["improvement"]:
         best = next(row for row in worst if row.class_ == "improvement")
-        parts.append(f"{n} improvement{'s' if n > 1 else ''} ({headline(best)})")
+        parts.append(f"{count(n, 'improvement')} ({headline(best)})")
     parts += [f"{counts[name]} {name}" for name in ("added", "skipped") if counts[name]]
     if compared:
         return "No regression: " + ", ".join(parts)

@@ -14,6 +14,7 @@ from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
+from perfci.model.text import listed
 from perfci.model.timing import TimingMode
 from perfci.system.process import Worker
 
@@ -122,8 +123,7 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
     )
     if not names:
         return []
-    listed = ", ".join(f"`{name}`" for name in [*names][:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return [f"{BASE_JUDGES}: the limits that {listed} declares itself differ"]
+    return [f"{BASE_JUDGES}: the limits that {listed(names, 5, '`')} declares itself differ"]
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:

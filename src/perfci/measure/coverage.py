@@ -51,16 +51,16 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
                 "commands": sorted(place.runner.idents("head")),
             }
         )
-        if text := mistake(place.sources.policies["head"], merged, place.runner.reports()):
-            notes.append(f"{FILE}: once this is merged, {text}")
+        if text := mistake(place.sources.policies["head"], merged, place.runner.reports(), FILE):
+            notes.append(f"once this is merged, {text}")
     return notes
 
 
 def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
     """The first mistake in one side's limits, with its place."""
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
-    if text := mistake(policy, known, place.runner.reports()):
-        return f"{file}: {text}"
+    if text := mistake(policy, known, place.runner.reports(), file):
+        return text
     try:
         for case in found[name].cases.values() if name in found else ():
             where = f"{file.removesuffix(FILE)}{case['file']}:{case['line']}"

@@ -73,7 +73,7 @@ def import_files(
     lost = list(idle(policy, declared, _reports(everything)))
     wrong = [one for one in lost if one.wrong]
     if wrong and (whole or {one.limit for one in wrong} == set(range(len(policy.limits)))):
-        raise UsageError(f"{where}: {wrong[0].text}")
+        raise UsageError(f"{policy.place(where, wrong[0].loc)}: {wrong[0].text}")
     plan = Plan(
         seed=0,
         sides=list(files),

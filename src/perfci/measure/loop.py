@@ -89,7 +89,7 @@ class Loop:
             since, mark = mark, time.monotonic()
             self._keep(outcome, mark - since)
 
-        self.watch.look()
+        self.watch.read()
         if self.lock is not None:
             self.lock.require()
         for device, bench in self.benches.items():
@@ -104,7 +104,7 @@ class Loop:
             cases = [case for case in batch if case.kernel == name and case.origin == "command"]
             for outcome in self.runner.run_pair(name, cases, self.plan.seed, index):
                 done(outcome)
-        self.watch.look()
+        self.watch.read()
 
     def _keep(self, outcome: Outcome, seconds: float) -> None:
         """Write down what became of one case in one round, which took so long."""

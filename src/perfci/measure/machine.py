@@ -27,7 +27,7 @@ class Watch:
         if self.gpu is not None and place.facts.gpu is not None:
             place.facts.gpu.nvml = self.gpu.facts()
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Take down the state now."""
         if self.gpu is not None:
             state = self.gpu.state(ours=[os.getpid()])

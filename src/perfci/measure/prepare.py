@@ -17,8 +17,9 @@ from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
+from perfci.model.text import escaped
 from perfci.sources.environment import side_environment
-from perfci.sources.git import Commit, Repository, means_itself, one_line
+from perfci.sources.git import Commit, Repository, means_itself
 from perfci.sources.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.files import end_of
 from perfci.system.process import Arena, Died, Parent
@@ -150,7 +151,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
     dirty = repo.is_dirty(exclude=_own_folders(options))
     if dirty and not options.committed:
         return
-    name = one_line(base.ref)
+    name = escaped(base.ref, 300)
     same = repo.commit(base.ref).sha == head.sha
     if dirty:
         todo = "commit what is changed, or leave out --committed, which measures HEAD as it is committed"

@@ -14,9 +14,10 @@ from perfci.measure.prepare import SideWork, Sources, choose_python, find_source
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
+from perfci.model.text import escaped
 from perfci.sources.git import Commit, Repository
 from perfci.sources.snapshot import file_digests
-from perfci.system.files import one_line, write_atomic
+from perfci.system.files import write_atomic
 
 
 class PreparedSide(Document):
@@ -110,7 +111,7 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
         _require(folder, f"the interpreter of {name}", one.python, python)
         found = _files(side)  # what is new came as the side was measured before
         for path, digest in one.files.items():
-            _require(folder, f"{name}/{one_line(path)}", digest, found.get(path))
+            _require(folder, f"{name}/{escaped(path)}", digest, found.get(path))
         side.close(one.files.keys())
         sides[name] = side
     _require_sources(options, made, folder, scratch)
@@ -123,14 +124,14 @@ def _read(path: Path) -> Prepared:
         info = path.lstat()
         text = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{one_line(path)}: cannot be read ({error.strerror}): prepare with --prepare first") from None
+        raise UsageError(f"{escaped(path)}: cannot be read ({error.strerror}): prepare with --prepare first") from None
     if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
-        raise UsageError(f"{one_line(path)}: others than this user may have written it: {_AGAIN}, as the same user")
+        raise UsageError(f"{escaped(path)}: others than this user may have written it: {_AGAIN}, as the same user")
     try:
         return Prepared.model_validate_json(text)
     except ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"])) or "its text"
-        raise UsageError(f"{one_line(path)}: is not of this perfci ({field}): {_AGAIN}") from None
+        raise UsageError(f"{escaped(path)}: is not of this perfci ({field}): {_AGAIN}") from None
 
 
 def _claims(options: Options, made: Prepared, folder: Path) -> list[tuple[str, object, object]]:
@@ -167,4 +168,4 @@ def _commit(info: SideCode) -> Commit | None:
 
 def _require(folder: Path, what: str, then: object, now: object) -> None:
     if then != now:
-        raise UsageError(f"{one_line(folder)}: {what} has changed since it was prepared: {_AGAIN}")
+        raise UsageError(f"{escaped(folder)}: {what} has changed since it was prepared: {_AGAIN}")

@@ -14,6 +14,7 @@ from perfci.measure.timing import Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Clock, Pair, Reason
+from perfci.model.text import listed
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent, Under, Worker
@@ -337,5 +338,5 @@ def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
                 found.append(case.id)
     if not found:
         return []
-    named = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    named = listed(found, 5)
     return [f"launch gaps are in the times of {named}: the GPU waited for the CPU (does the case synchronise?)"]

@@ -23,7 +23,7 @@ from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.plan import ask_late, digest, identity, make_plan, piped, remarks
-from perfci.measure.profiling.collect import find_tools, observe
+from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.criteria import looser, told
@@ -56,7 +56,7 @@ class Measurement:
     def _measure(self, place: Place, stack: ExitStack) -> Results:
         options, stage, limits, facts = self.options, self.progress.stage, place.limits, place.facts
         watch = Watch(place)
-        watch.look()  # while nothing of ours is on the GPU
+        watch.read()  # while nothing of ours is on the GPU
         lock = hold_clock(place, options.lock_clocks, stack)
 
         stage("discovering cases")
@@ -80,8 +80,8 @@ class Measurement:
         results.cases = cases
         results.files = [failure for one in found.values() for failure in one.files]
         results.notes = [*place.sources.notes, *idle, *remarks(options, place.sides)]
-        tools = find_tools(place, plan, options) if "cuda" in place.benches or options.profile else None
-        for line in [*told(plan.waiting), *(tools.unanswerable(plan) if tools is not None else [])]:
+        profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
+        for line in [*told(plan.waiting), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
         if any(case.origin == "kernel" for case in cases):
@@ -105,9 +105,9 @@ class Measurement:
             place.runner.hold_units(case)
         ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
 
-        if tools is not None:
+        if profilers is not None:
             scratch = place.parent.scratch / "profile"
-            results.notes += observe(place, tools, cases, plan, scratch, stage, options.profile)
+            results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile)
         results.notes += [*unredrawn(cases), *starved(cases, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:
@@ -163,7 +163,7 @@ class Measurement:
             notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.waiting)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.gates:
-                notes += find_tools(place, plan, options).unanswerable(plan)
+                notes += find_profilers(place, plan, options).unanswerable(plan)
             return Listing(cases, plan, place.facts, broken, notes)
 
 

@@ -18,8 +18,8 @@ from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 
 from perfci.model.base import MachineError, Side
+from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
-from perfci.system.files import one_line
 from perfci.system.process import BOOT, Died, Parent
 
 BYTECODE = BOOT.with_name("bytecode.py")
@@ -79,7 +79,7 @@ class Seal:
             for path in sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path)):
                 if not _is_cached(path):
                     what = "is new" if path not in then else "is gone" if path not in now else "was changed"
-                    problems.append(f"{which}/{one_line(path)} {what}")
+                    problems.append(f"{which}/{escaped(path)} {what}")
                 elif path in now:
                     cached.append(str(folder / path))
         if cached and not problems:
@@ -115,7 +115,7 @@ class Seal:
         names = []
         for file in found:
             folder = next(folder for folder in below if file.startswith(f"{folder}{os.sep}"))
-            names.append(f"{below[folder]}/{one_line(file[len(folder) + 1 :])} is not the bytecode of its source")
+            names.append(f"{below[folder]}/{escaped(file[len(folder) + 1 :])} is not the bytecode of its source")
         return names
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfci.model.results import CaseSide
+from perfci.model.text import one_line
 
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding over the sums, far below any change that
@@ -13,13 +14,8 @@ matters."""
 _TEXT = 60
 
 
-def _say(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
-
-
 def _both(name: str, base: Any, head: Any) -> str:
-    return f"{name} is {_say(base)} in base, {_say(head)} in head"
+    return f"{name} is {one_line(base, _TEXT)} in base, {one_line(head, _TEXT)} in head"
 
 
 def _dicts(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:

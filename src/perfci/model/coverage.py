@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from perfci.model.base import matches
 from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared
-from perfci.model.policy import Limit, Policy
+from perfci.model.policy import Limit, Loc, Policy
+from perfci.model.text import did_you_mean, listed
 
 SHOWN = 6
 """Names that an error lists at most."""
@@ -22,8 +22,10 @@ class Idle(NamedTuple):
 
     limit: int
     """Its index."""
+    loc: Loc
+    """The value that is wrong: of a glob, which of them."""
     text: str
-    """Beginning with its place in the policy, in one line."""
+    """Beginning with its field in the policy, in one line."""
     wrong: bool
     """Whether that is a mistake; not where the limit allows that its metric is missing."""
 
@@ -37,18 +39,24 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
     ids = [*declared.kernels, *declared.commands]
     for index, limit in enumerate(policy.limits):
         where = f"limits[{index}]"
-        lost = [pattern for pattern in limit.cases if not matched(pattern, ids, declared)]
+        lost = {n: pattern for n, pattern in enumerate(limit.cases) if not matched(pattern, ids, declared)}
         yield from (
-            Idle(index, f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}", True)
-            for pattern in lost
+            Idle(
+                index,
+                ("limits", index, "cases", n),
+                f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}",
+                True,
+            )
+            for n, pattern in lost.items()
         )
         if not lost and (text := _unreported(limit, policy, declared, reports)):
-            yield Idle(index, f"{where}: {text}", limit.on_missing == "fail")
+            yield Idle(index, ("limits", index, "metric"), f"{where}: {text}", limit.on_missing == "fail")
 
 
-def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
-    """The first mistake that `idle` finds; empty where there is none."""
-    return next((one.text for one in idle(policy, declared, reports) if one.wrong), "")
+def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]], file: str) -> str:
+    """Return the first mistake that `idle` finds, with its line in `file`; empty where there is none."""
+    found = (f"{policy.place(file, one.loc)}: {one.text}" for one in idle(policy, declared, reports) if one.wrong)
+    return next(found, "")
 
 
 def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
@@ -67,11 +75,8 @@ def nearest(pattern: str, ids: Iterable[str]) -> str:
     known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
     pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
-    close = get_close_matches(pattern, [*of_kernels, *known], 1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    groups = list(dict.fromkeys([*of_kernels, *(ident for ident in known if "/" not in ident)]))
-    return f"there are {_listed(groups)}"
+    groups = dict.fromkeys([*of_kernels, *(ident for ident in known if "/" not in ident)])
+    return did_you_mean(pattern, [*of_kernels, *known], f"there are {listed(groups, SHOWN)}")
 
 
 def _remedy(pattern: str, ids: Iterable[str]) -> str:
@@ -100,14 +105,9 @@ def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mappi
     found = sorted({name for ident in own for name in reports[ident]})
     if any(_names(limit, ident) for ident in declared.kernels):
         found = sorted({*found, "time"})
-    close = get_close_matches(metric.name, found, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they report {_listed(found)}"
-    return f"no case that {_listed(limit.cases)} matches reports {metric.name}: {hint}"
+    hint = did_you_mean(metric.name, found, f"they report {listed(found, SHOWN)}")
+    return f"no case that {listed(limit.cases, SHOWN)} matches reports {metric.name}: {hint}"
 
 
 def _names(limit: Limit, ident: str) -> bool:
     return any(matches(pattern, ident) for pattern in limit.cases)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")

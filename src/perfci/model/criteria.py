@@ -5,13 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
-
 from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.plan import Gate, Judgement, Waiting
-from perfci.model.policy import Limit, Policy, bound_in_unit, check_limit
-from perfci.model.renamed import renamed
+from perfci.model.policy import Limit, Mistake, Policy, bound_in_unit, own_limit
 from perfci.model.timing import Timing
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (
@@ -60,15 +57,10 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
     for index, raw in enumerate(subject.own):
         source = f"{subject.where}: limits[{index}]"
         try:
-            limit = Limit.model_validate({**raw, "cases": [subject.id]})
-            check_limit(limit, custom, source)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-            text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
-            raise UsageError(f"{source}{'.' + place if place else ''}: {text}") from None
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+            limit = own_limit({**raw, "cases": [subject.id]}, custom)
+        except Mistake as error:
+            place = "".join(f".{part}" for part in error.loc if isinstance(part, str))
+            raise UsageError(f"{source}{place}: {error}") from None
         limits.append((limit, source))
     return limits
 

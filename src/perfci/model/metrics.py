@@ -8,13 +8,13 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
 from perfci.model.base import Document, UsageError
+from perfci.model.text import did_you_mean
 
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
@@ -309,8 +309,7 @@ def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> 
     `otherwise`: what else can be done, after all.
     """
     names, name = [*known], name[:80]
-    close = get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}{otherwise}"
+    hint = did_you_mean(name, names, f"known are {', '.join(names)}{otherwise}")
     return UsageError(f"{name!r} is no {what}: {hint}")
 
 

@@ -1,14 +1,23 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
-from perfci.model.text import compiled
+from perfci.model.renamed import renamed
+from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
 from perfci.model.units import (
     BOUND_UNITS,
@@ -21,10 +30,28 @@ from perfci.model.units import (
     ShortDuration,
     Size,
     parse,
+    pattern,
     split,
 )
 
 _KINDS: tuple[str, ...] = get_args(DeviceKind)
+Loc = tuple[int | str, ...]
+"""Names and indices that lead to a value: `("limits", 0, "min")`."""
+KEY = "[key]"
+"""Behind the name of a field: what is wrong is the name. pydantic writes it so, too."""
+
+
+class Mistake(ValueError):
+    """A wrong value below the one that is being checked; `loc` leads to it from there."""
+
+    def __init__(self, text: str, *loc: int | str) -> None:
+        super().__init__(text)
+        self.loc: Loc = loc
+
+
+def spelled(loc: Loc) -> str:
+    """Return a location as people write it: `limits[0].min`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
 
 
 def _as_list(value: Any) -> Any:
@@ -43,15 +70,13 @@ def _regex(text: str) -> str:
 
 
 def _devices(patterns: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    for name in patterns:
+    for index, name in enumerate(patterns):
         if name in _KINDS or any(mark in name for mark in "*?["):
             continue
-        meant = ["cuda"] if name.lower() == "gpu" else get_close_matches(name.lower(), _KINDS, 1)
-        if meant:  # of names of devices nothing is close to a kind
+        hint = did_you_mean("cuda" if name.lower() == "gpu" else name.lower(), _KINDS)
+        if hint:  # of names of devices nothing is close to a kind
             text = "write cuda, cpu, or a glob on the device's name such as '*H200*'"
-            raise ValueError(f"{name!r}: did you mean {meant[0]!r}? ({text})")
+            raise Mistake(f"{name!r}: {hint} ({text})", index)
     return patterns
 
 
@@ -62,15 +87,25 @@ def _quantity(value: Any) -> Any:
 
 
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
-InsidePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+InsidePath = Annotated[
+    str,
+    Field(min_length=1),
+    AfterValidator(_inside),
+    WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"^(?![/~])(?!(.*/)?\.\.(/|$))"}),
+]
 DevicePatterns = Annotated[Patterns, AfterValidator(_devices)]
-Quantity = Annotated[float | str, BeforeValidator(_quantity)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=80)]
+Quantity = Annotated[
+    float | str,
+    BeforeValidator(_quantity),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern([".*"], "[+-]?")}]}),
+]
+_NAME = "[A-Za-z_][A-Za-z0-9_.-]*"
+Name = Annotated[str, Field(pattern=f"^{_NAME}$", max_length=80)]
 Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
 Severity = Literal["fail", "warn"]
 When = Literal["on_change", "always", "never"]
 
-_UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
+UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
     "B/s": (RATE_UNITS, "2TB/s"),
     "/s": (RATE_UNITS, "5000/s"),
@@ -78,6 +113,7 @@ _UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "B": (SIZE_UNITS, "2GB"),
     "%": ({"%": 1.0}, "80%"),
 }
+"""A metric's unit → the units that a bound may be written in, and an example."""
 
 
 def bound_in_unit(value: float | str, metric: Metric) -> float:
@@ -86,7 +122,7 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
     Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
     been meant as 85 %. Zero is the same in every unit.
     """
-    known, example = _UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
+    known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
     if unit:
         number = parse(value, known, example)
@@ -102,25 +138,15 @@ def _likely(number: float, unit: str, example: str) -> str:
     if unit == "%":
         share = f" ({number:.15g}% if that is meant)" if abs(number) <= 1 else ""
         return f"{number * 100 if share else number:.12g}%{share}"
-    return f"it with its unit, like {example!r}" if unit in _UNITS_OF else f"{number:.15g}{unit}"
-
-
-def _needs_unit(schema: dict[str, Any]) -> None:
-    """The same as JSON schema, as far as it can know: of metrics that the policy declares itself it cannot."""
-    united = [metric.name for metric in CATALOGUE.values() if metric.unit]
-    bound = {"anyOf": [{"const": 0}, {"type": "string"}, {"type": "null"}]}
-    schema["if"] = {"properties": {"metric": {"anyOf": [{"enum": united}, {"pattern": "^range:"}]}}}
-    schema["then"] = {"properties": {"min": bound, "max": bound}}
+    return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 
 
 class Limit(Document):
     """What must hold for the cases it names. Of several limits on one case and metric the last one counts."""
 
-    model_config = ConfigDict(json_schema_extra=_needs_unit)
-
     cases: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on case ids, such as `matmul/*`."""
-    metric: str = "time"
+    metric: str = Field("time", json_schema_extra={"pattern": rf"^({_NAME}|range:\S.*)$"})
     """A name from the metric catalogue, or one declared under `metrics`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""
@@ -143,8 +169,6 @@ class Limit(Document):
     def _one_purpose(self) -> "Limit":
         if self.regression is None and self.min is None and self.max is None and self.expect_kernels is None:
             raise ValueError("a limit needs one of: regression, min, max, expect_kernels")
-        if self.min_change is not None and (self.metric != "time" or self.regression is None):
-            raise ValueError("min_change belongs to a limit with metric: time and regression")
         return self
 
 
@@ -170,9 +194,9 @@ class Command(Document):
 
 def _unique(commands: list[Command]) -> list[Command]:
     names = [command.name for command in commands]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two commands are named {name!r}")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise Mistake(f"two commands are named {name!r}", index, "name")
     return commands
 
 
@@ -233,6 +257,17 @@ class Policy(Document):
     """Globs on paths, such as `docs/*` or `*.md`: in CI a change to nothing but these passes without being measured,
     where base says so."""
 
+    _lines: Mapping[Loc, int] = PrivateAttr(default_factory=dict)
+
+    def read_from(self, lines: Mapping[Loc, int]) -> None:
+        """Remember on which line of its file each value stands."""
+        self._lines = lines
+
+    def place(self, file: str, loc: Loc) -> str:
+        """Return `perfci.yaml:7`, where the value at `loc` stands; `file` alone for a policy that no file holds."""
+        line = line_of(loc, self._lines)
+        return file if line is None else f"{file}:{line}"
+
     def ignores(self, files: Sequence[str]) -> bool:
         """Whether a change to `files`, paths from the root of the repository, need not be measured."""
         return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
@@ -241,32 +276,51 @@ class Policy(Document):
     def _metrics_known(self) -> "Policy":
         for name in self.metrics:
             if name in CATALOGUE:
-                raise ValueError(f"metrics: {name!r} is a name of perfci's own catalogue: choose another")
+                raise Mistake("is a name of perfci's own catalogue: choose another", "metrics", name, KEY)
         for index, limit in enumerate(self.limits):
-            check_limit(limit, self.metrics, f"limits[{index}]")
+            try:
+                check_limit(limit, self.metrics)
+            except Mistake as error:
+                raise Mistake(str(error), "limits", index, *error.loc) from None
         return self
 
 
-def check_limit(limit: Limit, custom: dict[str, CustomMetric], where: str) -> Metric:
-    """The metric of `limit`. Raises ValueError, beginning with `where`, for an unknown metric or a wrong unit."""
+def line_of(loc: Loc, lines: Mapping[Loc, int]) -> int | None:
+    """Return the line of the value at `loc`, or of what holds it; None where no line is known."""
+    return next((lines[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in lines), None)
+
+
+def own_limit(written: dict[str, Any], custom: dict[str, CustomMetric]) -> Limit:
+    """Return a limit that a kernel declares. Raises Mistake."""
+    try:
+        limit = Limit.model_validate(written)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        below = cause.loc if isinstance(cause := first.get("ctx", {}).get("error"), Mistake) else ()
+        text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
+        raise Mistake(text, *first["loc"], *below) from None
+    check_limit(limit, custom)
+    return limit
+
+
+def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
+    """Raise Mistake for an unknown metric, a wrong unit, and what no measurement can answer."""
     try:
         metric = resolve(limit.metric, custom)
     except KeyError:
         why = unknown(limit.metric, "metric", [*CATALOGUE, *custom], "; declare your own under metrics")
-        raise ValueError(f"{where}.metric: {why}") from None
+        raise Mistake(str(why), "metric") from None
+    if limit.min_change is not None and (metric.name != "time" or limit.regression is None):
+        raise Mistake("belongs to a limit with metric: time and regression", "min_change")
     if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
-        raise ValueError(
-            f"{where}.regression: {metric.name} is observed once and scatters from run to run: write min or max"
-        )
+        text = f"{metric.name} is observed once and scatters from run to run: write min or max"
+        raise Mistake(text, "regression")
     if limit.regression == 0 and metric.tier not in OBSERVED:
-        raise ValueError(
-            f"{where}: regression: 0% can never be excluded by timing: write the change that must be found"
-        )
+        raise Mistake("0% can never be excluded by timing: write the change that must be found", "regression")
     for name in ("min", "max"):
         value = getattr(limit, name)
         if value is not None:
             try:
                 bound_in_unit(value, metric)
             except ValueError as error:
-                raise ValueError(f"{where}.{name}: {error}") from None
-    return metric
+                raise Mistake(str(error), name) from None

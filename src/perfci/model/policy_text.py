@@ -1,20 +1,19 @@
 """From the text of `perfci.yaml` to a Policy; every mistake is one line with file, line, field and remedy."""
 
-import re
-from difflib import get_close_matches
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
-from perfci.model.policy import Command, Limit, Policy
+from perfci.model.policy import KEY, Command, Limit, Loc, Mistake, Policy, line_of, spelled
 from perfci.model.renamed import renamed
+from perfci.model.text import did_you_mean, one_line
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
 """Characters of a policy at most: reading YAML takes a second for 100 kB, and a stranger's change may bring one."""
-_LIMIT = re.compile(r"limits\[([0-9]+)\](?:\.([a-z_]+))?")
 _MODELS: dict[str, type[BaseModel]] = {"limits": Limit, "commands": Command}
 _WANTED = {
     "list_type": "write a list, such as [a, b]",
@@ -33,7 +32,13 @@ _WANTED = {
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice: the second would silently win. And aliases, by which a few lines
-    become millions."""
+    become millions. What is wrong has its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # a date of the 13th month, a number of 5000 digits
+            raise yaml.constructor.ConstructorError(None, None, one_line(error), node.start_mark) from None
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -61,70 +66,86 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
     """Read a policy. `name` is the file as it is to be named in errors. Raises UsageError."""
     if len(text) > LONGEST:
         raise UsageError(f"{name}: is longer than {LONGEST >> 10} KiB: name cases by globs")
+    data, lines = _read(text, name)
+    if not isinstance(data, dict):
+        raise UsageError(f"{name}: is not a policy: begin with `version: 1` and `suite: [kernels/*.py]`")
+    try:
+        policy = Policy.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(_first(error, lines, name)) from None
+    policy.read_from(lines)
+    return policy
+
+
+def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
+    """Return what the YAML says, and the line of each value. Raises UsageError."""
+    loader = None
     try:
         loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            data = loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
+        node = loader.get_single_node()
+        if node is None:
+            return None, {}
+        return loader.construct_document(node), dict(_lines(node, node.start_mark.line + 1))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         raise UsageError(f"{name}{line}: {error.problem or 'not valid YAML'}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{name}: not valid YAML ({' '.join(str(error).split())[:120]})") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"{name}: is not a policy: begin with `version: 1` and `suite: [kernels/*.py]`")
-    try:
-        return Policy.model_validate(data)
-    except ValidationError as error:
-        raise UsageError(_first(error, cast(yaml.Node, node), name)) from None
+    except yaml.reader.ReaderError as error:
+        line = f":{text.count(chr(10), 0, error.position) + 1}"
+        raise UsageError(f"{name}{line}: not valid YAML ({one_line(error, 120)})") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        line = f":{loader.line + 1}" if loader else ""
+        raise UsageError(f"{name}{line}: not valid YAML ({one_line(error, 120)})") from None
+    finally:
+        if loader:
+            loader.dispose()
 
 
-def _first(error: ValidationError, node: yaml.Node, name: str) -> str:
-    """The first mistake as one line."""
-    details = error.errors(include_url=False)
+def _lines(node: yaml.Node, line: int, loc: Loc = ()) -> Iterator[tuple[Loc, int]]:
+    """Yield the line of each value below `node`, which stands on `line`, and of each field's name.
+
+    A value that spans lines stands where it begins; a block of fields or items, where its name is.
+    """
+    yield loc, line
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            name = key.start_mark.line + 1
+            yield (*loc, key.value, KEY), name
+            block = isinstance(value, yaml.CollectionNode) and not value.flow_style
+            yield from _lines(value, name if block else value.start_mark.line + 1, (*loc, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _lines(item, item.start_mark.line + 1, (*loc, index))
+
+
+def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
+    """Return the first mistake as one line."""
     # An unknown field explains a missing one: it comes first.
-    details.sort(key=lambda d: d["type"] != "extra_forbidden")
-    detail = details[0]
-    where, line = _locate(tuple(detail["loc"]), node)
-    message = _message(cast(dict[str, Any], detail), where)
-    if not where and (place := _LIMIT.match(message)):  # what only the whole policy tells, such as a metric's unit
-        line = _locate(("limits", int(place[1]), *filter(None, [place[2]])), node)[1]
-    lead = f"{where}: " if where and not message.startswith(where) else ""
-    more = {_locate(tuple(d["loc"]), node)[0] for d in details} - {where}
-    return f"{name}:{line}: {lead}{message}" + (f" (and {len(more)} more)" if more else "")
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    wheres = [_where(detail, lines) for detail in details]
+    message = _message(details[0], wheres[0])
+    lead = f"{wheres[0]}: " if wheres[0] else ""
+    more = {*wheres} - {wheres[0]}
+    return f"{name}:{line_of(_loc(details[0]), lines)}: {lead}{message}" + (f" (and {len(more)} more)" if more else "")
 
 
-def _locate(loc: tuple[Any, ...], node: yaml.Node) -> tuple[str, int]:
-    """A pydantic location as `limits[0].cases` with its line in the file."""
-    text, line = "", node.start_mark.line + 1
-    here: yaml.Node | None = node
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-            inside = here.value if isinstance(here, yaml.SequenceNode) else []
-            here = inside[part] if part < len(inside) else None
-        elif here is None or isinstance(here, yaml.MappingNode):
-            pairs = here.value if here is not None else []
-            match = next(((k, v) for k, v in pairs if k.value == part), None)
-            if here is None and text:
-                break  # below a scalar: the branch of a union, no field
-            text += f".{part}" if text else str(part)
-            if match:
-                line, here = match[0].start_mark.line + 1, match[1]
-            else:
-                here = None
-            continue
-        else:
-            break
-        if here is not None:
-            line = here.start_mark.line + 1
-    return text, line
+def _loc(detail: Any) -> Loc:
+    """Return the location of a mistake, down to the value itself or the name of an unknown field."""
+    below = error.loc if isinstance(error := detail.get("ctx", {}).get("error"), Mistake) else ()
+    return (*detail["loc"], *below, *([KEY] if detail["type"] == "extra_forbidden" else []))
 
 
-def _message(detail: dict[str, Any], where: str) -> str:
+def _where(detail: Any, lines: dict[Loc, int]) -> str:
+    """Return the location of a mistake as people write it.
+
+    Without the name of a union's branch, and without the index in a list of which the only item was written.
+    """
+    loc = tuple(part for part in _loc(detail) if part != KEY)
+    end = next(end for end in range(len(loc), -1, -1) if loc[:end] in lines)
+    return spelled(loc if detail["type"] == "missing" else loc[:end])
+
+
+def _message(detail: Any, where: str) -> str:
     kind = detail["type"]
     model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
     if old := renamed(model, detail):
@@ -132,8 +153,7 @@ def _message(detail: dict[str, Any], where: str) -> str:
     if kind == "extra_forbidden":
         field = str(detail["loc"][-1])
         known = list(model.model_fields)
-        close = get_close_matches(field, known, 1)
-        return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
+        return f"unknown field: {did_you_mean(field, known, 'known are ' + ', '.join(known))}"
     if kind == "missing":
         remedy = "version: 1" if where == "version" else f"{detail['loc'][-1]}: …"
         return f"is required: add `{remedy}`"

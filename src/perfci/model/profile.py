@@ -1,4 +1,4 @@
-"""Evidence: what profilers saw of one case in one side. Taken in passes of their own; no time in it is a
+"""A profile: what profilers saw of one case in one side. Taken in passes of their own; no time in it is a
 measurement."""
 
 import math
@@ -10,7 +10,10 @@ from pydantic import Field, field_validator
 from perfci.model.base import Document, Items
 from perfci.model.metrics import ALL_RANGES, CATALOGUE, CHECKED, COUNTERS, RANGE, combined, resolve, unknown
 
-Tool = Literal["nsys", "ncu", "torch.profiler", "cuobjdump"]
+Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=40)]
+"""The name of a profiler: shown to people, and part of the names of logs."""
+Part = Literal["trace", "counters", "code"]
+"""What a profiler provides of a profile: the field of `Profile` that it fills."""
 FaultKind = Literal[
     "absent",  # the tool is not installed
     "forbidden",  # counters or tracing are not permitted
@@ -25,6 +28,8 @@ FaultKind = Literal[
 CopyKind = Literal["host to device", "device to host", "device to device", "host to host", "peer to peer", "other"]
 Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
 CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
+RESOURCE_USAGE = "cuobjdump --dump-resource-usage"
+"""What people are told to start to see the registers, the stack and the shared memory of each kernel."""
 Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -39,11 +44,13 @@ class Fault(Document):
     """Why a tool has nothing, or not all, to say."""
 
     tool: Tool
+    part: Part
+    """What the tool was to provide."""
     kind: FaultKind
     text: str = Field(max_length=1000)
     """One line: what happened."""
     remedy: str = Field("", max_length=1000)
-    """One line: what mends it."""
+    """One line: what to do about it."""
     metrics: list[str] = Field(default_factory=list)
     """Quantities that it is about, where what else the tool told is whole; `range:*` for all of the user's ranges."""
     aside: bool = False
@@ -125,7 +132,7 @@ class Slice(Document):
 
 
 class Trace(Document):
-    """A timeline, from nsys or torch.profiler. Quantities are of one execution: totals over `executions`."""
+    """A timeline. Quantities are of one execution: totals over `executions`."""
 
     source: Tool
     version: str = ""
@@ -151,12 +158,12 @@ class Trace(Document):
 
 
 class Rule(Document):
-    """A finding of ncu's own rules."""
+    """A finding of the profiler's own rules."""
 
     name: str
     message: str = Field(max_length=2000)
     speedup: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Estimated by ncu, percent of the kernel's time; None where it estimates none."""
+    """Estimated by the profiler, percent of the kernel's time; None where it estimates none."""
 
 
 class KernelCounters(Document):
@@ -166,7 +173,7 @@ class KernelCounters(Document):
     count: int = Field(ge=1)
     """Launches that were profiled; sums are over them, rates and percentages their mean weighted by time."""
     seconds: Seconds
-    """Device time under ncu, of all of them: a weight, no measurement."""
+    """Device time under the profiler, of all of them: a weight, no measurement."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     values: dict[str, Finite] = Field(default_factory=dict, json_schema_extra={"propertyNames": {"enum": [*COUNTERS]}})
@@ -184,10 +191,10 @@ class KernelCounters(Document):
 
 
 class Counters(Document):
-    """Hardware counters of one execution, from ncu."""
+    """Hardware counters of one execution."""
 
+    source: Tool
     version: str = ""
-    """Of ncu."""
     chip: str = ""
     """Such as `gh100`."""
     passes: int | None = None
@@ -240,11 +247,8 @@ class Profile(Document):
         return metrics
 
 
-TRACERS: tuple[Tool, ...] = ("nsys", "torch.profiler")
-
-
 def concerns(fault: Fault, metric: str) -> bool:
-    """Whether a fault could have changed its tool's value of `metric`, or is why there is none.
+    """Tell whether a fault could have changed its tool's value of `metric`, or is why there is none.
 
     `metric`: of the catalogue or of a range, or `kernels` for their names.
     """
@@ -254,38 +258,49 @@ def concerns(fault: Fault, metric: str) -> bool:
     return not fault.metrics or metric in fault.metrics or ranged
 
 
-def tellers(profile: Profile, metric: str) -> list[tuple[Tool, ...]]:
-    """The tools whose faults bear on the value of `metric`: of whoever could have told it, where there is no value; of
-    each that tells this very one, where there is."""
+def source(profile: Profile, part: Part) -> Tool | None:
+    """Return which profiler provided a part; None where none did, or it is the code of kernels."""
+    seen = {"trace": profile.trace, "counters": profile.counters}.get(part)
+    return seen.source if seen else None
+
+
+def bears_on(fault: Fault, profile: Profile, part: Part) -> bool:
+    """Tell whether a fault speaks of a part as it is there: of another profiler's attempt at it only where none is."""
+    return fault.part == part and source(profile, part) in (None, fault.tool)
+
+
+def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
+    """Return the parts of a profile whose faults bear on the value of `metric`: each that tells this very one, where
+    there is a value; of all that could have told it together, where there is none."""
     if metric in CHECKED:
         return []
-    trace = (profile.trace.source,) if profile.trace else TRACERS
     if metric == "kernels":
-        return [trace if profile.trace or not profile.counters else ("ncu",)]
+        return [("trace",) if profile.trace or not profile.counters else ("counters",)]
     try:
         tier = resolve(metric, {}).tier
     except KeyError:
         return []
     match tier:
-        case "trace":
-            return [trace]
-        case "counters":
-            return [("ncu",)]
+        case "trace" | "counters":
+            return [(tier,)]
         case "static" if metric not in profile.metrics:
-            return [(*trace, "ncu")]
+            return [("trace", "counters")]
         case "static":
-            told: list[tuple[Tool, ...]] = [("ncu",)] if _counted(profile, metric) else []
-            return [*told, trace] if not told or _traced(profile, metric) else told
+            told: list[tuple[Part, ...]] = [("counters",)] if _counted(profile, metric) else []
+            return [*told, ("trace",)] if not told or _traced(profile, metric) else told
         case _:
             return []
 
 
 def doubt(profile: Profile, metric: str) -> Fault | None:
-    """The first fault that could have changed the value of `metric`, or is why there is none; None where none is."""
-    found = [
-        next((one for one in profile.faults if one.tool in tools and concerns(one, metric)), None)
-        for tools in tellers(profile, metric)
-    ]
+    """Return the first fault that could have changed the value of `metric`, or is why there is none; None where none
+    is."""
+
+    def first(parts: tuple[Part, ...]) -> Fault | None:
+        faults = (one for one in profile.faults if concerns(one, metric))
+        return next((one for one in faults if any(bears_on(one, profile, part) for part in parts)), None)
+
+    found = [first(parts) for parts in needs(profile, metric)]
     return None if None in found else next(iter(found), None)
 
 

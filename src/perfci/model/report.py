@@ -158,7 +158,7 @@ class RoofPoint(Document):
     intensity: float | None = None
     """Declared operations per declared byte."""
     measured_intensity: float | None = None
-    """Declared operations per byte of device memory that ncu counted."""
+    """Declared operations per byte of device memory that was counted."""
     share: float
     """Of what the binding ceiling allows."""
     bound: Literal["memory", "compute"]

@@ -14,10 +14,12 @@ from pydantic_core import core_schema
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
+from perfci.model.metrics import CATALOGUE, OBSERVED
 from perfci.model.plan import Plan
-from perfci.model.policy import Policy, _as_list
+from perfci.model.policy import UNITS_OF, Policy, _as_list
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.model.units import pattern
 
 _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization"]]] = {
     # People write the policy, so its schema says what perfci accepts; perfci writes the others.
@@ -36,8 +38,12 @@ class _Generator(GenerateJsonSchema):
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = super().function_before_schema(schema)
         if self.mode == "validation" and schema["function"]["function"] is _as_list:
-            return {"anyOf": [{"type": "string", "minLength": 1}, inner]}
+            return {"anyOf": [inner["items"], inner]}
         return inner
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        found = super().dict_schema(schema)
+        return found | {"additionalProperties": False} if "patternProperties" in found else found
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         number = super().float_schema(schema)
@@ -48,14 +54,56 @@ class _Generator(GenerateJsonSchema):
         return number
 
 
+def _limits() -> dict[str, Any]:
+    """Return what must hold between the fields of a limit, as far as the catalogue of metrics tells.
+
+    What a metric of the policy's own may be compared with, the loader alone knows.
+    """
+    zero = r"(0+\.?0*|\.0+)"
+    spans = {"pattern": r"^range:\S"}
+    observed = [one for one in CATALOGUE.values() if one.tier in OBSERVED]
+    sampled = {"enum": [one.name for one in observed if not one.exact]}
+    exact = {"enum": [one.name for one in observed if one.exact]}
+
+    def of(*names: dict[str, Any], default: bool = False) -> dict[str, Any]:
+        """Of one of these metrics; `default`: of a limit that names none, too."""
+        return {"properties": {"metric": {"anyOf": [*names]}}} | ({} if default else {"required": ["metric"]})
+
+    def given(name: str) -> dict[str, Any]:
+        return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+
+    rules: list[dict[str, Any]] = [{"anyOf": [given(name) for name in ("regression", "min", "max", "expect_kernels")]}]
+    for unit in dict.fromkeys(one.unit for one in CATALOGUE.values()):
+        listed: dict[str, Any] = {"enum": [one.name for one in CATALOGUE.values() if one.unit == unit]}
+        units = UNITS_OF[unit][0] if unit in UNITS_OF else {unit: 1.0}
+        written = pattern(units, "[+-]?") + (f"|{pattern([''], '[+-]?', zero)}" if unit else "")
+        bare = {"const": 0} if unit else {"type": "number"}
+        bound = {"anyOf": [bare, {"type": "string", "pattern": written}, {"type": "null"}]}
+        named = of(listed, spans, default=True) if unit == "s" else of(listed)
+        rules.append({"if": named, "then": {"patternProperties": {"^m(in|ax)$": bound}}})
+    nothing = {"type": "string", "pattern": pattern(["%"], digits=zero)}
+    return {
+        "allOf": [
+            *rules,
+            {"if": of(sampled, spans), "then": {"properties": {"regression": {"type": "null"}}}},
+            {"if": {"not": of(exact)}, "then": {"properties": {"regression": {"not": nothing}}}},
+            {"if": given("min_change"), "then": {"allOf": [given("regression"), of({"const": "time"}, default=True)]}},
+        ]
+    }
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """Name of the document → its JSON schema (draft 2020-12): policy, plan, results, report, calibration, doctor."""
-    return {
+    made: dict[str, dict[str, Any]] = {
         name: {"$schema": GenerateJsonSchema.schema_dialect}
         | document.model_json_schema(mode=mode, schema_generator=_Generator)
         | {"title": f"perfci {name}"}
         for name, (document, mode) in _DOCUMENTS.items()
     }
+    policy = made["policy"]
+    policy["$defs"]["Limit"] |= _limits()
+    policy["properties"]["metrics"]["propertyNames"]["not"] = {"enum": list(CATALOGUE)}
+    return made
 
 
 def files() -> dict[str, str]:

@@ -1,11 +1,68 @@
 """Text that people or shells read, and the patterns of policies that are held against it."""
 
 import functools
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import re2
+
+
+def one_line(text: object, limit: int = 160) -> str:
+    """Return `text` with single spaces, in at most `limit` characters, and without lone surrogates."""
+    return shorten(" ".join(str(text).encode("utf-8", "replace").decode("utf-8").split()), limit)
+
+
+def escaped(text: object, limit: int | None = None) -> str:
+    """Return `text` with what does not print written as escapes, in at most `limit` characters where it is given."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return plain if limit is None else shorten(plain, limit)
+
+
+def printable(text: str) -> str:
+    """Return `text` with a space for each character that does not print."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def shorten(text: str, limit: int, middle: bool = False) -> str:
+    """Return `text` in at most `limit` characters, with `…` where something was cut: at the end or in the middle."""
+    if len(text) <= limit:
+        return text
+    if not middle:
+        return text[: limit - 1] + "…"
+    head = (limit - 1) // 2
+    return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]
+
+
+def listed(names: Iterable[str], most: int = 3, mark: str = "") -> str:
+    """Return `a, b, c and 2 more`: the first `most` names, each between two of `mark`."""
+    marked = [f"{mark}{name}{mark}" for name in names]
+    more = f" and {len(marked) - most} more" if len(marked) > most else ""
+    return ", ".join(marked[:most]) + more
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a regular `noun` as it stands behind `number`: `case`, `cases`, `launches`."""
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 case`, `2 cases`."""
+    return f"{number} {plural(number, noun)}"
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: `2025.1.1.65`, or a folder's name that holds one, → (2025, 1, 1, 65)."""
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def did_you_mean(name: str, known: Iterable[str], other: str = "") -> str:
+    """Return `did you mean 'time'?` with the nearest of the `known` names; `other` where none is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]!r}?" if close else other
 
 
 def shell(words: Sequence[str], *, spanned: bool = False) -> str:

@@ -103,16 +103,19 @@ def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
     return f"{value / units[name]:g}{name}"
 
 
+def pattern(units: Iterable[str], sign: str = r"\+?", digits: str = r"(\d+\.?\d*|\.\d+)") -> str:
+    """Return a regular expression, for JSON schemas, of a number and one of `units`: unsigned, of any digits."""
+    return rf"^\s*{sign}{digits}([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
+
+
 def _written(units: Iterable[str], examples: list[str]) -> WithJsonSchema:
-    """The JSON schema of a quantity: a string of an unsigned number and one of `units`."""
-    pattern = rf"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples})
+    return WithJsonSchema({"type": "string", "pattern": pattern(units), "examples": examples})
 
 
 Percent = Annotated[
     float,
     BeforeValidator(parse_percent),
-    PlainSerializer(lambda v: f"{round(v * 100, 9):g}%", return_type=str),
+    PlainSerializer(lambda v: limit_percent(v).replace(" ", ""), return_type=str),
     _written(["%"], ["2%", "0.5%"]),
 ]
 Duration = Annotated[
@@ -178,6 +181,27 @@ def show(value: float | None, unit: str) -> str:
         if abs(value) >= scale * 0.9995:
             return f"{significant(value / scale)} {name}{unit}".rstrip()
     return f"{significant(value)} {unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    """A share to two digits, or to three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
+    value = share * 100
+    return f"{significant(value, 3 if value >= 10 else 2)} %"
+
+
+def limit_percent(share: float) -> str:
+    """A limit as it was written: 0.02 → `2 %`."""
+    return f"{round(share * 100, 9):g} %"
+
+
+def noise_percent(share: float) -> str:
+    """A share that is itself an estimate, to two digits: 0.0234 → `2.3 %`; under 0.001 % it is as good as nothing."""
+    return "0 %" if share < 1e-5 else f"{float(f'{share * 100:.2g}'):g} %"
+
+
+def show_share(share: float | None) -> str:
+    """A measured share for people: 0.0512 → `5.12 %`; `–` for None."""
+    return show(None if share is None else share * 100, "%")
 
 
 def show_change(ratio: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Evidence: nsys, ncu and torch.profiler run and read, in passes of their own."""
+"""Profilers, in passes of their own: the protocol, the back ends, and what follows from what they saw."""

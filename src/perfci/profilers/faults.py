@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from perfci.model.metrics import following
-from perfci.model.profile import Fault, FaultKind, Tool
-from perfci.system.files import one_line
+from perfci.model.profile import Fault, FaultKind, Part, Tool
+from perfci.model.text import escaped
 
 LONGEST = 1000
 """Characters of a fault's text and of its remedy."""
@@ -21,18 +21,26 @@ NAMED = tuple(name for name in KERNELS if name not in SETS)
 
 
 def fault(
-    tool: Tool, kind: FaultKind, text: str, remedy: str = "", metrics: Iterable[str] = (), *, aside: bool = False
+    tool: Tool,
+    part: Part,
+    kind: FaultKind,
+    text: str,
+    remedy: str = "",
+    metrics: Iterable[str] = (),
+    *,
+    aside: bool = False,
 ) -> Fault:
-    """A fault of `tool`, its text and remedy in one line each and cut where they are too long.
+    """Return a fault of `tool`, its text and remedy in one line each and cut where they are too long.
 
     `metrics`: the quantities that it could change, where what else the tool told is whole; all for none. `aside`: it
     changes none at all.
     """
     return Fault(
         tool=tool,
+        part=part,
         kind=kind,
-        text=one_line(text)[:LONGEST],
-        remedy=one_line(remedy)[:LONGEST],
+        text=escaped(text)[:LONGEST],
+        remedy=escaped(remedy)[:LONGEST],
         metrics=list(dict.fromkeys(metrics)),
         aside=aside,
     )

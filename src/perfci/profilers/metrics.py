@@ -5,7 +5,18 @@ from collections import Counter
 from collections.abc import Iterable
 
 from perfci.model.metrics import CATALOGUE, RANGE, UNSEEN_OF_COMMANDS, combined
-from perfci.model.profile import OF_KERNELS, CopyKind, Counters, Fault, KernelUse, Profile, Tool, Trace, concerns
+from perfci.model.profile import (
+    OF_KERNELS,
+    CopyKind,
+    Counters,
+    Fault,
+    KernelUse,
+    Part,
+    Profile,
+    Trace,
+    bears_on,
+    concerns,
+)  # fmt: skip
 from perfci.profilers.faults import fault
 from perfci.profilers.occupancy import occupancy
 
@@ -57,41 +68,43 @@ def take(
 ) -> None:
     """Put what a tool saw into `profile`, with its faults and the metrics that they leave standing.
 
-    A value that a fault could have changed is left out. A second trace takes the place of the first. Counters of fewer
-    launches than a whole trace tells are a fault; not those of a command, of which ncu counts the kernels it is asked
-    for. `gpu`: whether the case runs on one: else there are no metrics.
+    A value that a fault could have changed is left out. A second trace takes the place of the first, as do second
+    counters. Counters of fewer launches than a whole trace tells are a fault; not those of a command, of which the
+    kernels are counted that were asked for. `gpu`: whether the case runs on one: else there are no metrics.
     """
     profile.faults += faults
-    if isinstance(seen, Trace):
-        if profile.trace is not None:
-            for stale in of_trace(profile.trace, capability):
-                profile.metrics.pop(stale, None)
-        profile.trace = seen
-        found, tool = of_trace(seen, capability), seen.source
-    else:
-        profile.counters = seen
-        if profile.reports is None and (short := uncounted(profile)):
-            profile.faults.append(short)
-        found, tool = of_counters(seen), "ncu"
+    part: Part = "trace" if isinstance(seen, Trace) else "counters"
+    if (before := getattr(profile, part)) is not None:
+        for stale in of_part(before, capability):
+            profile.metrics.pop(stale, None)
+    setattr(profile, part, seen)
+    if part == "counters" and profile.reports is None and (short := uncounted(profile)):
+        profile.faults.append(short)
+    found = of_part(seen, capability)
     if gpu and (profile.reports or 1) == 1:
-        profile.metrics |= {name: value for name, value in found.items() if _stands(profile, tool, name)}
+        profile.metrics |= {name: value for name, value in found.items() if _stands(profile, part, name)}
 
 
-def _stands(profile: Profile, tool: Tool, name: str) -> bool:
+def of_part(seen: Trace | Counters, capability: tuple[int, int] | None) -> dict[str, float]:
+    """Return the metrics that a trace or counters tell."""
+    return of_trace(seen, capability) if isinstance(seen, Trace) else of_counters(seen)
+
+
+def _stands(profile: Profile, part: Part, name: str) -> bool:
     if profile.reports is not None and name in UNSEEN_OF_COMMANDS:
         return False
-    return not any(one.tool == tool and concerns(one, name) for one in profile.faults)
+    return not any(bears_on(one, profile, part) and concerns(one, name) for one in profile.faults)
 
 
 def uncounted(profile: Profile) -> Fault | None:
-    """A fault where ncu counted fewer launches of a shape than an execution in the trace has, which is whole.
+    """Return a fault where fewer launches of a shape were counted than an execution in the trace has, which is whole.
 
     By grid and block, since the tools spell names differently. Where executions differ, what all have is asked.
     """
     trace, counters = profile.trace, profile.counters
     if trace is None or counters is None:
         return None
-    if any(one.tool == trace.source and concerns(one, "kernel_launches") for one in profile.faults):
+    if any(bears_on(one, profile, "trace") and concerns(one, "kernel_launches") for one in profile.faults):
         return None
     seen: Counter[tuple[object, ...]] = Counter()
     for use in trace.kernels:
@@ -103,8 +116,10 @@ def uncounted(profile: Profile) -> Fault | None:
     if not missing:
         return None
     lost, all_ = missing.total(), seen.total()
-    text = f"{lost} of {all_} kernel launches that {trace.source} saw are not among those that ncu counted"
-    return fault("ncu", "incomplete", text, "see ncu's log, and profile again")
+    text = (
+        f"{lost} of {all_} kernel launches that {trace.source} saw are not among those that {counters.source} counted"
+    )
+    return fault(counters.source, "counters", "incomplete", text, f"see {counters.source}'s log, and profile again")
 
 
 def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
@@ -118,7 +133,7 @@ def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float |
 
 
 def of_counters(counters: Counters) -> dict[str, float]:
-    """Metrics of the counters tier, and those of the static tier that ncu knows. Only what every kernel has: a
+    """Metrics of the counters tier, and those of the static tier that counters tell. Only what every kernel has: a
     quantity that one kernel lacks is not the case's."""
     kernels = counters.kernels
     named = {name for kernel in kernels for name in kernel.values} & set(CATALOGUE)

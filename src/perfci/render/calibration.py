@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.model.calibration import Calibration, CaseCalibration
-from perfci.model.units import show
+from perfci.model.units import limit_percent, noise_percent, show
 from perfci.render.escape import cell, code, prose, visible
 
 _HEAD = ("case", "noise", "bias", "smallest change", "limit", "pairs", "decided in")
@@ -95,10 +95,10 @@ def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
     pairs = case.replayed.pairs if case.replayed else None
     return [
         name,
-        _percent(case.noise),
+        noise_percent(case.noise),
         _effect(case),
-        "–" if case.smallest is None else _percent(math.expm1(case.smallest)),
-        "–" if case.asked is None else f"{case.asked * 100:.3g} %",
+        "–" if case.smallest is None else noise_percent(math.expm1(case.smallest)),
+        "–" if case.asked is None else limit_percent(case.asked),
         "–" if pairs is None else f"{pairs:g}",
         "–" if pairs is None or case.seconds is None else _time(pairs * case.seconds),
     ]
@@ -107,8 +107,8 @@ def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
 def _effect(case: CaseCalibration) -> str:
     if case.differs:
         more, less = ("slower", "faster") if case.metric == "time" else ("higher", "lower")
-        return f"head {_percent(abs(math.expm1(case.effect)))} {more if case.effect > 0 else less}"
-    return f"none beyond {_percent(math.expm1(max(abs(case.low), abs(case.high))))}"
+        return f"head {noise_percent(abs(math.expm1(case.effect)))} {more if case.effect > 0 else less}"
+    return f"none beyond {noise_percent(math.expm1(max(abs(case.low), abs(case.high))))}"
 
 
 def _components(calibration: Calibration) -> Sequence[str]:
@@ -117,14 +117,9 @@ def _components(calibration: Calibration) -> Sequence[str]:
     known.sort(key=lambda case: (-case.noise, case.case, case.device))
     return [
         f"`{case.case}`: standard deviation of "
-        + ", of ".join(f"one {name} {_percent(size)}" for name, size in case.components.items())
+        + ", of ".join(f"one {name} {noise_percent(size)}" for name, size in case.components.items())
         for case in known[:_MOST_COMPONENTS]
     ]
-
-
-def _percent(share: float) -> str:
-    """To two digits; under 0.001 % it is as good as nothing."""
-    return "0 %" if share < 1e-5 else f"{share * 100:.2g} %"
 
 
 def _time(seconds: float) -> str:

@@ -9,9 +9,9 @@ from functools import cached_property
 
 from perfci.judge.status import order
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
-from perfci.model.text import shell
+from perfci.model.text import shell, shorten
 from perfci.render import parts
-from perfci.render.escape import Safe, code, fence, link, markdown, prose, shorten, visible
+from perfci.render.escape import Safe, code, fence, link, markdown, prose, visible
 from perfci.render.fit import LIMIT, Fold, Most, fit
 from perfci.render.verdict import Verdict, named
 from perfci.render.view import View

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.model.doctor import STATUSES, Diagnosis, Finding, Status, TierState
+from perfci.model.text import count
 from perfci.render.escape import visible
-from perfci.render.words import count
 
 _STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _TIERS = ("tier", "here", "metrics")

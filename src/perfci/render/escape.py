@@ -6,6 +6,8 @@
 import re
 import unicodedata
 
+from perfci.model.text import shorten
+
 _ACTIVE = str.maketrans(
     {character: f"\\{character}" for character in "*_[]~#"}
     # Entities where a backslash escape means different things to tables, code and mathematics.
@@ -16,6 +18,8 @@ _BREAK = "&#8203;"
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
 _LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 """Where GitHub's Markdown would make a link within the tags of code, where it mentions nobody."""
+NOTHING = "<!-- -->"
+"""A comment of HTML: a link does not reach across it, and it is neither shown nor copied, within tags of code too."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
@@ -50,26 +54,16 @@ def _seen(character: str) -> str:
     return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
-def shorten(text: str, limit: int, middle: bool = False) -> str:
-    """`text` in at most `limit` characters, with `…` where something was cut: at the end or in the middle."""
-    if len(text) <= limit:
-        return text
-    if not middle:
-        return text[: limit - 1] + "…"
-    head = (limit - 1) // 2
-    return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]
-
-
 def markdown(text: str, limit: int = 300) -> Safe:
     """Plain text inside GitHub Markdown: a sentence, a list item or a table cell.
 
     Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML,
     mathematics, list or heading.
     """
-    return _escaped(shorten(visible(text), limit))
+    return _inactive(shorten(visible(text), limit))
 
 
-def _escaped(text: str, begins: bool = True) -> Safe:
+def _inactive(text: str, begins: bool = True) -> Safe:
     escaped = _LINKS.sub(lambda match: match[0] + _BREAK, text.translate(_ACTIVE))
     escaped = _COMMITS.sub(lambda match: _BREAK.join(re.findall(".{1,6}", match[0])), escaped)
     leading = _LEADING.match(escaped) if begins else None
@@ -91,8 +85,8 @@ def code(text: str, limit: int = 160) -> Safe:
     if "|" in shown:
         # In a code span a pipe ends a table cell unless it is escaped; outside a table that escape would be
         # seen.
-        parts = _LINKS_IN_TAGS.split(shown)
-        return Safe("".join(f"<code>{part.translate(_ACTIVE)}</code>" for part in parts))
+        parts = (part.translate(_ACTIVE) for part in _LINKS_IN_TAGS.split(shown))
+        return Safe(f"<code>{NOTHING.join(parts)}</code>")
     if "`" in shown:
         mark = "`" * (1 + max(map(len, re.findall("`+", shown))))
         edge = " " if "`" in (shown[0], shown[-1]) else ""
@@ -108,7 +102,7 @@ def cell(text: str, limit: int = 300) -> Safe:
 def prose(text: str, limit: int = 300) -> Safe:
     """A sentence in which names stand between backticks: these become code, everything else plain text."""
     parts = spans(shorten(visible(text), limit))
-    return Safe("".join(code(part) if index % 2 else _escaped(part, index == 0) for index, part in enumerate(parts)))
+    return Safe("".join(code(part) if index % 2 else _inactive(part, index == 0) for index, part in enumerate(parts)))
 
 
 def spans(text: str) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from perfci.model.report import Effect, Row
-from perfci.model.units import show, significant
+from perfci.model.text import count
+from perfci.model.units import show, show_share
 from perfci.render import escape, view, words
 from perfci.render.escape import Safe
 from perfci.render.fit import Fold
@@ -37,35 +38,35 @@ def folds(shown: View) -> list[Fold]:
             title = f"{len(rows)} {one}" + (f": {view.by_class(rows)}" if name != "improvements" else "")
             add(name, title, _macro("rows_table", shown, rows[:_MOST_FOLDED], False) + _rest(rows))
     if shown.report.profiles:
-        many = words.count(len(shown.report.profiles), "case")
+        many = count(len(shown.report.profiles), "case")
         add("profile", f"What profilers saw: {many}", _macro("profile", shown))
     if rows := shown.without_base:
-        many, table = words.count(len(rows), "case"), _macro("added", shown, rows[:_MOST_FOLDED])
+        many, table = count(len(rows), "case"), _macro("added", shown, rows[:_MOST_FOLDED])
         add("without a baseline", f"{many} without a baseline", table + _rest(rows))
     if shown.measured:
         body = _macro("measured", shown)
         if shown.other_measured:
             body += _macro("others", shown)
-        add("measured values", words.count(len(shown.measured), "measured case"), body)
+        add("measured values", count(len(shown.measured), "measured case"), body)
     if shown.device_pairs:
         add(
             "CPU against GPU",
-            f"CPU against GPU: {words.count(len(shown.device_pairs), 'case')}",
+            f"CPU against GPU: {count(len(shown.device_pairs), 'case')}",
             _macro("device_pairs", shown),
         )
     if shown.checked:
         add(
             "correctness",
-            f"Correctness: {words.count(len(shown.checked), 'case')} checked",
+            f"Correctness: {count(len(shown.checked), 'case')} checked",
             _macro("correctness", shown),
         )
     if shown.noisy:
-        add("noise", f"Where noise comes from: {words.count(len(shown.noisy), 'case')}", _macro("noise", shown))
+        add("noise", f"Where noise comes from: {count(len(shown.noisy), 'case')}", _macro("noise", shown))
     add("environment", "Environment", _macro("environment", shown))
     if shown.measured or shown.report.rows:
         add("method", "How it was measured and decided", _macro("method", shown))
     if shown.shortened:
-        many = words.count(len(shown.shortened), "kernel")
+        many = count(len(shown.shortened), "kernel")
         add("kernel names", f"Full names of {many}", _macro("kernel_names", shown))
     return found
 
@@ -106,9 +107,9 @@ def environment() -> Environment:
         "fence": escape.fence, "amount": _amount, "safe": Safe,
     }  # fmt: skip
     found.globals |= {
-        "class_count": words.class_count, "count": words.count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
+        "class_count": words.class_count, "count": count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "show": show, "mark": _mark, "change": _change, "subject": _subject, "why": _why, "tolerance": _tolerance,
-        "percent": _percent, "times": _times,
+        "percent": show_share, "times": words.times,
     }  # fmt: skip
     return found
 
@@ -162,14 +163,6 @@ def _why(shown: View, row: Row) -> Safe:
 def _amount(text: str) -> Safe:
     """A value that stays on one line with its unit; its interval may go to the next."""
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
-
-
-def _times(count: float | None) -> str:
-    return "–" if count is None else f"{significant(count)} ×" if count != int(count) else f"{int(count)} ×"
-
-
-def _percent(share: float | None) -> str:
-    return show(None if share is None else share * 100, "%")
 
 
 def _tolerance(value: float | None) -> str:

@@ -4,8 +4,9 @@ from perfci.judge.status import order
 from perfci.judge.words import NEEDS_A_LOOK
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
+from perfci.model.text import count
 from perfci.render.view import ICONS, View
-from perfci.render.words import bare_advice, class_count, count
+from perfci.render.words import bare_advice, class_count
 
 NO_RESULTS = "no job handed over results"
 _ADVICE = "Look at the log of the run, mend what it names, and run it again: this says nothing about performance."

@@ -11,10 +11,11 @@ from functools import cached_property
 
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
-from perfci.model.units import parse_price, show, show_change, significant
+from perfci.model.text import count
+from perfci.model.units import limit_percent, parse_price, show, show_change, significant
 from perfci.render.escape import visible
 from perfci.render.facts import device_facts, timing
-from perfci.render.words import class_count, count, direction, duration, half_width, percent, plain, relative
+from perfci.render.words import class_count, direction, duration, half_width, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
@@ -194,7 +195,7 @@ class View:
         if row.limit is None:
             return "–"
         if row.kind == "regression":
-            return percent(row.limit)
+            return limit_percent(row.limit)
         return f"{'≥' if row.kind == 'min' else '≤'} {plain(self._of(row, row.limit))}"
 
     def change(self, row: Row, interval: bool = True) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
-from perfci.model.text import shell
+from perfci.model.text import count, shell
 from perfci.model.units import significant
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
@@ -17,11 +17,6 @@ UNDECIDED_PAGE = "https://github.com/org/perfci/blob/main/docs/undecided.md"
 def help_page(row: Row) -> str:
     """Address of what to do about a row without an answer; empty for one that has its answer."""
     return f"{UNDECIDED_PAGE}#{row.class_}" if row.effect == "undecided" or row.class_ in UNANSWERED else ""
-
-
-def count(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def class_count(name: Class, number: int) -> str:
@@ -40,14 +35,14 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
 
 
+def times(number: float | None) -> str:
+    """Return `2 ×`, `1.5 ×`; `–` for None."""
+    return "–" if number is None else f"{significant(number)} ×" if number != int(number) else f"{int(number)} ×"
+
+
 def plain(text: str) -> str:
     """A shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
-
-
-def percent(share: float) -> str:
-    """A share as people write a limit: 0.02 → `2 %`."""
-    return f"{round(share * 100, 9):g} %"
 
 
 def because(row: Row) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.model.text import shell
+from perfci.model.text import did_you_mean, escaped, shell
 
 TIMEOUT = 120.0
 """Seconds for one call of git that only reads."""
@@ -52,12 +52,6 @@ _DEFAULT_BASES = (
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 """A whole hash, or as much of its beginning as git takes."""
-
-
-def one_line(text: object, limit: int = 300) -> str:
-    """`text` on one line of at most `limit` characters, control characters written as escapes."""
-    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
 def git_environment(caller: Mapping[str, str]) -> dict[str, str]:
@@ -101,11 +95,11 @@ def run_git(
         raise UsageError("git: is not installed or not on PATH: install git") from None
     except subprocess.TimeoutExpired:
         raise MachineError(
-            f"git {args[0]}: took longer than {timeout:g} s in {one_line(cwd)}: "
+            f"git {args[0]}: took longer than {timeout:g} s in {escaped(cwd)}: "
             "see that its disk and its remote can be reached"
         ) from None
     except OSError as error:
-        raise MachineError(f"git {args[0]}: cannot be run in {one_line(cwd)}: {error.strerror}") from None
+        raise MachineError(f"git {args[0]}: cannot be run in {escaped(cwd)}: {error.strerror}") from None
     if done.returncode not in allow:
         raise git_error(args[0], cwd, done.stderr)
     return done
@@ -115,15 +109,15 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
     """What git wrote to `stderr` as an error of one line."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
-        folder = one_line(cwd)
+        folder = escaped(cwd)
         return UsageError(
             f"git: {folder} belongs to another user: "
             f"run `{shell(['git', 'config', '--global', '--add', 'safe.directory', str(cwd)], spanned=True)}`"
         )
     if full := [line for line in lines if "No space left" in line or "unable to write" in line]:
-        return MachineError(f"git {verb}: {one_line(full[0])}: free space, or set TMPDIR to a larger disk")
+        return MachineError(f"git {verb}: {escaped(full[0], 300)}: free space, or set TMPDIR to a larger disk")
     errors = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["no message"]
-    return MachineError(f"git {verb} failed in {one_line(cwd)}: {one_line(errors[0])}")
+    return MachineError(f"git {verb} failed in {escaped(cwd)}: {escaped(errors[0], 300)}")
 
 
 def means_itself(rev: str, head: str) -> bool:
@@ -166,11 +160,11 @@ class Repository:
         """
         folder = path if path.is_dir() else path.parent
         if not folder.is_dir():
-            raise UsageError(f"{one_line(folder)}: no such folder: name one that exists")
+            raise UsageError(f"{escaped(folder)}: no such folder: name one that exists")
         if shutil.which("git") is None:
             here = folder.resolve()
             if any((parent / ".git").exists() for parent in (here, *here.parents)):
-                raise UsageError(f"{one_line(folder)}: is a git repository, but git is not on PATH: install git")
+                raise UsageError(f"{escaped(folder)}: is a git repository, but git is not on PATH: install git")
             return None
         done = run_git(["rev-parse", "--show-toplevel"], cwd=folder, allow=(0, 128))
         if done.returncode:
@@ -204,7 +198,7 @@ class Repository:
             rev = f"origin/{rev}"
             sha = self._resolve(remote)
         if sha is None:
-            name = one_line(rev)
+            name = escaped(rev, 300)
             if self.is_shallow():
                 raise UsageError(
                     f"{name!r}: no such commit in this shallow clone: run "
@@ -215,13 +209,10 @@ class Repository:
 
     def _instead(self, rev: str) -> str:
         """What to do about a name that is none here."""
-        from difflib import get_close_matches
-
         named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
-        close = get_close_matches(rev, os.fsdecode(named.stdout).splitlines(), 1)
-        meant = f"did you mean {one_line(close[0])!r}? Else " if close else ""
+        meant = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
         fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
-        return f"{meant}see `git branch --all`{fetch}"
+        return f"{meant and f'{meant} Else '}see `git branch --all`{fetch}"
 
     def has_origin(self) -> bool:
         """Whether there is a remote named origin to fetch from."""
@@ -236,7 +227,7 @@ class Repository:
         """
         head = self.head_commit()
         if head is None:
-            raise UsageError(f"{one_line(self.root)}: has no commit yet, so there is no base: commit first")
+            raise UsageError(f"{escaped(self.root)}: has no commit yet, so there is no base: commit first")
         if pull_request and len(parents := self.parents(head.sha)) > 1:
             if self._resolve(parents[0]) is None:
                 raise UsageError(
@@ -248,7 +239,7 @@ class Repository:
         done = self.git("merge-base", head.sha, other.sha, allow=(0, 1))
         if done.returncode == 0:
             return self._commit(other.ref, _output(done).splitlines()[0])
-        name = one_line(other.ref)
+        name = escaped(other.ref, 300)
         if self.is_shallow():
             raise UsageError(
                 f"{name}: no common commit with HEAD in this shallow clone: "
@@ -262,7 +253,7 @@ class Repository:
         Links are followed inside the commit, never out of it.
         """
         if "\n" in path:
-            raise UsageError(f"{one_line(path)}: the name holds a newline: rename the file")
+            raise UsageError(f"{escaped(path)}: the name holds a newline: rename the file")
         if ".." in Path(path).parts:
             return None
         request = os.fsencode(f"{sha}:{Path(path).as_posix()}\n")
@@ -303,7 +294,7 @@ class Repository:
 
     def _resolve(self, rev: str) -> str | None:
         if not rev or rev.startswith("-") or not rev.isprintable():
-            raise UsageError(f"{one_line(rev)!r}: is no name of a commit: name a branch, tag or hash")
+            raise UsageError(f"{escaped(rev, 300)!r}: is no name of a commit: name a branch, tag or hash")
         done = self.git("rev-parse", "--verify", f"{rev}^{{commit}}", allow=(0, 1, 128))
         if done.returncode == 0:
             return _output(done)
@@ -327,7 +318,7 @@ class Repository:
     def _commit(self, ref: str, sha: str) -> Commit:
         args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%s", sha)
         subject = self.git(*args).stdout.decode(errors="replace")
-        return Commit(ref, sha, one_line(subject.removesuffix("\n"), 200))
+        return Commit(ref, sha, escaped(subject.removesuffix("\n"), 200))
 
 
 def _output(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -339,11 +330,11 @@ def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
     text = stderr.decode(errors="replace")
     if "not a git repository (or any" in text:
         return
-    name = one_line(folder)
+    name = escaped(folder)
     if "must be run in a work tree" in text:
         raise UsageError(f"{name}: is a bare repository or a git directory: run perfci in a working tree")
     if "not a git repository: " in text:
-        there = one_line(text.strip().rpartition("not a git repository: ")[2])
+        there = escaped(text.strip().rpartition("not a git repository: ")[2], 300)
         raise UsageError(
             f"{name}: its .git names {there}, which is not here: "
             "in a container, mount the main repository at the same path"

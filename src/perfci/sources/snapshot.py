@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.model.base import MachineError, UsageError
-from perfci.sources.git import LFS_OFF, Repository, one_line, run_git
+from perfci.model.text import escaped
+from perfci.sources.git import LFS_OFF, Repository, run_git
 
 TIMEOUT = 1800.0
 """Seconds for git to write the files of a commit."""
@@ -96,7 +97,7 @@ def _disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = one_line(os.fsdecode(error.filename) if error.filename else target)
+        where = escaped(os.fsdecode(error.filename) if error.filename else target)
         raise MachineError(
             f"{where}: cannot be copied: {error.strerror}: "
             "mend that file, or set TMPDIR to a larger disk where space is short"
@@ -114,7 +115,7 @@ def snapshot_commit(repo: Repository, sha: str, target: Path) -> Snapshot:
     """
     store = _Store(repo.git_dir, repo.common_dir, repo.root)
     if not store.has(sha):
-        name = one_line(sha)
+        name = escaped(sha, 300)
         remedy = f"run `git fetch origin {name}`" if repo.has_origin() else "fetch it from where it was made"
         raise UsageError(f"commit {name[:12]}: is not in this clone: {remedy}")
     with _disk_errors(target):
@@ -162,7 +163,7 @@ def snapshot_folder(
             size += info.st_size
             if len(found) > max_files or size > max_bytes:
                 raise UsageError(
-                    f"{one_line(root)}: holds more than {max_bytes / 2**30:g} GiB or {max_files} files: "
+                    f"{escaped(root)}: holds more than {max_bytes / 2**30:g} GiB or {max_files} files: "
                     "run perfci in a smaller folder, or make it a git repository that ignores the rest"
                 )
         for path in found:
@@ -173,7 +174,7 @@ def snapshot_folder(
 def _require_empty(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
-        raise MachineError(f"{one_line(target)}: is not empty: a snapshot needs a folder of its own")
+        raise MachineError(f"{escaped(target)}: is not empty: a snapshot needs a folder of its own")
 
 
 def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
@@ -225,9 +226,9 @@ def _fill_submodule(
     if declared is None or _update_setting(parent, declared) == "none":
         dest.mkdir(parents=True, exist_ok=True)
         return
-    where = f"submodule {one_line(label)}: its commit {sha[:12]} is not here"
+    where = f"submodule {escaped(label, 300)}: its commit {sha[:12]} is not here"
     if stores and stores[0].worktree is not None:
-        folder = one_line(stores[0].worktree)
+        folder = escaped(stores[0].worktree)
         raise UsageError(
             f"{where}: run `git -C '{folder}' fetch origin {sha}`, "
             "or `git submodule update --init --recursive` if you have not updated it"
@@ -360,7 +361,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
         content = folder / oid[:2] / oid[2:4] / oid
         if not content.is_file() or content.stat().st_size != size:
             raise UsageError(
-                f"{one_line(label + path)}: only its LFS pointer is here: run `{remedy}`, or check out with `lfs: true`"
+                f"{escaped(label + path)}: only its LFS pointer is here: run `{remedy}`, or check out with `lfs: true`"
             )
         shutil.copyfile(content, index.dest / path)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol
 
 from perfci.model.base import MachineError, UsageError
-from perfci.system.files import one_line
+from perfci.model.text import escaped
 
 Frequency = int | Literal["base", "max"]
 """MHz; `base` is what the board holds under any load, `max` the highest that it knows."""
@@ -123,7 +123,7 @@ def parse(text: str) -> Frequency:
             return text
     found = re.fullmatch(r"([1-9][0-9]{2,4})\s*(MHz)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise UsageError(f"--lock-clocks {one_line(text)}: write base, max or a frequency such as 1500MHz")
+        raise UsageError(f"--lock-clocks {escaped(text)}: write base, max or a frequency such as 1500MHz")
     return int(found[1])
 
 
@@ -161,7 +161,7 @@ def _first_word(guardian: "subprocess.Popen[str]", gpu: str) -> int | None:
         why = "the process that should lock it " + ("did not answer" if not ready else "ended")
         said = {"error": f"{why}: leave --lock-clocks out"}
     if "error" in said:
-        raise MachineError(f"--lock-clocks: cannot lock the clock of GPU {one_line(gpu)}: {one_line(said['error'])}")
+        raise MachineError(f"--lock-clocks: cannot lock the clock of GPU {escaped(gpu)}: {escaped(said['error'])}")
     mhz: int | None = said["locked"]
     return mhz
 
@@ -182,7 +182,7 @@ def _end(guardian: "subprocess.Popen[str]", gpu: str, mhz: Frequency, driver: st
             _make(driver).reset(gpu)
         except Locked as why:
             raise MachineError(
-                f"--lock-clocks: the clock of GPU {one_line(gpu)} is still locked at {mhz} ({one_line(why)}): "
+                f"--lock-clocks: the clock of GPU {escaped(gpu)} is still locked at {mhz} ({escaped(why)}): "
                 "run nvidia-smi --reset-gpu-clocks as root"
             ) from None
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from perfci.model.base import MachineError
+from perfci.model.text import escaped
 
 _REMEDIES = {
     errno.ENOSPC: "free space, or choose a folder on another disk",
@@ -33,16 +34,10 @@ _REMEDIES = {
 }
 
 
-def one_line(text: object) -> str:
-    """`text` with control characters written as escapes."""
-    plain = str(text)
-    return plain if plain.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
-
-
 def disk_error(action: str, path: Path, error: OSError) -> MachineError:
     """An OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
     remedy = _REMEDIES.get(error.errno or 0, "mend the disk or the folder, or choose another")
-    return MachineError(f"{one_line(path)}: cannot be {action}: {error.strerror}: {remedy}")
+    return MachineError(f"{escaped(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 
 def end_of(path: Path, most: int) -> bytes:
@@ -174,15 +169,13 @@ def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
             while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
                 number += 1
                 if len(line) > longest:
-                    raise MachineError(
-                        f"{one_line(path)}:{number}: has more than {longest >> 20} MiB: remove that line"
-                    )
+                    raise MachineError(f"{escaped(path)}:{number}: has more than {longest >> 20} MiB: remove that line")
                 try:
                     record = json.loads(line, parse_constant=_refuse_constant)
                 except (ValueError, RecursionError):
                     record = None
                 if not isinstance(record, dict):
-                    raise MachineError(f"{one_line(path)}:{number}: is no JSON object: remove that line, or the file")
+                    raise MachineError(f"{escaped(path)}:{number}: is no JSON object: remove that line, or the file")
                 yield record
     except OSError as error:
         raise disk_error("read", path, error) from None

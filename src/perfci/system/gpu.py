@@ -6,7 +6,7 @@ not tell is None: never an exception, and never 0.
 
 import importlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from perfci.model.fingerprint import ComputeMode, NvmlFacts
-from perfci.system.files import one_line
+from perfci.model.text import escaped
 
 # nvmlClocksEventReasons* of nvml.h, under names that people can read.
 REASONS = {
@@ -30,7 +30,6 @@ REASONS = {
 }
 # Fields of nvmlDeviceGetFieldValues that count for how many nanoseconds a reason has held the clocks down.
 COUNTERS = {74: "sw_power_cap", 76: "sync_boost", 269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
-MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 VALUE_TYPES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
 CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
@@ -65,14 +64,11 @@ class GpuState:
     """MHz, as `memory_clock`."""
     memory_clock: int | None = None
     temperature: int | None = None
-    """°C, as `memory_temperature`."""
-    memory_temperature: int | None = None
+    """°C."""
     power: float | None = None
     """Watts, averaged by the driver over up to a second."""
     power_limit: float | None = None
     """Watts."""
-    energy: float | None = None
-    """Joules since the driver was loaded."""
     reasons: tuple[str, ...] | None = None
     """What holds the clocks down at this moment: values of REASONS."""
     held: dict[str, float] | None = None
@@ -115,7 +111,7 @@ class Gpu:
             handle = _find(library, which)
             uuid = library.nvmlDeviceGetUUID(handle)
         except library.NVMLError as error:
-            return None, f"the state of GPU {one_line(which)} is unknown: NVML says {one_line(error)}"
+            return None, f"the state of GPU {escaped(which)} is unknown: NVML says {escaped(error)}"
         return cls(library, handle, _text(uuid)), ""
 
     def _ask(self, name: str, *arguments: Any) -> Any:
@@ -130,18 +126,15 @@ class Gpu:
         # Version 2 does not count what the driver keeps for itself as used.
         memory = ask("nvmlDeviceGetMemoryInfo", MEMORY_V2) or ask("nvmlDeviceGetMemoryInfo")
         rates = ask("nvmlDeviceGetUtilizationRates")
-        fields = self._fields([*COUNTERS, MEMORY_TEMPERATURE])
+        fields = self._fields(COUNTERS)
         held = {name: fields[field] * 1e-9 for field, name in COUNTERS.items() if field in fields}
         return GpuState(
             at=time.monotonic(),
             sm_clock=ask("nvmlDeviceGetClockInfo", CLOCK_SM),
             memory_clock=ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
             temperature=ask("nvmlDeviceGetTemperature", 0),
-            # 0 °C is what boards without such a sensor answer.
-            memory_temperature=int(fields[MEMORY_TEMPERATURE]) if fields.get(MEMORY_TEMPERATURE) else None,
             power=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
             power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-            energy=_scaled(ask("nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
             reasons=self._reasons(),
             held=held or None,
             utilisation=_scaled(getattr(rates, "gpu", None), 1e-2),
@@ -187,7 +180,7 @@ class Gpu:
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit)
 
-    def _fields(self, wanted: Sequence[int]) -> dict[int, float]:
+    def _fields(self, wanted: Iterable[int]) -> dict[int, float]:
         values = self._ask("nvmlDeviceGetFieldValues", list(wanted)) or []
         return {
             value.fieldId: getattr(value.value, VALUE_TYPES[value.valueType])

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from perfci.model.base import MachineError
-from perfci.system.files import disk_error, one_line
+from perfci.model.text import escaped
+from perfci.system.files import disk_error
 
 FOLDER = "perfci-leases"
 POLL = 0.2
@@ -45,13 +46,13 @@ class Lease:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise MachineError(
-                    f"{one_line(self.device_key)}: another perfci{self._holder()} still measures on it after "
+                    f"{escaped(self.device_key)}: another perfci{self._holder()} still measures on it after "
                     f"{self.wait:g} s: wait for it to end, or choose another device"
                 )
             if not told:
                 told = True
                 self.on_wait(
-                    f"another perfci{self._holder()} measures on {one_line(self.device_key)}; "
+                    f"another perfci{self._holder()} measures on {escaped(self.device_key)}; "
                     f"waiting up to {self.wait:g} s"
                 )
             time.sleep(min(POLL, left))
@@ -117,14 +118,14 @@ class Lease:
                 fd = os.open(self.path, flags)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise MachineError(f"{one_line(self.path)}: is no ordinary file: remove it")
+            raise MachineError(f"{escaped(self.path)}: is no ordinary file: remove it")
         return fd
 
     def _holder(self) -> str:
         """` (pid N, since …)`, or nothing where the holder cannot be read."""
         try:
             note = json.loads(self.path.read_bytes())
-            return f" (pid {int(note['pid'])}, since {one_line(note['started'])})"
+            return f" (pid {int(note['pid'])}, since {escaped(note['started'])})"
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
@@ -137,7 +138,7 @@ def make_folder() -> Path:
         folder.chmod(0o1777)
     except FileExistsError:
         if folder.is_symlink() or not folder.is_dir():
-            raise MachineError(f"{one_line(folder)}: is no folder: remove it") from None
+            raise MachineError(f"{escaped(folder)}: is no folder: remove it") from None
     return folder
 
 

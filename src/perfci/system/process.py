@@ -51,7 +51,6 @@ class Exit:
     code: int | None
     signal: int | None
     wall: float
-    maxrss: int = 0
 
     def words(self) -> str:
         """For people: `killed by SIGSEGV`, `exited with status 3`."""
@@ -157,7 +156,6 @@ class Parent:
         self.memory_limit = memory_limit
         self._exits: dict[int, Exit] = {}
         self._next = 0
-        self.preloaded = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address = str(scratch / "s")
         try:
@@ -223,9 +221,7 @@ class Parent:
                 "the parent of the workers was killed: run again; if memory is short, set memory: in perfci.yaml"
             )
         if "exited" in message:
-            self._exits[message["exited"]] = Exit(
-                message["code"], message["signal"], message["wall"], message["maxrss"]
-            )
+            self._exits[message["exited"]] = Exit(message["code"], message["signal"], message["wall"])
         return message
 
     def _ask(
@@ -253,7 +249,6 @@ class Parent:
         reply = self._ask({"op": "preload"}, "preloaded")
         if reply["error"]:
             raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): mend that installation")
-        self.preloaded = bool(reply["preloaded"])
 
     def _ident(self) -> int:
         self._next += 1

@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 
 from perfci.model.base import MachineError, UsageError
-from perfci.system.files import disk_error, one_line
+from perfci.model.text import escaped
+from perfci.system.files import disk_error
 
 VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
@@ -170,7 +171,7 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
     match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
     user, group = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < user <= _LARGEST or group > _LARGEST:
-        raise UsageError(f"{VARIABLE}={one_line(text)[:80]}: is no user to run code as: write UID:GID, not root's")
+        raise UsageError(f"{VARIABLE}={escaped(text)[:80]}: is no user to run code as: write UID:GID, not root's")
     lacking = [name for bit, name in NEEDED.items() if bit not in held(list(NEEDED))]
     if lacking:
         raise MachineError(
@@ -209,7 +210,7 @@ class Outputs:
             same = False
         if not same:
             raise MachineError(
-                f"{one_line(self.folder)}: the code under test has put something else in its place: "
+                f"{escaped(self.folder)}: the code under test has put something else in its place: "
                 "mount the sources read-only, and this folder on its own"
             )
 

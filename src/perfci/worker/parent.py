@@ -137,7 +137,7 @@ class Parent:
         """Collect every child that ended and tell the run of those that it asked for."""
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             end = time.monotonic()
@@ -153,7 +153,6 @@ class Parent:
                         "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
                         "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
                         "wall": end - start,
-                        "maxrss": usage.ru_maxrss,
                     }
                 )
 
@@ -193,9 +192,9 @@ def preload() -> dict[str, Any]:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "torch":
-            failure = serve.one_line(error)
+            failure = serve.described(error)
     except Exception as error:
-        failure = serve.one_line(error)
+        failure = serve.described(error)
     # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.
     gc.collect()
     gc.freeze()

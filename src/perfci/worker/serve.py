@@ -28,8 +28,8 @@ TEXT_LIMIT = 400
 """Characters of a reason that are kept: the log holds the rest."""
 
 
-def one_line(error: BaseException) -> str:
-    """An exception as one short line."""
+def described(error: BaseException) -> str:
+    """Return type and message of an exception, in one short line."""
     text = " ".join(str(error).split())
     line = type(error).__name__ + (": " + text if text else "")
     return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 1] + "…"
@@ -106,7 +106,7 @@ class Worker:
                 reply = getattr(self, "do_" + message["op"])(message)
             except Exception as error:
                 traceback.print_exc()
-                reply = {"error": {"kind": "exception", "text": one_line(error)}, "poisoned": self.poisoned()}
+                reply = {"error": {"kind": "exception", "text": described(error)}, "poisoned": self.poisoned()}
             self.channel.send(reply)
 
     def enter_side(self) -> None:
@@ -256,7 +256,7 @@ class Worker:
             return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
             # Left for the run, which takes a new worker if the failed capture has broken this one.
-            return {"refused": one_line(error)}
+            return {"refused": described(error)}
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""

@@ -21,7 +21,7 @@ from perfci.model.profile import Trace
 from perfci.model.units import show
 
 _LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)")
-"""Of ncu's rule Theoretical Occupancy, which names what limits it."""
+"""Of the rule Theoretical Occupancy, which names what limits it."""
 
 
 def standing(seen: Seen) -> list[Finding]:
@@ -120,7 +120,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def _limiter(group: Group) -> str:
-    """What limits the occupancy, as ncu's rule says; empty where it does not."""
+    """What limits the occupancy, as a rule says; empty where it does not."""
     for one in group.counted:
         for rule in one.rules:
             if match := _LIMITED.search(rule.message):

@@ -17,11 +17,11 @@ MOST_KERNELS = 20
 
 
 def seen(case: Case) -> bool:
-    """Whether a profiler looked at the case in some side."""
-    return any(_looked(side.profile) for side in case.sides.values())
+    """Tell whether a profiler saw the case, or failed to, in some side."""
+    return any(_profiled(side.profile) for side in case.sides.values())
 
 
-def _looked(profile: Profile | None) -> bool:
+def _profiled(profile: Profile | None) -> bool:
     return profile is not None and bool(profile.trace or profile.counters or profile.faults)
 
 
@@ -54,9 +54,9 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> Case
 
 
 def _explained(base: Profile | None, head: Profile | None, change: float | None) -> Explanation:
-    if head is None or not _looked(head):
+    if head is None or not _profiled(head):
         return Explanation()
-    if base is None or not _looked(base):
+    if base is None or not _profiled(base):
         return explain_one(head)
     return explain(base, head, change)
 
@@ -85,7 +85,7 @@ def _sources(*sides: Profile | None) -> list[str]:
             marked = f" (ranges by {profile.trace.marked})" if profile.trace.marked else ""
             found.append(f"{profile.trace.source} {profile.trace.version}".strip() + marked)
         if profile and profile.counters:
-            found.append(f"ncu {profile.counters.version}".strip())
+            found.append(f"{profile.counters.source} {profile.counters.version}".strip())
         if profile and profile.code:
             found.append("machine code")
     return sorted(set(found))

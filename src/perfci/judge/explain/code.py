@@ -10,8 +10,8 @@ from perfci.judge.explain.kernels import identify
 from perfci.judge.explain.numbers import arrow, moved, pair, percent_of
 from perfci.judge.explain.seen import Finding, Group, Seen
 from perfci.judge.explain.thresholds import DOMINANT, MINOR, TIME
-from perfci.judge.words import listed
 from perfci.model.profile import KernelCode, KernelCounters, KernelUse, Profile
+from perfci.model.text import listed
 
 LOCAL = 0.25
 """Relative change of the loads and stores of local memory from which on it is told: they are counted as they stand, and
@@ -46,7 +46,7 @@ def told(seen: Seen) -> list[str]:
 
 def unread(sides: Iterable[Profile]) -> list[str]:
     """Why machine code was not read, or not all: each reason once."""
-    faults = [fault for one in sides for fault in one.faults if fault.tool == "cuobjdump"]
+    faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 
@@ -139,4 +139,4 @@ def _exchanged(
 
 def _labels(groups: Iterable[Group]) -> str:
     ordered = sorted(groups, key=lambda group: (-group.seconds, group.kernel.key))
-    return listed((group.kernel.label for group in ordered), 2)
+    return listed((group.kernel.label for group in ordered), 2, "`")

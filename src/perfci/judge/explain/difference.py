@@ -6,7 +6,6 @@ A pure function of two records. Every number in a sentence stands in the records
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from pydantic import Field
 
@@ -16,9 +15,9 @@ from perfci.judge.explain.kernels import identify
 from perfci.judge.explain.numbers import pair, percent_of
 from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
-from perfci.judge.words import one_line, printable
 from perfci.model.base import Document, Side
-from perfci.model.profile import Fault, Profile, doubt
+from perfci.model.profile import Fault, Part, Profile, doubt
+from perfci.model.text import one_line, printable
 from perfci.model.units import significant
 
 FIRST = 140
@@ -35,7 +34,7 @@ SUSPICIOUS = 0.03
 """Relative change of the time that evidence is taken for; where nothing moved beside one, the machine did it."""
 
 _MARKUP = re.compile(r"@(\w+):([^@]*)@")
-"""Links in the messages of ncu's rules: `@url:text:https://…@`, `@section:id:text@`."""
+"""Links in the messages of profilers' rules: `@url:text:https://…@`, `@section:id:text@`."""
 _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
@@ -69,8 +68,8 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     more = [one for one in standing(alone) if not one.topic or one.topic not in told]
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
     if not said and not missing:
-        looked = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["the sides were not looked at alike" if looked else "no profiler looked at either side"]
+        profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
+        said = ["the sides were not looked at alike" if profiled else "no profiler looked at either side"]
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 
@@ -83,21 +82,6 @@ def explain_one(head: Profile) -> Explanation:
     if not said and not missing:
         said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "no profiler looked"]
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
-
-
-def kernels_match(pattern: str, profile: Profile) -> list[str]:
-    """Demangled names of the kernels seen, by trace or counters, in which the regular expression is found.
-
-    Longest device time first, each once. Empty both where none matches and where none was seen: ask the evidence for
-    `trace` and `counters` before it is held against a case. Raises ValueError where `pattern` is no regular expression.
-    """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-    names = [one.name for one in profile.trace.kernels] if profile.trace else []
-    names += [one.name for one in profile.counters.kernels] if profile.counters else []
-    return list(dict.fromkeys(name for name in names if compiled.search(name)))
 
 
 def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
@@ -137,10 +121,9 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
 
 # ---------------------------------------------------------------- what could not be seen
 
-Part = Literal["trace", "counters"]
-_PARTS: tuple[tuple[Part, frozenset[str], str], ...] = (
-    ("trace", frozenset({"nsys", "torch.profiler"}), "kernels, copies and calls"),
-    ("counters", frozenset({"ncu"}), "bytes, occupancy and stalls"),
+_PARTS: tuple[tuple[Part, str], ...] = (
+    ("trace", "kernels, copies and calls"),
+    ("counters", "bytes, occupancy and stalls"),
 )
 
 
@@ -151,11 +134,11 @@ def _missing(sides: dict[Side, Profile]) -> list[str]:
     """
     said: list[str] = []
     whole = {"base", "head"} == set(sides)
-    for part, tools, about in _PARTS:
+    for part, about in _PARTS:
         lacking = [name for name, one in sides.items() if (usable(one) if part == "trace" else one.counters) is None]
         if part == "counters":
             lacking = [name for name in lacking if not kernelless(sides[name])]
-        found = {name: [fault for fault in faults(one) if fault.tool in tools] for name, one in sides.items()}
+        found = {name: [fault for fault in faults(one) if fault.part == part] for name, one in sides.items()}
         for name in sides:
             if name not in lacking:
                 said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
@@ -165,10 +148,11 @@ def _missing(sides: dict[Side, Profile]) -> list[str]:
             verb = "were not compared" if whole else "were not seen"
             why = f" ({'; '.join(reasons)})" if reasons else ""
             said.append(f"no {part}{of}: {about} {verb}{why}")
-    uncounted = [name for name, one in sides.items() if len(faults(one)) < len(one.faults)]
-    if uncounted:
+    needless = {name: [one for one in profile.faults if one not in faults(profile)] for name, profile in sides.items()}
+    if uncounted := [name for name in sides if needless[name]]:
+        tools = " or ".join(dict.fromkeys(one.tool for name in uncounted for one in needless[name]))
         who = "neither side" if len(uncounted) > 1 else uncounted[0] if whole else "it"
-        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for ncu to count")
+        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for {tools} to count")
     sources = {one.trace.source for one in sides.values() if one.trace}
     if len(sources) > 1:
         said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
@@ -187,7 +171,7 @@ def _remedies(*sides: Profile) -> list[str]:
     return [fault.remedy for one in sides for fault in faults(one) if fault.remedy]
 
 
-# ---------------------------------------------------------------- what ncu's own rules say
+# ---------------------------------------------------------------- what the rules of profilers say
 
 
 def _rules(seen: Seen) -> list[str]:
@@ -195,6 +179,7 @@ def _rules(seen: Seen) -> list[str]:
     total = sum(one.seconds for one in seen.counted)
     if not 0 < total < math.inf:
         return []
+    tool = seen.profile.counters.source if seen.profile.counters else ""
     told: list[tuple[float, str]] = []
     for one in sorted(seen.counted, key=lambda kernel: -kernel.seconds)[:SLOWEST]:
         estimated = [rule for rule in one.rules if rule.speedup]
@@ -206,7 +191,7 @@ def _rules(seen: Seen) -> list[str]:
             continue
         share = percent_of(one.seconds, total)
         about = f"`{identify(one.name).label}` ({share} of the kernel time): {one_line(rule.name, 60)}: "
-        tail = f" (ncu estimates {significant(rule.speedup or 0.0, 3)} %)"
+        tail = f" ({tool} estimates {significant(rule.speedup or 0.0, 3)} %)"
         told.append((saved, about + one_line(_plain(rule.message), LONGEST - len(about) - len(tail)) + tail))
     return [text for _, text in sorted(told, key=lambda one: (-one[0], one[1]))]
 

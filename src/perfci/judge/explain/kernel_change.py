@@ -24,9 +24,9 @@ from perfci.judge.explain.thresholds import (
     TIME,
 )
 from perfci.model.metrics import STALLS
-from perfci.model.profile import KernelCounters, KernelUse
+from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 
-RESOURCES_STEP = "look at launch bounds, unrolling and live values; cuobjdump --dump-resource-usage tells each"
+RESOURCES_STEP = f"look at launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:

@@ -7,7 +7,7 @@ from perfci.judge.explain.kernels import WIDTH
 from perfci.judge.explain.numbers import arrow, counted, gain, moved, n_to, number, percent_of, times
 from perfci.judge.explain.seen import Finding, Group, Seen, value
 from perfci.judge.explain.thresholds import BYTES, LEAST_BYTES, ONCE, TIME
-from perfci.judge.words import listed
+from perfci.model.text import listed
 
 
 def kernels(base: Seen, head: Seen) -> list[Finding]:
@@ -124,7 +124,7 @@ def _exchanged(base: Seen, head: Seen, gone: list[Group], new: list[Group]) -> F
     for groups, word in ((new, "new"), (gone, "gone")):
         if groups:
             names = [group.kernel.label for group in sorted(groups, key=_length, reverse=True)]
-            parts.append(f"{listed(names, 2 if gone and new else 3)} {word}")
+            parts.append(f"{listed(names, 2 if gone and new else 3, '`')} {word}")
     spent = ""
     if base.trace and head.trace and gone and new:
         two = sum(group.seconds for group in gone), sum(group.seconds for group in new)
@@ -139,10 +139,9 @@ def _oftener(
         return after[key].seconds - before[key].seconds
 
     ordered = sorted(keys, key=lambda key: (-abs(change(key)), key))
-    each = ", ".join(f"`{after[key].kernel.label}` {arrow(before[key].count, after[key].count)}" for key in ordered[:3])
-    rest = f" and {len(ordered) - 3} more" if len(ordered) > 3 else ""
+    each = listed(f"`{after[key].kernel.label}` {arrow(before[key].count, after[key].count)}" for key in ordered)
     word = "more" if head.launches >= base.launches else "fewer"
-    text = f"{word} launches of the same kernels: {arrow(base.launches, head.launches)} ({each}{rest})"
+    text = f"{word} launches of the same kernels: {arrow(base.launches, head.launches)} ({each})"
     two = sum(before[key].seconds for key in keys), sum(after[key].seconds for key in keys)
     if base.trace and head.trace and moved(*two, TIME):
         text += f", {arrow(*two, 's')}"

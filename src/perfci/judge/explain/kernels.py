@@ -1,13 +1,15 @@
 """Kernels by their names: what stays the same from build to build, what people call them, which family they are of.
 
-Names come demangled from nsys (`(int)4`, `<unnamed>::`), ncu (`4`, `at::` for `at::native::`) and torch.profiler
-(`(anonymous namespace)::`, `{lambda()#2}`): of the same kernel each must give the same identity.
+Each profiler demangles in its own way (`(int)4` and `<unnamed>::`; `4` and `at::` for `at::native::`;
+`(anonymous namespace)::` and `{lambda()#2}`): of the same kernel all must give the same identity.
 """
 
 import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
+
+from perfci.model.text import printable, shorten
 
 Family = Literal[
     "attention", "matrix multiply", "convolution", "cast", "copy", "gather", "reduction", "softmax", "normalisation",
@@ -130,8 +132,7 @@ def identify(name: str) -> Kernel:
 
 def spaced(name: str) -> str:
     """`name` in one line, with single spaces."""
-    plain = name if name.isprintable() else "".join(c if c.isprintable() else " " for c in name)
-    return " ".join(plain.split())
+    return " ".join(printable(name).split())
 
 
 def parts(name: str) -> tuple[str, str, str]:
@@ -204,5 +205,4 @@ def _library_label(library: str, plain: str) -> str:
 
 
 def _short(label: str) -> str:
-    label = label.replace("`", "'").strip() or "?"
-    return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+    return shorten(label.replace("`", "'").strip() or "?", LONGEST)

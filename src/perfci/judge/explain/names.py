@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from perfci.judge.explain.kernels import LAUNCHERS, computed, identify, parts, spaced
+from perfci.model.text import shorten
 
 SHORT, LONGER, BRIEF = 64, 120, 52
 """Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
@@ -43,7 +44,7 @@ def brief_names(names: Iterable[str]) -> list[str]:
     """Names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
     given = list(dict.fromkeys(names))
     short = {name: _fitting(name, _telling) for name in given}
-    bare = {name: _fitting(name, lambda one: _cut(parts(one)[1], BRIEF)) for name in given}
+    bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}
     return list(dict.fromkeys(short[name] if len(short[name]) <= BRIEF else bare[name] for name in given))
 
 
@@ -58,14 +59,14 @@ def _telling(name: str) -> str:
     """`vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0, 0>`."""
     _, function, arguments = parts(name)
     if function in LAUNCHERS and (spelt := computed(arguments)[0]):
-        return _cut(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
-    return _cut(function + _template(arguments), SHORT)
+        return shorten(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
+    return shorten(function + _template(arguments), SHORT)
 
 
 def _with_arguments(name: str) -> str:
     """The function with its template arguments, as far as they fit."""
     _, function, arguments = parts(name)
-    return _cut(function + _template(arguments), LONGER)
+    return shorten(function + _template(arguments), LONGER)
 
 
 def _template(arguments: str) -> str:
@@ -80,7 +81,3 @@ def _template(arguments: str) -> str:
             first = arguments[: at + 1]
             return _SCOPE.sub("", _CAST.sub("", first)) if first.startswith("<") else ""
     return _SCOPE.sub("", _CAST.sub("", arguments))
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

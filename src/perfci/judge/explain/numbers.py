@@ -3,8 +3,8 @@
 import math
 
 from perfci.judge.explain.thresholds import MANY
-from perfci.judge.words import percent
-from perfci.model.units import show, significant
+from perfci.model.text import plural
+from perfci.model.units import percent, show, significant
 
 
 def finite(number: float | None) -> float | None:
@@ -37,7 +37,7 @@ def times(base: float, head: float) -> str:
 
 def counted(n: float, what: str) -> str:
     """`1 kernel`, `14 kernels`."""
-    return f"{number(n)} {what}{'' if n == 1 else 'es' if what.endswith('ch') else 's'}"
+    return f"{number(n)} {plural(n, what)}"
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:

@@ -10,13 +10,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfci.judge.words import percent
 from perfci.model.base import SIDES, Document, Side
 from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
-from perfci.model.units import show, significant
+from perfci.model.units import percent, show, significant
 from perfci.stats.series import side_values
 
 NAMES = {
@@ -40,7 +39,7 @@ class Roofline(Document):
     intensity: float | None = None
     """Declared floating-point operations per declared byte; None where either is not declared."""
     measured_intensity: float | None = None
-    """Declared operations per byte of device memory that ncu counted; None where it counted none."""
+    """Declared operations per byte of device memory that was counted; None where none was."""
     ridge: float | None = None
     """Operations per byte from which on the compute ceiling binds; None where a ceiling is missing."""
     bound: Bound
@@ -61,7 +60,7 @@ class Roofline(Document):
     headroom: float
     """seconds / attainable: how many times faster it could be."""
     traffic: float | None = None
-    """Bytes of device memory that ncu counted over declared bytes; None where either is unknown."""
+    """Bytes of device memory that were counted over declared bytes; None where either is unknown."""
     assumptions: list[str] = Field(default_factory=list)
     """What was assumed, one line each."""
     sentence: str
@@ -234,8 +233,8 @@ def _compute(
     if not rates:
         return None
     known = _kind(dtype)
-    if known == "fp32" and "tf32" in rates and _tensor_active(counters):
-        assumptions.append("float32 through tensor cores, as TF32: ncu saw them active")
+    if known == "fp32" and "tf32" in rates and counters is not None and _tensor_active(counters):
+        assumptions.append(f"float32 through tensor cores, as TF32: {counters.source} saw them active")
         known = "tf32"
     if known in rates:
         if known == "fp32" and "tf32" in rates:

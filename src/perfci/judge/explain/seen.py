@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from perfci.judge.explain.kernels import Kernel, identify
 from perfci.judge.explain.numbers import finite
 from perfci.model.metrics import combined
-from perfci.model.profile import TRACERS, Call, CopyKind, Fault, KernelCounters, KernelUse, Profile, Trace, concerns
+from perfci.model.profile import Call, CopyKind, Fault, KernelCounters, KernelUse, Profile, Trace, bears_on, concerns
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +75,22 @@ def usable(profile: Profile) -> Trace | None:
     trace = profile.trace
     if trace is None or trace.kernels or trace.copies:
         return trace
-    return None if any(fault.tool in TRACERS and not fault.aside for fault in profile.faults) else trace
+    return None if any(fault.part == "trace" and not fault.aside for fault in profile.faults) else trace
 
 
 def kernelless(profile: Profile) -> bool:
-    """Whether a whole timeline shows that no kernel runs, as of a case that only copies: ncu has none to count."""
+    """Tell whether a whole timeline shows that no kernel runs, as of a case that only copies."""
     trace = usable(profile)
     if trace is None or trace.kernels:
         return False
-    return not any(one.tool == trace.source and concerns(one, "kernel_launches") for one in profile.faults)
+    return not any(bears_on(one, profile, "trace") and concerns(one, "kernel_launches") for one in profile.faults)
 
 
 def faults(profile: Profile) -> list[Fault]:
-    """What is missing and should not be: that ncu saw no kernel is none where there is none to see."""
+    """Return what is missing and should not be: that no kernel was counted is not, where there is none to count."""
     if not kernelless(profile):
         return profile.faults
-    return [fault for fault in profile.faults if (fault.tool, fault.kind) != ("ncu", "empty")]
+    return [fault for fault in profile.faults if (fault.part, fault.kind) != ("counters", "empty")]
 
 
 def see(profile: Profile, traced: bool) -> Seen:

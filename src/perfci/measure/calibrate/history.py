@@ -18,6 +18,7 @@ from perfci.model.metrics import DERIVED
 from perfci.model.plan import Judgement, Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Results
 from perfci.model.timing import Timing
+from perfci.model.units import limit_percent, noise_percent
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
@@ -52,11 +53,6 @@ def limit_in_effect(judgement: Judgement, value: float | None, timing: Timing | 
     if judgement.unit == "s" and least > 0 and value is not None and value > 0:
         return max(judgement.bound, least / value)
     return judgement.bound
-
-
-def percent(share: float) -> str:
-    """A share for people, to two digits: 0.0234 → `2.3 %`."""
-    return f"{share * 100:.2g} %"
 
 
 # Where it is stored
@@ -210,8 +206,8 @@ def _under(judgement: Judgement, found: CaseCalibration, pairs: int, timing: Tim
     step = step_for(share)
     remedy = f"set regression: {step * 100:g}%" if step else "give it a steadier timing mode"
     return (
-        f"{judgement.case}: a limit of {percent(limit)} on {judgement.metric} is under the smallest change that can be "
-        f"promised here, {percent(share)} in {pairs} pairs (calibrated {found.measured[:10]}): {remedy}"
+        f"{judgement.case}: a limit of {limit_percent(limit)} on {judgement.metric} is under the smallest change that "
+        f"can be promised here, {noise_percent(share)} in {pairs} pairs (calibrated {found.measured[:10]}): {remedy}"
     )
 
 

@@ -13,7 +13,6 @@ from perfci.measure.calibrate.history import (
     limit_in_effect,
     machine,
     noise_metric,
-    percent,
     question,
     ratios,
 )
@@ -27,7 +26,8 @@ from perfci.model.plan import Judgement, Plan
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Case, Results
-from perfci.model.units import show
+from perfci.model.text import count
+from perfci.model.units import limit_percent, noise_percent, show
 from perfci.sources.git import Repository
 from perfci.stats.calibration import (
     RUNS,
@@ -45,8 +45,6 @@ from perfci.stats.decide import margin
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
-PAIRS = 32
-"""Pairs of each case: their standard deviation is then known to an eighth."""
 MOST_RED = 0.01
 """Share of runs on unchanged code that may go red."""
 _NEGLIGIBLE = 0.1
@@ -313,9 +311,10 @@ def _effect_warning(case: CaseCalibration) -> str:
     effect, way = abs(float(np.expm1(case.effect))), "slower" if case.effect > 0 else "faster"
     if case.metric != "time":
         way = "higher" if case.effect > 0 else "lower"
+    interval = f"{noise_percent(low)} to {noise_percent(high)}"
     return (
-        f"{_named(case)}: head is {percent(effect)} {way} than base ({percent(low)} to {percent(high)}) although the "
-        "code is the same: something that is fixed per side passes for a change; look for what the two builds differ in"
+        f"{_named(case)}: head is {noise_percent(effect)} {way} than base ({interval}) although the code is the same: "
+        "something that is fixed per side passes for a change; look for what the two builds differ in"
     )
 
 
@@ -341,11 +340,13 @@ def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
         share = None if smallest is None else float(np.expm1(smallest))
         step = None if share is None else step_for(share)
         promised = (
-            f"the smallest change that can be promised is {percent(share)}" if share else "no change can be promised"
+            f"the smallest change that can be promised is {noise_percent(share)}"
+            if share
+            else "no change can be promised"
         )
         remedy = f"set regression: {step * 100:g}%" if step else "no limit up to 20 % can be held"
         found.append(
-            f"{_named(case)}: the limit is {percent(case.asked)}, {promised} in {plan.max_pairs} pairs: {remedy}"
+            f"{_named(case)}: the limit is {limit_percent(case.asked)}, {promised} in {plan.max_pairs} pairs: {remedy}"
         )
     return found
 
@@ -353,11 +354,11 @@ def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
 def _sentence(cases: Sequence[CaseCalibration], results: Results, red: RedRate | None) -> str:
     of = len({case.key for case in cases})
     asked = sum(case.stopped != "skipped" for case in results.cases)
-    lead = f"{of} of {asked} case{'s' if asked > 1 else ''} calibrated"
+    lead = f"{of} of {count(asked, 'case')} calibrated"
     if red is None:
         return f"{lead}; no relative limit applies, so that no run can go red by one"
-    bounds = f"95 %: {percent(red.low)} to {percent(red.high)}"
-    rate = f"{percent(red.red / red.runs)} of runs go red on unchanged code ({bounds})"
+    bounds = f"95 %: {noise_percent(red.low)} to {noise_percent(red.high)}"
+    rate = f"{noise_percent(red.red / red.runs)} of runs go red on unchanged code ({bounds})"
     unchanged = [case.replayed.unchanged for case in cases if case.replayed]
     found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of judgements are `unchanged`"
     taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]

@@ -1,83 +1,64 @@
-"""What profilers are asked of a run, and what is said beforehand where they cannot answer."""
+"""The profiling pass: after timing, the registered profilers, one at a time, over the cases that need it."""
 
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.profiling.code import read_code
-from perfci.measure.profiling.commands import look_whole
-from perfci.measure.profiling.kernels import Look, look, wanted
-from perfci.measure.profiling.tools import COMMAND_LAUNCHES, SLOWER, TRACED, Keep, Kineto, Ncu, Nsys
+from perfci.measure.prepare import SideWork
+from perfci.measure.profiling.commands import profile_command
+from perfci.measure.profiling.kernels import Observation, fault_of, profile_cases, wanted
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
 from perfci.model.plan import Plan
-from perfci.model.policy import Command
-from perfci.model.profile import Counters, Fault, Profile, Tool, Trace
+from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
+from perfci.model.text import count
+from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
-from perfci.profilers.ncu.chips import SECTIONS, chip_of, expand, unavailable
-from perfci.profilers.ncu.command import find as find_ncu
-from perfci.profilers.ncu.command import may_count
-from perfci.profilers.nsys.command import find as find_nsys
-from perfci.profilers.nsys.privacy import environment
+from perfci.profilers.registry import Kind, registered
 from perfci.system.gpu import Gpu
 from perfci.system.process import Parent
-from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, held
 
-UNTRUSTED = Fault(
-    tool="ncu",
-    kind="forbidden",
-    text="counters are not read: the code is a fork's, its author is not known, or --no-counters was given",
-    remedy="have somebody who may write here push it to a branch of this repository",
+UNTRUSTED = (
+    "counters are not read: the code is a fork's, its author is not known, or --no-counters was given",
+    "have somebody who may write here push it to a branch of this repository",
 )
+DOWNLOADS = ("pip", "uv")
+"""Caches of packages: what of them runs has been installed."""
 KEPT = "profile"
 """Folder below the output folder for what a profile keeps."""
 
 
 @dataclass(frozen=True)
-class Tools:
-    """The profilers of this machine."""
+class Profilers:
+    """The registered profilers as they are on this machine."""
 
-    trace: Nsys | None
-    fallback: Kineto
-    """For cases of which nsys sees nothing."""
-    counters: Ncu | None
-    faults: Mapping[Tool, Fault]
-    """Why a tool cannot be used here."""
-    lacking: Mapping[str, str] = field(default_factory=dict)
-    """Counter → why this chip cannot give it."""
+    found: Mapping[Kind, Profiler[Any] | Fault]
+    """Each, or why it cannot be used; in the order of the registry."""
     capability: tuple[int, int] | None = None
     """Compute capability of the GPU."""
 
-    def on(self, device: DeviceKind) -> "Tools":
-        """The tools for cases of one device: on the CPU no capture range opens, and no call of CUDA is missed."""
-        trace = replace(self.trace, cuda=device == "cuda") if self.trace else None
-        return replace(self, trace=trace, fallback=replace(self.fallback, device=device))
-
-    def tracing(self, command: Command, timeout: float) -> Nsys | Fault:
-        """The timeline of a command that takes `timeout` seconds at most."""
-        trace = self.on(command.device).trace
-        return replace(trace, whole=True, seconds=TRACED * timeout) if trace else self.faults["nsys"]
-
-    def counting(self, timeout: float, kernels: str | None) -> Ncu | Fault:
-        """The counters of such a command, of those of its `kernels`."""
-        if self.counters is None:
-            return self.faults["ncu"]
-        seconds = SLOWER * timeout
-        return replace(self.counters, whole=True, kernels=kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
+    def of(self, part: Part, scope: Scope) -> list[Profiler[Any] | Fault]:
+        """Return those that provide a part of a scope, first choice first."""
+        return [one for kind, one in self.found.items() if kind.part == part and scope in kind.scopes]
 
     def unanswerable(self, plan: Plan) -> list[str]:
-        """Limits that no tool here can judge, each once, with the reason and the remedy."""
-        fault = self.faults.get("ncu")
+        """Return limits that no profiler here can judge, each once, with the reason and the remedy."""
+        counting = self.of("counters", "case")
+        usable = [one for one in counting if not isinstance(one, Fault)]
+        fault = next((one for one in counting if isinstance(one, Fault) and not usable), None)
         words = {}
         for gate in plan.gates:
-            why = self.lacking.get(gate.metric)
+            reasons = [one.lacking().get(gate.metric) for one in usable]
+            why = reasons[0] if reasons and all(reasons) else None
             if gate.tier == "counters" and fault is not None:
                 why = fault.text + (f": {fault.remedy}" if fault.remedy else "")
             if why:
@@ -85,44 +66,36 @@ class Tools:
         return list(words.values())
 
 
-def find_tools(place: Place, plan: Plan, options: Options) -> Tools:
-    """Which profilers this machine has, and why the others cannot be used."""
+def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
+    """Find the registered profilers on this machine. Counters are refused for code that is not trusted."""
     keep = Keep(options.out / KEPT, options.raw) if options.profile else None
     if keep is not None:
         shutil.rmtree(keep.folder, ignore_errors=True)
         keep.folder.mkdir(parents=True)
-    faults: dict[Tool, Fault] = {}
-    lacking: dict[str, str] = {}
-    timeout, account = place.limits.timeout, place.parent.account
-    written = frozenset(item for side in place.sides.values() for item in side.policy.env.items())
-    trace = counters = None
-    nsys = find_nsys()
-    if isinstance(nsys, Fault):
-        faults["nsys"] = nsys
-    else:
-        trace = Nsys(nsys, TRACED * timeout, written_env=written, keep=keep, account=account)
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
-    refused = may_count() if options.counters else UNTRUSTED
-    ncu = refused or find_ncu(gpu.cuda() if gpu else "")
-    capability = place.facts.gpu.chip if place.facts.gpu else None
-    chip = chip_of(*capability) if capability else None
-    if isinstance(ncu, Fault):
-        faults["ncu"] = ncu
-    elif "cuda" not in place.benches:
-        faults["ncu"] = Fault(tool="ncu", kind="absent", text="there is no GPU to count on")
-    else:
-        asked = [gate.metric for gate in plan.gates if gate.tier == "counters"]
-        wanted_names = expand([*expand(place.limits.counters), *asked])
-        lacking = unavailable(wanted_names, chip or "")
-        names = tuple(name for name in wanted_names if name not in lacking)
-        sections, seconds = SECTIONS[place.limits.counters], SLOWER * timeout
-        counters = Ncu(ncu, chip or "", names, sections, seconds, written_env=written, keep=keep, account=account)
-    return Tools(trace, Kineto(TRACED * timeout, keep=keep, account=account), counters, faults, lacking, capability)
+    request = Request(
+        timeout=place.limits.timeout,
+        gpu="cuda" in place.benches,
+        driver_cuda=gpu.cuda() if gpu else "",
+        capability=place.facts.gpu.chip if place.facts.gpu else None,
+        counters=place.limits.counters,
+        metrics=tuple(gate.metric for gate in plan.gates if gate.tier == "counters"),
+        written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
+        keep=keep,
+        account=place.parent.account,
+    )
+
+    def find(kind: Kind) -> Profiler[Any] | Fault:
+        if kind.part == "counters" and not options.counters:
+            return fault_of(kind, "forbidden", *UNTRUSTED)
+        return kind.find(request)
+
+    return Profilers({kind: find(kind) for kind in registered()}, request.capability)
 
 
 @contextmanager
 def counting(ordinary: Parent) -> Iterator[Parent]:
-    """The parent of what is counted, and of nothing else.
+    """Yield the parent of what is counted, and of nothing else.
 
     Where the code under test runs as another user, it has the capabilities by which the driver lets a user count, as
     far as this process has them; `ordinary` has none of them.
@@ -144,14 +117,14 @@ def counting(ordinary: Parent) -> Iterator[Parent]:
 
 def observe(
     place: Place,
-    tools: Tools,
+    profilers: Profilers,
     cases: Sequence[Case],
     plan: Plan,
     scratch: Path,
     note: Callable[[str], None],
     everything: bool = False,
 ) -> list[str]:
-    """Take evidence of the cases that need it, or of all, into `case.sides[…].evidence`. Returns notes."""
+    """Profile the cases that need it, or all, into `case.sides[…].profile`. Returns notes."""
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.profile)
     if everything:
@@ -161,112 +134,133 @@ def observe(
         return []
     scratch.mkdir(parents=True, exist_ok=True)
     place.parent.account.show(scratch)
-    for tool in ("nsys", "ncu", "torch.profiler"):
-        for stale in place.runner.logs.glob(f"{tool}-*.log"):
+    for kind in registered():
+        for stale in place.runner.logs.glob(f"{kind.name}-*.log"):
             stale.unlink()
+    passes: tuple[tuple[Part, Sequence[Case]], ...] = (("trace", traced), ("counters", counted))
     for device, bench in place.benches.items():
-        timelines = [case for case in traced if case.device == device and case.origin == "kernel"]
-        counts = [case for case in counted if case.device == device and case.origin == "kernel"]
-        _trace(tools.on(device), bench, list(place.sides), timelines, scratch, note)
-        _count(tools, bench, list(place.sides), counts, scratch, note)
+        for part, some in passes:
+            own = [case for case in some if case.device == device and case.origin == "kernel"]
+            _profile_kernels(profilers, part, bench, device, list(place.sides), own, scratch, note)
     for command in dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command"):
-        timelines, counts = (
-            [case for case in some if case.origin == "command" and case.kernel == command] for some in (traced, counted)
-        )
-        _look_at(place, tools, command, timelines, counts, scratch, note)
-    read_code(list(place.sides.values()), counted, tools.capability, note, place.parent.account)
+        for part, some in passes:
+            own = [case for case in some if case.origin == "command" and case.kernel == command]
+            _profile_command(place, profilers, part, command, own, scratch, note)
+    for profiler in profilers.of("code", "side"):
+        if not isinstance(profiler, Fault):
+            read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
-    notes = [f"profilers looked at {many} case{'s' if many > 1 else ''} after timing, for {seconds:.0f} s"]
-    if withheld := _withheld(place, tools):
-        notes.append(f"under nsys and ncu, code does without {', '.join(withheld)}: reports hold the environment")
+    notes = [f"profilers looked at {count(many, 'case')} after timing, for {seconds:.0f} s"]
+    if withheld := _withheld(place, profilers):
+        under = " and ".join(kind.name for kind in registered() if kind.trims)
+        notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
     return notes
 
 
-def _withheld(place: Place, tools: Tools) -> list[str]:
-    """Variables that `pass_env` names, of which profiled code gets nothing."""
-    used = [tool for tool in (tools.trace, tools.counters) if tool is not None]
+def _withheld(place: Place, profilers: Profilers) -> list[str]:
+    """Return the variables that `pass_env` names, of which profiled code gets nothing."""
+    if not any(kind.trims and not isinstance(one, Fault) for kind, one in profilers.found.items()):
+        return []
+    written = {item for side in place.sides.values() for item in side.policy.env.items()}
     return sorted(
         {
             name
             for side in place.sides.values()
             for name in {*side.policy.pass_env} & side.env.keys()
-            if any(name not in environment(side.env, tool.written_env) for tool in used)
+            if name not in trimmed(side.env, written)
         }
     )
 
 
-def _trace(
-    tools: Tools, bench: Bench, names: list[Side], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
-) -> None:
-    """Timelines by nsys; by torch's own profiler of a case that nsys does not see in every side: sides are compared by
-    what one tool says of both."""
-    for name in names:
-        if tools.trace is None:
-            _keep(tools, cases, name, {case.key: Look[Trace](None, [tools.faults["nsys"]]) for case in cases})
-        else:
-            _keep(tools, cases, name, look(bench, name, cases, tools.trace, scratch, note))
-    unseen = [case for case in cases if not all(_seen(case, name) for name in names)]
-    for name in names if unseen else []:
-        _keep(tools, unseen, name, look(bench, name, unseen, tools.fallback, scratch, note))
-
-
-def _count(
-    tools: Tools, bench: Bench, names: list[Side], cases: Sequence[Case], scratch: Path, note: Callable[[str], None]
-) -> None:
-    """Counters by ncu."""
-    if tools.counters is None:
-        for name in names:
-            _keep(tools, cases, name, {case.key: Look[Counters](None, [tools.faults["ncu"]]) for case in cases})
-    elif cases:
-        with counting(bench.parent) as parent:
-            for name in names:
-                found = look(replace(bench, parent=parent), name, cases, tools.counters, scratch, note)
-                _keep(tools, cases, name, found)
-
-
-def _look_at(
-    place: Place,
-    tools: Tools,
-    command: str,
-    traced: Sequence[Case],
-    counted: Sequence[Case],
+def _profile_kernels(
+    profilers: Profilers,
+    part: Part,
+    bench: Bench,
+    device: DeviceKind,
+    names: Sequence[Side],
+    cases: Sequence[Case],
     scratch: Path,
     note: Callable[[str], None],
 ) -> None:
-    """Evidence of one command for its cases: the sides in turns, nsys before ncu."""
+    """Provide a part of the profiles of cases: by the first profiler, and by the next one of those that it does not see
+    in every side. Sides are compared by what one profiler says of both."""
+    for found in profilers.of(part, "case"):
+        if not cases:
+            return
+        if isinstance(found, Fault):
+            _refuse(cases, names, found)
+            continue
+        with _parent(bench.parent, part) as parent:
+            own, profiler = replace(bench, parent=parent), found.for_cases(device)
+            for name in names:
+                seen = profile_cases(own, name, cases, profiler, scratch, note)
+                _keep(cases, name, seen, profilers.capability)
+        cases = _unseen(cases, names, part)
+
+
+def _profile_command(
+    place: Place,
+    profilers: Profilers,
+    part: Part,
+    command: str,
+    cases: Sequence[Case],
+    scratch: Path,
+    note: Callable[[str], None],
+) -> None:
+    """Provide a part of the profile of one command for its cases, the sides in turns."""
     runner = place.runner
     forms = {name: form for name in place.sides if (form := runner.command(name, command)) is not None}
     kernels = next(iter(forms.values())).kernels  # base's, where it has the command: head does not choose them
     reports = runner.cases[command]
-    for name, form in forms.items() if traced else ():
-        note(f"nsys: {name} · {command}")
-        tracing = tools.tracing(form, runner.time(form))
-        _keep(tools, traced, name, look_whole(runner, name, form, traced, tracing, scratch), reports)
-    if not counted:
-        return
-    with counting(runner.parent) as parent:
-        for name, form in forms.items():
-            note(f"ncu: {name} · {command}")
-            tool, own = tools.counting(runner.time(form), kernels), replace(runner, parent=parent)
-            _keep(tools, counted, name, look_whole(own, name, form, counted, tool, scratch), reports)
+    for found in profilers.of(part, "command"):
+        if not cases:
+            return
+        if isinstance(found, Fault):
+            _refuse(cases, list(forms), found, reports)
+            continue
+        with _parent(runner.parent, part) as parent:
+            own = replace(runner, parent=parent)
+            for name, form in forms.items():
+                note(f"{found.name}: {name} · {command}")
+                profiler = found.for_command(form.device, runner.time(form), kernels)
+                seen = profile_command(own, name, form, cases, profiler, scratch)
+                _keep(cases, name, seen, profilers.capability, reports)
+        cases = _unseen(cases, list(forms), part)
 
 
-def _seen(case: Case, name: Side) -> bool:
-    side = case.sides[name]
-    return side.status != "ok" or (side.profile is not None and side.profile.trace is not None)
+def _parent(ordinary: Parent, part: Part) -> AbstractContextManager[Parent]:
+    return counting(ordinary) if part == "counters" else nullcontext(ordinary)
+
+
+def _unseen(cases: Sequence[Case], names: Sequence[Side], part: Part) -> list[Case]:
+    """Return the cases of which some side that works lacks a part."""
+
+    def seen(case: Case, name: Side) -> bool:
+        side = case.sides[name]
+        return side.status != "ok" or (side.profile is not None and source(side.profile, part) is not None)
+
+    return [case for case in cases if not all(seen(case, name) for name in names)]
+
+
+def _refuse(cases: Sequence[Case], names: Sequence[Side], fault: Fault, reports: int | None = None) -> None:
+    for case in cases:
+        for side in (case.sides[name] for name in names):
+            if side.status == "ok":
+                side.profile = side.profile or Profile(reports=reports)
+                side.profile.faults.append(fault)
 
 
 def _keep(
-    tools: Tools,
     cases: Sequence[Case],
     name: Side,
-    looks: Mapping[str, Look[Trace]] | Mapping[str, Look[Counters]],
+    seen: Mapping[str, Observation[Any]],
+    capability: tuple[int, int] | None,
     reports: int | None = None,
 ) -> None:
-    """What was seen goes into the results, with the metrics that follow from it. `reports`: cases of their command."""
+    """Put what was seen into the results, with the metrics that follow from it. `reports`: cases of their command."""
     for case in cases:
-        found = looks.get(case.key)
+        found = seen.get(case.key)
         if found is None:
             continue  # the case does not work in this side
         side = case.sides[name]
@@ -274,4 +268,48 @@ def _keep(
         if found.seen is None:
             profile.faults += found.faults
         else:
-            take(profile, found.seen, found.faults, tools.capability, case.device == "cuda")
+            take(profile, found.seen, found.faults, capability, case.device == "cuda")
+
+
+# ---------------------------------------------------------------- machine code
+
+
+def read_code(
+    profiler: Profiler[Code],
+    sides: Sequence[SideWork],
+    cases: Sequence[Case],
+    note: Callable[[str], None],
+    account: Account = SAME,
+) -> None:
+    """Look up the kernels of those `cases` that have a timeline, and no counters in some side: into `Profile.code`.
+
+    Both sides are then read, for one to be compared with the other. The sides' folders are taken back from `account`:
+    nothing of them runs after this.
+    """
+    lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
+    for side in sides:
+        if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
+            kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
+            read = profiler.inspect(_built(side, account), kernels, note)
+            for key, profile in seen.items():
+                profile.code = read.seen.get(key, [])
+                profile.faults += [*read.faults.get(key, []), *read.general]
+
+
+def _uncounted(profile: Profile | None) -> bool:
+    return profile is not None and profile.counters is None
+
+
+def _launching(case: Case, name: Side) -> Profile | None:
+    """Return the profile of a side whose timeline holds kernels."""
+    found = case.sides[name].profile if name in case.sides else None
+    return found if found is not None and found.trace is not None and found.trace.kernels else None
+
+
+def _built(side: SideWork, account: Account) -> Built:
+    """Return a side's files, taken back from `account`."""
+    for folder in (side.tree, side.site):
+        account.seal(folder)
+    account.reclaim(side.cache)
+    caches = [one for one in sorted(side.cache.iterdir()) if one.name not in DOWNLOADS]
+    return Built(side.name, [side.tree, side.site, *caches], side.python, side.env, side.folder)

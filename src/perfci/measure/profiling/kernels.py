@@ -1,12 +1,11 @@
-"""The profiling pass: after timing, profilers look at the cases that need it, side by side, one tool at a time."""
+"""The profiling pass over kernels: one start of a profiler for all cases of a side."""
 
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -15,65 +14,30 @@ from perfci.model.base import Side
 from perfci.model.metrics import CHECKED, OBSERVED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
-from perfci.model.profile import Counters, Fault, FaultKind, Tool, Trace
+from perfci.model.profile import Fault, FaultKind, Trace
 from perfci.model.results import Case
+from perfci.profilers.base import Profiler, Read, Seen
+from perfci.profilers.faults import fault
+from perfci.profilers.registry import Kind
 from perfci.stats.answer import answer
 from perfci.stats.walsh import hodges_lehmann
-from perfci.system.process import Died, Exit, Under
+from perfci.system.process import Died, Exit
 
 SLOWER, FASTER = 1.03, 0.90
-"""Changes of time from which on evidence is worth its seconds, whatever the limit."""
+"""Changes of time from which on a profile is worth its seconds, whatever the limit."""
 SESSIONS = 3
 """Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0
 """Seconds that a tool may take to write its report once the worker is done."""
 WRITTEN, WRITING = 60.0, 0.2
-"""Seconds that a worker waits at most for a tool to write its report before it ends, and between looks at that."""
-
-Seen = TypeVar("Seen", Trace, Counters)
+"""Seconds that a worker waits at most for a tool to write its report before it ends, and between checks of that."""
 
 
-@dataclass
-class Read(Generic[Seen]):
-    """What a tool's report holds, by name of range."""
-
-    seen: dict[str, Seen] = field(default_factory=dict)
-    faults: dict[str, list[Fault]] = field(default_factory=dict)
-    """By name of range. What was seen beside a fault is whole but for what the fault says."""
-    general: list[Fault] = field(default_factory=list)
-    """What concerns all ranges."""
-
-
-class Look(NamedTuple, Generic[Seen]):
+class Observation(NamedTuple, Generic[Seen]):
     """What became of one case in one side."""
 
     seen: Seen | None
     faults: list[Fault]
-
-
-class Profiler(Protocol[Seen]):
-    """A tool around a worker."""
-
-    tool: Tool
-    executions: int
-    """Of each case."""
-    window: bool | None
-    """Whether each case opens the tool's window itself (True), or it is open from the first case to the last (False);
-    None where there is none to open."""
-    seconds: float
-    """That one case may take."""
-
-    def under(self, report: Path) -> Under | None:
-        """How a worker is started under the tool, which writes to `report`; None for one inside the worker."""
-
-    def path(self, report: Path, name: str) -> str | None:
-        """Where a profiler inside the worker writes what it sees of one case."""
-
-    def written(self, report: Path) -> bool:
-        """Whether all is written that must be before the worker ends: some tools lose what they still hold then."""
-
-    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
-        """What the report holds once the tool has ended; `ended` None where it was killed."""
 
 
 def range_name(number: int, case: Case) -> str:
@@ -82,7 +46,7 @@ def range_name(number: int, case: Case) -> str:
 
 
 def changed(case: Case, plan: Plan) -> bool:
-    """Whether a case's timing asks for evidence: any answer but `unchanged`, or a large change within its limit."""
+    """Tell whether a case's timing asks for a profile: not `unchanged`, or a large change within its limit."""
     asked = [j for j in plan.judgements if (j.case, j.device) == (case.id, case.device) and j.kind == "regression"]
     for judgement in asked:
         found = answer(case, judgement, plan.looks, plan.m, ended=True)
@@ -96,7 +60,7 @@ def changed(case: Case, plan: Plan) -> bool:
 
 
 def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
-    """The cases whose timeline, and those whose counters are to be seen: where limits need them, and as `when` says.
+    """Return the cases to trace, and those to count: where limits need it, and as `when` says.
 
     What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
     """
@@ -104,31 +68,31 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
     for case in cases:
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
-        look = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
+        asked = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
         own = [g for g in plan.gates if (g.case, g.device) == (case.id, case.device) and g.metric not in CHECKED]
         tiers = {gate.tier for gate in own} & OBSERVED
-        if look or tiers:
+        if asked or tiers:
             traced.append(case)
-        if look or "counters" in tiers:
+        if asked or "counters" in tiers:
             counted.append(case)
     return traced, counted
 
 
-def look(
+def profile_cases(
     bench: Bench,
     name: Side,
     cases: Sequence[Case],
     profiler: Profiler[Seen],
     scratch: Path,
     note: Callable[[str], None],
-) -> dict[str, Look[Seen]]:
-    """What `profiler` sees of the cases of one side, by case key.
+) -> dict[str, Observation[Seen]]:
+    """Return what `profiler` sees of the cases of one side, by case key.
 
     All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
-    looked at again without it, up to SESSIONS times.
+    profiled again without it, up to SESSIONS times.
     """
-    found: dict[str, Look[Seen]] = {}
-    tool = profiler.tool
+    found: dict[str, Observation[Seen]] = {}
+    tool = profiler.name
     todo = {range_name(number, case): case for number, case in enumerate(cases) if case.sides[name].status == "ok"}
     for session in range(SESSIONS):
         if not todo:
@@ -142,27 +106,27 @@ def look(
             died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note)
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # what a tool that was killed leaves; the rest goes with scratch
-        for dead, fault in died.items():
-            found[todo.pop(dead).key] = Look(None, [fault])
+        for dead, why in died.items():
+            found[todo.pop(dead).key] = Observation(None, [why])
         done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}
-        found |= {case.key: told(tool, read, ident) for ident, case in done.items()}
+        found |= {case.key: observed(profiler, read, ident) for ident, case in done.items()}
         todo = {ident: case for ident, case in todo.items() if ident not in done}
     for case in todo.values():
         text = f"cases before it ended {tool} {SESSIONS} times"
-        found[case.key] = Look(None, [Fault(tool=tool, kind="crash", text=text, remedy=_see(log))])
+        found[case.key] = Observation(None, [fault_of(profiler, "crash", text, _see(log))])
     return found
 
 
-def told(tool: Tool, read: Read[Seen], ident: str) -> Look[Seen]:
-    """What a report says of one range, with at least one fault where that is nothing."""
+def observed(profiler: Profiler[Seen], read: Read[Seen], ident: str) -> Observation[Seen]:
+    """Return what a report says of one range, with at least one fault where that is nothing."""
     faults = [*read.faults.get(ident, []), *read.general]
     if ident not in read.seen and not faults:
-        faults = [Fault(tool=tool, kind="empty", text="the report says nothing of this case")]
-    return Look(read.seen.get(ident), faults)
+        faults = [fault_of(profiler, "empty", "the report says nothing of this case")]
+    return Observation(read.seen.get(ident), faults)
 
 
 def fresh_log(folder: Path, stem: str) -> Path:
-    """`STEM.log`, or with a number what is not there yet: what one start of a tool said is not the next one's."""
+    """Return `STEM.log`, or with a number what is not there yet: each start of a profiler has a log of its own."""
     log, number = folder / f"{stem}.log", 1
     while log.exists():
         number += 1
@@ -183,9 +147,9 @@ def _session(
     log: Path,
     note: Callable[[str], None],
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
-    """One start of the tool. Returns what went wrong in single cases, what the report says, and whether all had their
+    """Start the profiler once. Returns what went wrong in single cases, what the report says, and whether all had their
     turn."""
-    tool = profiler.tool
+    tool = profiler.name
     see = _see(log)
     faults: dict[str, Fault] = {}
     begun: list[str] = []
@@ -194,14 +158,14 @@ def _session(
     try:
         worker = bench.worker(name, profiler.under(report), log)
     except Died as died:
-        return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(tool, died, see)]), True
+        return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(profiler, died, see)]), True
     if profiler.window is False:
-        # What a case loads at first is not the case's, and some versions of nsys lose all that follows it.
+        # What a case loads at first is not the case's, and some profilers lose all that follows it.
         for ident, case in todo.items():
             try:
                 worker.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
             except Died as died:
-                faults[ident] = died_of(tool, died, see)
+                faults[ident] = died_of(profiler, died, see)
                 if not worker.alive:
                     return faults, Read(), False
     for ident, case in todo.items():
@@ -215,7 +179,7 @@ def _session(
             asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
             marked = str(worker.ask("profile", profiler.seconds, **asked).get("marked", ""))[:200]
         except Died as died:
-            faults[ident] = died_of(tool, died, see)
+            faults[ident] = died_of(profiler, died, see)
             if not worker.alive:
                 break
     if worker.alive:
@@ -227,7 +191,7 @@ def _session(
                 time.sleep(WRITING)
             ended = worker.finish(FINISH)
         except Died as died:
-            return faults, Read(general=[died_of(tool, died, see)]), True
+            return faults, Read(general=[died_of(profiler, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
     for seen in read.seen.values():
         if isinstance(seen, Trace):
@@ -238,13 +202,17 @@ def _session(
 def _asked(
     bench: Bench, name: Side, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
 ) -> dict[str, Any]:
-    """What a worker is told to execute a case for a profiler."""
+    """Return what a worker is told to execute a case for a profiler."""
     path = profiler.path(report, ident)
     fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
     return {**case_fields(case, name), **fields}
 
 
-def died_of(tool: Tool, died: Died, remedy: str) -> Fault:
-    """The fault of a process that ended, or had to be ended, under a tool."""
-    kind: FaultKind = "timeout" if died.reason.kind == "timeout" else "crash"
-    return Fault(tool=tool, kind=kind, text=died.reason.text[:1000], remedy=remedy)
+def died_of(profiler: Profiler[Any], died: Died, remedy: str) -> Fault:
+    """Return the fault of a process that ended, or had to be ended, under a profiler."""
+    return fault_of(profiler, "timeout" if died.reason.kind == "timeout" else "crash", died.reason.text, remedy)
+
+
+def fault_of(profiler: Profiler[Any] | Kind, kind: FaultKind, text: str, remedy: str = "") -> Fault:
+    """Return a fault of a profiler."""
+    return fault(profiler.name, profiler.part, kind, text, remedy)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
+from perfci.model.text import version_numbers
 from perfci.profilers.faults import fault
 from perfci.profilers.ncu import chips
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN
@@ -40,7 +41,7 @@ PERFMON_DRIVER = 565
 
 
 @dataclass(frozen=True)
-class Ncu:
+class InstalledNcu:
     """An installed ncu that runs."""
 
     path: Path
@@ -48,11 +49,7 @@ class Ncu:
     """Such as `2025.3.1`."""
 
 
-_fault = partial(fault, "ncu")
-
-
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
+_fault = partial(fault, "ncu", "counters")
 
 
 # ---------------------------------------------------------------- the tool
@@ -66,7 +63,7 @@ def installations(root: Path = Path("/")) -> list[Path]:
         for folder in root.glob(pattern)
         if folder.is_dir()
     }
-    return sorted(found, key=lambda folder: (_number(folder.name), str(folder)), reverse=True)
+    return sorted(found, key=lambda folder: (version_numbers(folder.name), str(folder)), reverse=True)
 
 
 def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
@@ -103,7 +100,7 @@ def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
 
 def find(
     driver_cuda: str = "", *, path: str | None = None, root: Path = Path("/"), timeout: float = 30.0
-) -> Ncu | Fault:
+) -> InstalledNcu | Fault:
     """The first ncu that runs and fits the driver, of `candidates`; or why there is none.
 
     `driver_cuda`: the CUDA version of the driver, such as `12.8`; empty where it is not known, then any fits.
@@ -114,7 +111,7 @@ def find(
         fault = told if isinstance(told, Fault) else predict(driver_cuda, told)
         if fault is None:
             assert isinstance(told, str)
-            return Ncu(one, told)
+            return InstalledNcu(one, told)
         first = first or fault
     remedy = "install Nsight Compute: package nsight-compute of NVIDIA's CUDA repository, or an nvidia/cuda devel image"
     return first or _fault("absent", "ncu is not installed: looked on PATH, in /usr/local/cuda and /opt/nvidia", remedy)
@@ -125,7 +122,7 @@ def find(
 
 def cuda_of(ncu_version: str) -> tuple[int, int] | None:
     """The CUDA version that ships an ncu, as (13, 0); of one newer than perfci knows the newest known. None: older."""
-    release = _number(ncu_version)[:2]
+    release = version_numbers(ncu_version)[:2]
     known = [cuda for ncu, cuda in sorted(_CUDA.items()) if ncu <= release]
     return known[-1] if known and len(release) == 2 else None
 
@@ -136,7 +133,7 @@ def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
     `driver_cuda`: what the driver tells as its CUDA version (cuDriverGetVersion, `13.0`), never torch's. The rule was
     seen in the field: ncu's CUDA major must not exceed the driver's; a newer minor works.
     """
-    cuda, driver = cuda_of(ncu_version), _number(driver_cuda)
+    cuda, driver = cuda_of(ncu_version), version_numbers(driver_cuda)
     if cuda is None or not driver or cuda[0] <= driver[0]:
         return None
     fitting = max(ncu for ncu, told in _CUDA.items() if told[0] <= driver[0]) if driver[0] >= 11 else (2022, 3)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
+from perfci.model.text import escaped
 from perfci.profilers.ncu.launch import (
     BLOCK,
     EMPTY_REMEDY,
@@ -19,7 +20,6 @@ from perfci.profilers.ncu.launch import (
     fault,
     triple_of,
 )
-from perfci.system.files import one_line
 
 _ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE = "ID", "Kernel Name", "CC", "Block Size", "Grid Size"
 _READ = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, *METRICS})
@@ -142,7 +142,7 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> L
     if capability is None and (match := re.fullmatch(r"(\d+)\.(\d+)", cells.get(_CC, ""))):
         capability = int(match[1]), int(match[2])
     return Launch(
-        name=one_line(cells[_NAME]),
+        name=escaped(cells[_NAME]),
         nvtx=tuple(_nvtx(cells)),
         values=values,
         capability=capability,

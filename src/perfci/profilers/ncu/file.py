@@ -1,12 +1,12 @@
 """What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
-import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from perfci.model.text import version_numbers
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import csv as ncu_csv
 from perfci.profilers.ncu import layout as ncu_layout
@@ -58,7 +58,7 @@ def _report(
     """A report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
     for module in ncu_module.modules() if modules is None else modules:
-        if version and module.version and _number(module.version)[:2] < _number(version)[:2]:
+        if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
             older.append(module.version)
             continue
         content = ncu_module.read(path, size, version, module, timeout, python)
@@ -81,10 +81,6 @@ def _counted(path: Path, content: Content, results: int) -> Content:
         return content
     text = f"{path.name}: announces {results} launches and gives {len(content.launches)}"
     return replace(content, faults=[fault("incomplete", text, "profile again")])
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:

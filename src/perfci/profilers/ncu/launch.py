@@ -39,7 +39,7 @@ METRICS = tuple(
 Values = Mapping[str, tuple[float | None, str]]
 """Metric → value and unit, of those that the source names; None for what is no number."""
 
-fault = partial(any_fault, "ncu")
+fault = partial(any_fault, "ncu", "counters")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.model.profile import Rule
+from perfci.model.text import escaped
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import native as ncu_native
 from perfci.profilers.ncu.launch import (
@@ -31,7 +32,6 @@ from perfci.profilers.ncu.launch import (
     triple_of,
 )
 from perfci.system.bounded import unbind
-from perfci.system.files import one_line
 
 _MEMORY = 384 * 2**20
 """Address space of the process that reads a report, beside twelve times the file."""
@@ -135,7 +135,7 @@ def read(path: Path, size: int, version: str, module: Module, timeout: float, py
 def _from_native(told: Mapping[str, Any]) -> Launch:
     values = {name: (None if value is None else float(value), unit) for name, (value, unit) in told["values"].items()}
     return Launch(
-        name=one_line(told["name"]),
+        name=escaped(told["name"]),
         nvtx=tuple((domain, name) for domain, name in told["nvtx"]),
         values=values,
         capability=capability_of(values),
@@ -169,7 +169,7 @@ def _rule(told: Mapping[str, Any]) -> Rule | None:
         text = f"{text} (up to {speedup:.1f} % of this part alone)"
     title = str(message.get("title") or told.get("name") or told.get("rule_identifier") or "")
     return Rule(
-        name=one_line(_clean(title))[:200],
-        message=one_line(text)[:2000],
+        name=escaped(_clean(title))[:200],
+        message=escaped(text)[:2000],
         speedup=speedup if usable and estimate.get("type") == _GLOBAL else None,
     )

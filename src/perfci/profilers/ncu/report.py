@@ -171,7 +171,9 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
     passes = [value for one in launches if (value := one.values.get(PASSES, (None, ""))[0]) is not None]
     most = max((value for value in passes if math.isfinite(value) and 0 < value < 2**31), default=None)
     return (
-        Counters(version=version, chip=chip, passes=None if most is None else round(most), kernels=kernels),
+        Counters(
+            source="ncu", version=version, chip=chip, passes=None if most is None else round(most), kernels=kernels
+        ),
         faults,
     )
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
+from perfci.model.text import escaped, version_numbers
 from perfci.profilers.nsys.privacy import environment
-from perfci.system.files import one_line
 
 DURATION = 60
 """Seconds of a command that are recorded: without a capture range the whole process is."""
@@ -38,7 +38,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Nsys:
+class InstalledNsys:
     """An nsys that runs."""
 
     path: Path
@@ -61,19 +61,19 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def find(environ: Mapping[str, str] | None = None) -> Nsys | Fault:
+def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
     """The first nsys that runs; else the fault of the first that does not, or that there is none."""
     environ = os.environ if environ is None else environ
     faults = []
     for path in candidates(environ):
         answer = probe(path, environ)
-        if isinstance(answer, Nsys):
+        if isinstance(answer, InstalledNsys):
             return answer
         faults.append(answer)
     return faults[0] if faults else _fault("absent", "nsys is not installed", _INSTALL)
 
 
-def probe(path: Path, environ: Mapping[str, str]) -> Nsys | Fault:
+def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
     """The nsys at `path`, asked for its version and its options; a fault where it does not answer."""
     env = environment(environ)
     answers = []
@@ -99,7 +99,7 @@ def probe(path: Path, environ: Mapping[str, str]) -> Nsys | Fault:
         return _fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
     possible = re.search(r"--trace=\s+(Possible values are .*?)\n\s*\n?\s*Select", usage, re.DOTALL)
     traces = frozenset(re.findall(r"'([a-z-]+)'", possible[1])) if possible else frozenset({"cuda", "nvtx"})
-    return Nsys(path, version[1], flags, traces)
+    return InstalledNsys(path, version[1], flags, traces)
 
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:
@@ -125,7 +125,7 @@ def behind(version: str, driver_cuda: str) -> str:
     `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
     driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
     """
-    release, driver = _numbers(version)[:2], _numbers(driver_cuda)
+    release, driver = version_numbers(version)[:2], version_numbers(driver_cuda)
     known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
     if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
         return ""
@@ -133,15 +133,11 @@ def behind(version: str, driver_cuda: str) -> str:
     return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
-
-
 # ---------------------------------------------------------------- command lines
 
 
 def profile_command(
-    nsys: Nsys,
+    nsys: InstalledNsys,
     output: Path,
     argv: Sequence[str],
     *,
@@ -185,7 +181,7 @@ def profile_command(
     return [str(nsys.path), "profile", *options, *argv]
 
 
-def export_command(nsys: Nsys, report: Path, output: Path) -> list[str]:
+def export_command(nsys: InstalledNsys, report: Path, output: Path) -> list[str]:
     """The command line that writes the SQLite export `output` of `report`."""
     options = ["--type=sqlite", "--force-overwrite=true", f"--output={output}"]
     return [str(nsys.path), "export", *options, str(report)]
@@ -271,8 +267,8 @@ def _last(log: str) -> str:
         for line in lines
         if line and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
     ]
-    return one_line(telling[-1])[:300] if telling else ""
+    return escaped(telling[-1])[:300] if telling else ""
 
 
 def _fault(kind: FaultKind, text: str, remedy: str) -> Fault:
-    return Fault(tool="nsys", kind=kind, text=one_line(text)[:1000], remedy=remedy)
+    return Fault(tool="nsys", part="trace", kind=kind, text=escaped(text)[:1000], remedy=remedy)

@@ -26,9 +26,9 @@ LONGEST = 2**26
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 AGAIN = "capture and export again"
-"""What mends most of what is missing."""
+"""What to do about most of what is missing."""
 
-fault = partial(any_fault, "nsys")
+fault = partial(any_fault, "nsys", "trace")
 
 
 class Unreadable(Exception):
@@ -51,7 +51,7 @@ def damage(error: sqlite3.Error, limit: float) -> str:
     return f"damaged ({error})"
 
 
-def look(path: Path) -> None:
+def check(path: Path) -> None:
     """Raise Unreadable where this is no ordinary file, or its first bytes say that it is no whole SQLite file."""
     try:
         size = regular(path, LARGEST)

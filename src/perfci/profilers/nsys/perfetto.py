@@ -227,12 +227,12 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             total = sum(counts.values())
             if not first:
                 text = "no event of CUDA or NVTX" if tables else "no export of nsys: it has none of its tables"
-                return fault("nsys", "empty" if tables else "unreadable", f"{export.name}: {text}", REMEDY)
+                return fault("nsys", "trace", "empty" if tables else "unreadable", f"{export.name}: {text}", REMEDY)
             if not {"id", "value"} <= tables.get(_STRING_IDS, set()) and any(
                 column in tables.get(table, ()) for table, column in _STRINGS.items()
             ):
                 text = f"{export.name}: no export of nsys: its table {_STRING_IDS} is missing"
-                return fault("nsys", "unreadable", text, REMEDY)
+                return fault("nsys", "trace", "unreadable", text, REMEDY)
             streams = [_rows(database, one, tables[one.table], most) for one in _SOURCES if one.table in tables]
             merged = heapq.merge(*streams, key=lambda row: (row[0], row[1]))
             with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as target:
@@ -254,7 +254,8 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             database.close()
         partial.replace(out)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        return fault("nsys", "unreadable", f"{export.name}: cannot be read as an export of nsys ({error})", REMEDY)
+        text = f"{export.name}: cannot be read as an export of nsys ({error})"
+        return fault("nsys", "trace", "unreadable", text, REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfci.model.base import MachineError
+from perfci.model.text import escaped
+from perfci.profilers.base import CREDENTIALS, trimmed
 from perfci.profilers.nsys.export import harden, real_tables
 from perfci.profilers.nsys.missing import LOSSES
-from perfci.sources.environment import is_secret, passes
-from perfci.system.files import disk_error, one_line
+from perfci.system.files import disk_error
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
@@ -31,13 +32,6 @@ _WINDOW = 8
 
 # ---------------------------------------------------------------- what nsys may see
 
-_PERFCI = re.compile(
-    r"PERFCI_(?!.*(TOKEN|SECRET|KEY)).* | PYTHON(PATH|UNBUFFERED|NOUSERSITE|HASHSEED|DONTWRITEBYTECODE|FAULTHANDLER)"
-    r"| OMP_WAIT_POLICY | NUMEXPR_NUM_THREADS | VECLIB_MAXIMUM_THREADS | XDG_CACHE_HOME | TORCH_EXTENSIONS_DIR"
-    r"| (TRITON|TORCHINDUCTOR|CUPY|NUMBA)_CACHE_DIR | CUDA_CACHE_PATH | CUDA_VISIBLE_DEVICES",
-    re.VERBOSE,
-)
-_CREDENTIALS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
     re.IGNORECASE,
@@ -46,20 +40,9 @@ _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]
 
 
 def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """What of `base` a profiled process gets: what a launch gets without being named in the policy, caches, and what
-    is `written` in a policy as name and value, which is no secret in its repository.
-
-    Compiled kernels must be found again, or the profile is one of compilation. A variable with credentials in its
-    value, or named like a secret, is left out.
-    """
-    kept = {
-        name: value
-        for name, value in base.items()
-        if (passes(name, build=False) or _PERFCI.fullmatch(name) or ((name, value) in written and not is_secret(name)))
-        and not _CREDENTIALS.search(value)
-    }
+    """Return what of `base` a process under nsys gets: as `trimmed` says."""
     # Else nsys takes only registered strings for the names of ranges that open a capture.
-    return kept | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    return trimmed(base, written) | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +118,7 @@ def scrub(sqlite: Path, copy: Path) -> None:
     except OSError as error:
         raise disk_error("scrubbed", sqlite, error) from None
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        text = f"{one_line(sqlite)}: cannot be scrubbed ({one_line(error)}): do not publish it; export it again"
+        text = f"{escaped(sqlite)}: cannot be scrubbed ({escaped(error)}): do not publish it; export it again"
         raise MachineError(text) from None
 
 
@@ -223,7 +206,7 @@ def secrets(environ: Mapping[str, str]) -> dict[str, str]:
         if len(value) < 6:
             continue
         random = name not in allowed and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
-        if _SECRET_NAME.search(name) or _CREDENTIALS.search(value) or random:
+        if _SECRET_NAME.search(name) or CREDENTIALS.search(value) or random:
             found[name] = value
     return found
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
+from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
-from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, damage, fault, look, open_trace
+from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
-from perfci.system.files import one_line
 
 MOST = 1000
 """Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
@@ -67,7 +67,7 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, exec
     """
     names = list(dict.fromkeys(ranges)) if ranges is not None else [""]
     try:
-        look(path)
+        check(path)
         with (
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,
@@ -397,7 +397,7 @@ def _version(events: Events) -> str:
                 f"SELECT name, value FROM t.{table} "
                 "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
             )
-            said = {name: one_line(value)[:100] for name, value in rows if isinstance(value, str)} | said
+            said = {name: escaped(value)[:100] for name, value in rows if isinstance(value, str)} | said
     schema = said.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:

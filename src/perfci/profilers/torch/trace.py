@@ -29,12 +29,12 @@ from perfci.model.profile import (
     Slice,
     Trace,
 )
+from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind
 from perfci.profilers.cuda import work as work_of
 from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
 from perfci.profilers.torch.json import FOREIGN, REMEDY, Bad, members
-from perfci.system.files import one_line
 
 _KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
@@ -211,7 +211,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
     longest = sorted(kernels.items(), key=lambda one: (-one[1][1], str(one[0])))
     return Trace(
         source="torch.profiler",
-        version=one_line(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
+        version=escaped(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
         executions=n,
         wall=(reach - starts[0]) * 1e-9 / n,
         busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
@@ -247,9 +247,9 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
     try:
         return _trace(collect(members(path), name), name, device)
     except Bad as bad:
-        return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
     except RecursionError:
-        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
+        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
 
 
 def _plain(value: Any) -> float:
@@ -288,9 +288,9 @@ def publish(path: Path, out: Path) -> Fault | None:
             target.write("\n]}\n")
         partial.replace(out)
     except Bad as bad:
-        return fault("torch.profiler", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
     except RecursionError:
-        return fault("torch.profiler", "unreadable", f"{path.name}: nested too deeply", REMEDY)
+        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None

@@ -20,10 +20,10 @@ from markupsafe import Markup, escape
 
 from perfci.model.base import SIDES, DeviceKind
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Effect, Measured, Report, Row
-from perfci.model.text import shell
-from perfci.model.units import show, show_change, significant
+from perfci.model.text import count, shell, shorten
+from perfci.model.units import show, show_change, show_share
 from perfci.render import view, words
-from perfci.render.escape import shorten, spans, visible
+from perfci.render.escape import spans, visible
 from perfci.render.facts import timing
 from perfci.render.html import plots
 from perfci.render.html.recorded import Recorded
@@ -149,9 +149,9 @@ def _environment() -> Environment:
     )
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}
     found.globals |= {
-        "class_count": words.class_count, "count": words.count, "because": words.because, "timing": timing,
-        "show": show, "show_change": show_change, "percent": _percent, "times": _times, "sign": _SIGNS.__getitem__,
-        "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
+        "class_count": words.class_count, "count": count, "because": words.because, "timing": timing,
+        "show": show, "show_change": show_change, "percent": show_share, "times": words.times,
+        "sign": _SIGNS.__getitem__, "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
         "command": words.command_line, "help_page": words.help_page, "shell": shell,
     }  # fmt: skip
     return found
@@ -189,11 +189,3 @@ def _exact(line: str) -> Markup:
 def _key(value: float | None) -> str:
     """What a column is sorted by; empty sorts last."""
     return repr(value) if value is not None and math.isfinite(value) else ""
-
-
-def _percent(share: float | None) -> str:
-    return show(None if share is None else share * 100, "%")
-
-
-def _times(number: float | None) -> str:
-    return "–" if number is None else f"{significant(number)} ×" if number != int(number) else f"{int(number)} ×"

@@ -14,8 +14,9 @@ from perfci.model.metrics import resolve
 from perfci.model.profile import MOST_SLICES, Slice, Trace
 from perfci.model.report import Measured, Report, Roof, Row, Trail
 from perfci.model.results import Case, Pair, Results
+from perfci.model.text import shorten
 from perfci.model.units import TIME_UNITS
-from perfci.render.escape import shorten, visible
+from perfci.render.escape import visible
 from perfci.render.html.recorded import Recorded
 
 MOST_SAMPLES = 120_000
@@ -84,7 +85,7 @@ def _numbers(values: Iterable[float | None], scale: float = 1.0) -> list[float |
     return [_number(None if value is None else value / scale) for value in values]
 
 
-def _percent(ratio: float | None) -> float | None:
+def _points(ratio: float | None) -> float | None:
     return None if ratio is None else _number((ratio - 1) * 100)
 
 
@@ -161,10 +162,10 @@ def _ratios(trail: Trail, row: Row, results: Results | None) -> dict[str, Any] |
         return None
     return {
         "metric": trail.metric,
-        "ratios": [_percent(ratio) for ratio in trail.ratios],
-        "measured": [_percent(ratio) for ratio in trail.measured],
+        "ratios": [_points(ratio) for ratio in trail.ratios],
+        "measured": [_points(ratio) for ratio in trail.measured],
         "looks": [
-            [look.pairs, _percent(look.change), _percent(look.interval.low), _percent(look.interval.high)]
+            [look.pairs, _points(look.change), _points(look.interval.low), _points(look.interval.high)]
             for look in trail.looks
         ],
         "planned": results.plan.looks.pairs if results else [],
@@ -186,9 +187,9 @@ def _overview(
             {
                 "case": number,
                 "name": shorten(visible(row.case), 60, middle=True),
-                "change": _percent(row.change),
-                "low": _percent(row.interval.low),
-                "high": _percent(row.interval.high),
+                "change": _points(row.change),
+                "low": _points(row.interval.low),
+                "high": _points(row.interval.high),
                 "limit": _limit(row, results),
                 "class": row.class_,
                 "effect": row.effect,

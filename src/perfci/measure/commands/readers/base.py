@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 from perfci.model.metrics import CustomMetric
 from perfci.model.results import Reason, ReasonKind, Work
+from perfci.model.text import one_line
 from perfci.model.units import TIME_UNITS
 
 MAX_BYTES = 64 * 2**20
@@ -224,9 +225,3 @@ def only_once(found: dict[str, Reported], reported: Reported, remedy: str) -> No
 def reason(kind: ReasonKind, text: str) -> Reason:
     """A reason whose text is one line."""
     return Reason(kind=kind, text=one_line(text, 500))
-
-
-def one_line(value: object, limit: int) -> str:
-    """Any value as one line of at most `limit` characters."""
-    text = " ".join(str(value).encode("utf-8", "replace").decode("utf-8").split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

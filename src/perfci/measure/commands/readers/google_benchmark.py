@@ -18,7 +18,6 @@ from perfci.measure.commands.readers.base import (
     dicts,
     dig,
     number,
-    one_line,
     only_once,
     plain,
     positive,
@@ -28,6 +27,7 @@ from perfci.measure.commands.readers.base import (
     text_at,
 )
 from perfci.model.metrics import CustomMetric
+from perfci.model.text import one_line
 
 _FITTED = ("BigO", "RMS")
 """Aggregates of a family: coefficients of its complexity, no time."""

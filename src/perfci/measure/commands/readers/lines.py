@@ -11,13 +11,13 @@ from perfci.measure.commands.readers.base import (
     MAX_ID,
     Format,
     Reported,
-    one_line,
     read_json,
     read_text,
     reason,
 )
 from perfci.model.metrics import CATALOGUE, CustomMetric
 from perfci.model.results import Reason, Work
+from perfci.model.text import one_line
 from perfci.model.units import FLOP_UNITS, RATE_UNITS
 
 _UNITS: dict[str, Mapping[str, float]] = {

@@ -14,7 +14,6 @@ from perfci.measure.commands.readers.base import (
     case_id,
     dicts,
     dig,
-    one_line,
     only_once,
     plain,
     read_bytes,
@@ -25,6 +24,7 @@ from perfci.measure.commands.readers.base import (
 )
 from perfci.model.metrics import CustomMetric
 from perfci.model.results import Work
+from perfci.model.text import one_line
 
 # Tags of NVBench's summaries (nvbench/json_printer.cu, detail/measure_cold.cu, detail/measure_cpu_only.cxx).
 _SOURCES = (

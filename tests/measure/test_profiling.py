@@ -12,14 +12,16 @@ import pytest
 from perfci.measure.cases import merge
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profiling.kernels import Look, Read, changed, look, range_name, wanted
-from perfci.measure.profiling.tools import Kineto, Ncu, Nsys
+from perfci.measure.profiling.kernels import Observation, changed, profile_cases, range_name, wanted
 from perfci.model.plan import Gate, Judgement, Plan
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Case, CaseSide, Pair
-from perfci.profilers.ncu.command import Ncu as InstalledNcu
-from perfci.profilers.nsys.command import Nsys as InstalledNsys
-from perfci.profilers.nsys.command import probe
+from perfci.profilers.base import Profiler, Read
+from perfci.profilers.ncu.command import InstalledNcu
+from perfci.profilers.ncu.profiler import Ncu
+from perfci.profilers.nsys.command import InstalledNsys, probe
+from perfci.profilers.nsys.profiler import Nsys
+from perfci.profilers.torch.profiler import Kineto
 from perfci.system.process import Under
 from perfci.worker.profile import WARM_CALLS
 
@@ -57,13 +59,18 @@ class Quiet:
     def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
 
 
-class Passing:
+class Passing(Profiler[Trace]):
     """A tool that starts the program, sees every case it was told of, and writes down what it passed on."""
 
-    tool = "nsys"
+    name = "nsys"
+    part = "trace"
+    scopes = frozenset({"case"})
     executions = 2
-    window = None
     seconds = 20.0
+
+    @classmethod
+    def find(cls, request):
+        return cls()
 
     def __init__(self) -> None:
         self.starts = 0
@@ -79,12 +86,6 @@ class Passing:
             return self.environments[-1]
 
         return Under(command, environment)
-
-    def path(self, report: Path, name: str) -> None:
-        return None
-
-    def written(self, report: Path) -> bool:
-        return True
 
     def read(self, report, names, ended, log):
         found = {name: Trace(source="nsys", executions=2, wall=1e-3, busy=0, span=0) for name in names}
@@ -106,10 +107,10 @@ def cases_of(place: Place) -> list[Case]:
     return merge(discover(place), place.sides, ["cpu"], [])
 
 
-def taken(place: Place, profiler) -> dict[str, Look]:
+def taken(place: Place, profiler) -> dict[str, Observation]:
     folder = place.parent.scratch / "profile"
     folder.mkdir(exist_ok=True)
-    found = look(place.benches["cpu"], "head", cases_of(place), profiler, folder, lambda text: None)
+    found = profile_cases(place.benches["cpu"], "head", cases_of(place), profiler, folder, lambda text: None)
     return {key.removesuffix("@cpu"): value for key, value in found.items()}
 
 
@@ -127,7 +128,7 @@ def test_all_cases_share_one_start_and_a_trimmed_environment(place):
 def test_a_case_that_breaks_the_tool_costs_itself_alone(place):
     tool = Passing()
     found = taken(place, tool)
-    assert tool.starts == 2, "the others are looked at again without it"
+    assert tool.starts == 2, "the others are profiled again without it"
     assert [found[name].seen is not None for name in ("spins/ms=5", "spins/ms=12")] == [True, True]
     ended, raised = found["ends_the_process"], found["raises"]
     assert (ended.seen, ended.faults[0].kind) == (None, "crash")
@@ -163,7 +164,7 @@ class Dead(Passing):
 
     def read(self, report, names, ended, log):
         assert "refused" in log.read_text()
-        return Read(general=[Fault(tool="nsys", kind="forbidden", text="refused", remedy="ask")])
+        return Read(general=[Fault(tool="nsys", part="trace", kind="forbidden", text="refused", remedy="ask")])
 
 
 def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
@@ -210,12 +211,12 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
         pytest.skip(f"needs nsys: {installed.text}")
     found = taken(place, Nsys(installed, 60.0, cuda=False))
     for ms in (5, 12):
-        look = found[f"spins/ms={ms}"]
-        assert look.seen is not None, look.faults
-        assert look.seen.executions == 10
-        assert look.seen.marked == "", "the package nvtx of the tests is one that every nsys records"
+        one = found[f"spins/ms={ms}"]
+        assert one.seen is not None, one.faults
+        assert one.seen.executions == 10
+        assert one.seen.marked == "", "the package nvtx of the tests is one that every nsys records"
         # What the case itself saw of the last ten: a busy machine lengthens both.
-        assert look.seen.wall == pytest.approx(sum(own_times(place, ms)[-10:]) / 10, rel=0.05)
+        assert one.seen.wall == pytest.approx(sum(own_times(place, ms)[-10:]) / 10, rel=0.05)
 
 
 # ---------------------------------------------------------------- which cases
@@ -237,7 +238,7 @@ def plan(*names: str, bound: float = 0.1, gates: tuple[Gate, ...] = ()) -> Plan:
     return Plan(seed=0, sides=["base", "head"], judgements=asked, m=len(names), gates=list(gates))
 
 
-def test_evidence_is_taken_of_what_changed():
+def test_what_changed_is_profiled():
     same, slower, faster, slightly = (
         measured(*one) for one in (("same", 1.0), ("slower", 1.05), ("faster", 0.8), ("slightly", 1.01))
     )
@@ -263,7 +264,7 @@ def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
     assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
 
 
-def test_commands_on_a_gpu_are_looked_at_as_kernels_are():
+def test_commands_on_a_gpu_are_profiled_as_kernels_are():
     case = measured("app", 1.05).model_copy(update={"origin": "command"})
     assert wanted([case], plan("app"), "on_change") == ([case], [case])
     assert wanted([case], plan("app"), "never") == ([], [])

@@ -16,17 +16,18 @@ from perfci.measure.commands.readers import Reported
 from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import commands as whole
-from perfci.measure.profiling.collect import Tools, find_tools, observe
-from perfci.measure.profiling.commands import look_whole
-from perfci.measure.profiling.tools import Kineto, Ncu, Nsys
+from perfci.measure.profiling.collect import Profilers, find_profilers, observe
+from perfci.measure.profiling.commands import profile_command
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
 from perfci.model.results import Case
-from perfci.profilers.ncu.command import Ncu as InstalledNcu
+from perfci.profilers.ncu.command import InstalledNcu
+from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys import command as nsys_command
-from perfci.profilers.nsys.command import Nsys as InstalledNsys
-from perfci.profilers.nsys.command import probe
+from perfci.profilers.nsys.command import InstalledNsys, probe
+from perfci.profilers.nsys.profiler import Nsys
+from perfci.profilers.torch.profiler import Kineto
 
 DATA = Path(__file__).parent.parent / "data"
 APP = """
@@ -78,10 +79,11 @@ def cases_of(place: Place, command: Command, *names: str) -> list[Case]:
     return place.runner._cases("app", command.device, found)
 
 
-def looked(place: Place, command: Command, profiler):
+def profiled(place: Place, command: Command, profiler):
     cases = cases_of(place, command, "app")
-    (look,) = look_whole(place.runner, "head", command, cases, profiler, place.parent.scratch / "profile").values()
-    return look
+    scratch = place.parent.scratch / "profile"
+    (one,) = profile_command(place.runner, "head", command, cases, profiler, scratch).values()
+    return one
 
 
 def script(path: Path, text: str) -> Path:
@@ -135,10 +137,10 @@ def nsys() -> Nsys:
 
 @pytest.mark.nsys
 def test_nsys_sees_the_whole_process(place, nsys):
-    look = looked(place, form(f"{sys.executable} app.py 5"), nsys)
-    assert look.faults == [] and look.seen is not None
-    assert look.seen.executions == 1 and look.seen.wall > 0.2
-    ranges = {one.name: one for one in look.seen.ranges}
+    found = profiled(place, form(f"{sys.executable} app.py 5"), nsys)
+    assert found.faults == [] and found.seen is not None
+    assert found.seen.executions == 1 and found.seen.wall > 0.2
+    ranges = {one.name: one for one in found.seen.ranges}
     assert {name: one.count for name, one in ranges.items()} == {"step": 5, "step/inner": 5}
     assert ranges["step"].host == pytest.approx(0.2, rel=0.2)
     assert "token: None" in (place.runner.logs / "nsys-head-app.log").read_text()
@@ -147,16 +149,16 @@ def test_nsys_sees_the_whole_process(place, nsys):
 @pytest.mark.nsys
 def test_a_command_that_runs_on_is_cut_and_says_so(place, nsys, monkeypatch):
     monkeypatch.setattr(nsys_command, "DURATION", 2)
-    look = looked(place, form(f"{sys.executable} app.py 1000"), nsys)
-    assert look.seen is not None and 0 < look.seen.ranges[0].count < 1000, "it was ended before it was through"
-    (fault,) = look.faults
+    found = profiled(place, form(f"{sys.executable} app.py 1000"), nsys)
+    assert found.seen is not None and 0 < found.seen.ranges[0].count < 1000, "it was ended before it was through"
+    (fault,) = found.faults
     assert (fault.kind, fault.text) == ("incomplete", "nsys recorded the first 2 s of the command, which ran on")
 
 
 @pytest.mark.nsys
 def test_a_command_that_fails_is_a_fault(place, nsys):
-    look = looked(place, form("echo no such table >&2; exit 3"), nsys)
-    assert look.faults[0].kind == "crash" and "status 3" in look.faults[0].text
+    found = profiled(place, form("echo no such table >&2; exit 3"), nsys)
+    assert found.faults[0].kind == "crash" and "status 3" in found.faults[0].text
 
 
 # ---------------------------------------------------------------- limits
@@ -169,9 +171,9 @@ def alive(marker: str) -> bool:
 def test_nsys_is_ended_where_it_writes_too_much(place, tmp_path, monkeypatch):
     monkeypatch.setattr(nsys_command, "SIZE", 2**20)
     writing = 'head -c 3000000 /dev/zero > "$TMPDIR/report.qdstrm"; sleep 3600.25'
-    look = looked(place, form("true"), fake_nsys(tmp_path / "nsys", writing))
-    assert look.seen is None
-    (fault,) = look.faults
+    found = profiled(place, form("true"), fake_nsys(tmp_path / "nsys", writing))
+    assert found.seen is None
+    (fault,) = found.faults
     assert fault.kind == "crash" and fault.text.endswith("0.0 GiB, more than 0.0 GiB") and "fewer steps" in fault.remedy
     assert not alive("sleep 3600.25"), "what nsys started is killed with it"
     assert not list((place.parent.scratch / "profile").iterdir()), "what it wrote is removed"
@@ -179,27 +181,27 @@ def test_nsys_is_ended_where_it_writes_too_much(place, tmp_path, monkeypatch):
 
 def test_a_report_that_is_too_large_is_not_exported(place, tmp_path, monkeypatch):
     monkeypatch.setattr(nsys_command, "SIZE", 2**20)
-    monkeypatch.setattr(Nsys, "excess", lambda self, report: None)  # it grows between two looks
+    monkeypatch.setattr(Nsys, "excess", lambda self, report: None)  # it grows between two checks
     tool = fake_nsys(tmp_path / "nsys", 'head -c 3000000 /dev/zero > "$out"', f"touch {tmp_path}/exported")
-    look = looked(place, form("true"), tool)
-    assert look.seen is None and "wrote a report of" in look.faults[0].text
+    found = profiled(place, form("true"), tool)
+    assert found.seen is None and "wrote a report of" in found.faults[0].text
     assert not (tmp_path / "exported").exists()
 
 
 def test_a_command_that_hangs_under_a_tool_is_ended(place, tmp_path, monkeypatch):
     monkeypatch.setattr(whole, "FINISH", 0.0)
     tool = replace(fake_nsys(tmp_path / "nsys", "sleep 3600.5"), seconds=1.0)
-    look = looked(place, form("true"), tool)
-    assert (look.seen, look.faults[0].kind) == (None, "timeout")
+    found = profiled(place, form("true"), tool)
+    assert (found.seen, found.faults[0].kind) == (None, "timeout")
     assert not alive("sleep 3600.5")
 
 
 def test_nsys_is_asked_for_the_whole_process_with_a_folder_of_its_own(place, tmp_path):
-    look = looked(place, form("true"), fake_nsys(tmp_path / "nsys", 'echo "$@" tmp=$TMPDIR; exit 7'))
+    found = profiled(place, form("true"), fake_nsys(tmp_path / "nsys", 'echo "$@" tmp=$TMPDIR; exit 7'))
     said = (place.runner.logs / "nsys-head-app.log").read_text()
     assert "--duration=60 --kill=none" in said and "capture-range" not in said and "/bin/sh -c true" in said
     assert f"tmp={place.parent.scratch}/profile/nsys-head-app" in said
-    assert look.faults[0].kind == "crash" and "status 7" in look.faults[0].text
+    assert found.faults[0].kind == "crash" and "status 7" in found.faults[0].text
 
 
 # ---------------------------------------------------------------- ncu
@@ -214,9 +216,9 @@ def counted(path: Path) -> Path:
 def test_ncu_counts_the_kernels_that_were_asked_for(place, tmp_path):
     page = counted(tmp_path / "page.csv")
     tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), kernels="gemm|softmax", launches=50)
-    look = looked(place, form("./bench", device="cuda"), tool)
-    assert look.faults == [] and look.seen is not None
-    assert sum(kernel.count for kernel in look.seen.kernels) > 1, "launches in no range count too"
+    found = profiled(place, form("./bench", device="cuda"), tool)
+    assert found.faults == [] and found.seen is not None
+    assert sum(kernel.count for kernel in found.seen.kernels) > 1, "launches in no range count too"
     given = (tmp_path / "ncu.args").read_text()
     assert "--kernel-name-base function --kernel-name regex:gemm|softmax" in given and "--launch-count 50" in given
     assert "--profile-from-start" not in given and "--nvtx-include" not in given
@@ -226,15 +228,19 @@ def test_ncu_counts_the_kernels_that_were_asked_for(place, tmp_path):
 def test_as_many_launches_as_were_to_be_taken_is_a_fault(place, tmp_path):
     page = counted(tmp_path / "page.csv")
     tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), launches=2)
-    look = looked(place, form("./bench", device="cuda"), tool)
-    assert look.seen is not None and look.faults[0].kind == "incomplete" and "choose kernels" in look.faults[0].remedy
+    found = profiled(place, form("./bench", device="cuda"), tool)
+    assert (
+        found.seen is not None and found.faults[0].kind == "incomplete" and "choose kernels" in found.faults[0].remedy
+    )
 
 
 def test_a_regex_that_no_kernel_matches(place, tmp_path):
     said = 'echo "==WARNING== No kernels were profiled." > "$log"'
-    look = looked(place, form("./bench", device="cuda"), replace(fake_ncu(tmp_path / "ncu", said), kernels="nothing"))
-    (fault,) = look.faults
-    assert (look.seen, fault.kind) == (None, "empty") and "`kernels:`" in fault.remedy
+    found = profiled(
+        place, form("./bench", device="cuda"), replace(fake_ncu(tmp_path / "ncu", said), kernels="nothing")
+    )
+    (fault,) = found.faults
+    assert (found.seen, fault.kind) == (None, "empty") and "`kernels:`" in fault.remedy
 
 
 # ---------------------------------------------------------------- NVBench
@@ -245,9 +251,9 @@ def test_an_nvbench_program_runs_each_state_once_under_a_profiler(place, tmp_pat
     line = [place.runner.line("head", own, tmp_path, profiled=profiled)[0][-1] for profiled in (False, True)]
     assert line == ['./bench --jsonbin "$PERFCI_NVBENCH"', './bench --jsonbin "$PERFCI_NVBENCH" --profile']
     tool = fake_ncu(tmp_path / "ncu", f'cp {counted(tmp_path / "page.csv")} "$out"')
-    assert looked(place, own, tool).faults == []
+    assert profiled(place, own, tool).faults == []
     named = form('./bench --jsonbin "$PERFCI_NVBENCH" && echo done', reads="nvbench", device="cuda")
-    (fault,) = looked(place, named, tool).faults
+    (fault,) = profiled(place, named, tool).faults
     assert fault.kind == "incomplete" and "not of one execution" in fault.text
 
 
@@ -262,17 +268,16 @@ def two_sides(place: Place) -> Place:
 
 
 def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None, **fields) -> list[Case]:
-    """Evidence of a command on a GPU in both sides, through tools that hand out real captures, or `page` for ncu's."""
+    """Profile a command on a GPU in both sides, through tools that hand out real captures, or `page` for ncu's."""
     capture = tmp_path / "capture.sqlite"
     capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
     page = page or counted(tmp_path / "page.csv")
-    tools = Tools(
-        fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
-        Kineto(60.0),
-        fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'),
-        {},
-        capability=(9, 0),
-    )
+    found = {
+        Nsys: fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
+        Kineto: Kineto(60.0),
+        Ncu: fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'),
+    }
+    tools = Profilers(found, capability=(9, 0))
     both = two_sides(place)
     cases = cases_of(both, form("./bench", device="cuda", **fields), *names)
     assert {name for case in cases for name in case.sides} == {"base", "head"}
@@ -317,8 +322,8 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
     side.policy = side.policy.model_copy(update=asked)
     side.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
     installed = fake_nsys(tmp_path / "nsys", f"env >{tmp_path}/seen; exit 1").installed
-    monkeypatch.setattr("perfci.measure.profiling.collect.find_nsys", lambda: installed)
-    tools = find_tools(place, plan, Options("run", tmp_path, tmp_path / "out"))
+    monkeypatch.setattr("perfci.profilers.nsys.command.find", lambda: installed)
+    tools = find_profilers(place, plan, Options("run", tmp_path, tmp_path / "out"))
     cases = cases_of(place, form("true"), "app")
     notes = observe(place, tools, cases, plan, tmp_path / "e", print, everything=True)
     seen = (tmp_path / "seen").read_text().splitlines()
@@ -328,10 +333,10 @@ def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_br
 
 def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypatch):
     installed = fake_ncu(tmp_path / "ncu", "exit 1").installed
-    monkeypatch.setattr("perfci.measure.profiling.collect.find_ncu", lambda _: installed)
+    monkeypatch.setattr("perfci.profilers.ncu.command.find", lambda _: installed)
     plan = Plan(seed=0, sides=["head"])
     found = {
-        counters: find_tools(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).faults["ncu"]
+        counters: find_profilers(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).found[Ncu]
         for counters in (True, False)
     }
     assert (found[True].kind, found[False].kind) == ("absent", "forbidden")  # absent: there is no GPU here
@@ -339,8 +344,9 @@ def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypa
 
 
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
-    absent = Fault(tool="nsys", kind="absent", text="nsys is not installed", remedy="install it")
-    tools = Tools(None, Kineto(60.0), None, {"nsys": absent, "ncu": absent.model_copy(update={"tool": "ncu"})})
+    absent = Fault(tool="nsys", part="trace", kind="absent", text="nsys is not installed", remedy="install it")
+    uncounted = absent.model_copy(update={"tool": "ncu", "part": "counters"})
+    tools = Profilers({Nsys: absent, Kineto: Kineto(60.0), Ncu: uncounted})
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
     observe(place, tools, cases, Plan(seed=0, sides=["head"]), tmp_path / "e", print, everything=True)
     for case in cases:

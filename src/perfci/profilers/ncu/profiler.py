@@ -1,0 +1,153 @@
+"""Nsight Compute as a back end: hardware counters of cases and of commands."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfci.model.base import DeviceKind
+from perfci.model.profile import Counters, Fault
+from perfci.profilers.base import LOG_END, Keep, Profiler, Read, Request, grown, said, trimmed
+from perfci.profilers.ncu import chips
+from perfci.profilers.ncu import command as ncu_command
+from perfci.profilers.ncu import file as ncu_file
+from perfci.profilers.ncu import module as ncu_module
+from perfci.profilers.ncu import report as ncu_report
+from perfci.profilers.ncu.command import InstalledNcu, may_count
+from perfci.profilers.ncu.launch import fault
+from perfci.system.bounded import MIB, Unread, call, desk, regular
+from perfci.system.files import end_of
+from perfci.system.process import Exit, Under
+from perfci.system.users import SAME, Account
+
+LAUNCHES = 5000
+"""Kernel launches that ncu profiles at most in one start around cases, of which each is executed once."""
+COMMAND_LAUNCHES = 1000
+"""The same around a command, which launches as it likes: tens of milliseconds each."""
+SLOWER = 10
+"""A case may take this many times its time-out: ncu replays each kernel, and saves its memory."""
+
+
+@dataclass(frozen=True)
+class Ncu(Profiler[Counters]):
+    """Nsight Compute around a worker; one start for all cases of a side, one execution of each. Or around a command."""
+
+    installed: InstalledNcu
+    chip: str
+    names: tuple[str, ...]
+    """Quantities of `chips.COUNTED` that the chip can give."""
+    sections: tuple[str, ...]
+    """Sections of ncu, for its rules."""
+    seconds: float
+    whole: bool = False
+    """Whether all that the process launches is counted, under the name ""."""
+    kernels: str | None = None
+    """A regular expression for the functions that are profiled; None for all."""
+    launches: int = LAUNCHES
+    written_env: frozenset[tuple[str, str]] = frozenset()
+    """Names and values that the policies set: the process gets these beside what every one gets."""
+    keep: Keep | None = None
+    account: Account = SAME
+    """Who runs what is profiled, and ncu with it."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Requested counter → why this chip cannot give it."""
+    name = "ncu"
+    part = "counters"
+    scopes = frozenset({"case", "command"})
+    trims = True
+    executions = 1
+    window = True
+
+    @classmethod
+    def find(cls, request: Request) -> "Ncu | Fault":
+        """Return the first ncu that runs and fits the driver, where this process may count on a GPU; or why not."""
+        found = may_count() or ncu_command.find(request.driver_cuda)
+        if isinstance(found, Fault):
+            return found
+        if not request.gpu:
+            return fault("absent", "there is no GPU to count on")
+        chip = (chips.chip_of(*request.capability) if request.capability else None) or ""
+        wanted = chips.expand([*chips.expand(request.counters), *request.metrics])
+        missing = chips.unavailable(wanted, chip)
+        return cls(
+            found, chip, tuple(name for name in wanted if name not in missing), chips.SECTIONS[request.counters],
+            SLOWER * request.timeout, written_env=request.written_env, keep=request.keep, account=request.account,
+            unavailable=missing,
+        )  # fmt: skip
+
+    def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Ncu":
+        """Return the same around a whole command, of which it counts `kernels`."""
+        return replace(self, whole=True, kernels=kernels, launches=COMMAND_LAUNCHES, seconds=SLOWER * timeout)
+
+    def lacking(self) -> Mapping[str, str]:
+        """Return the counters that the chip cannot give."""
+        return self.unavailable
+
+    def under(self, report: Path) -> Under:
+        """Return how a worker or a command is started under ncu."""
+
+        def command(argv: list[str]) -> list[str]:
+            return ncu_command.command(
+                self.installed.path,
+                argv,
+                report=report.with_suffix(".ncu-rep"),
+                log=report.with_suffix(".log"),
+                metrics=chips.metrics_for(self.names, self.chip),
+                sections=self.sections,
+                launches=self.launches,
+                kernels=self.kernels,
+                capture=not self.whole,
+            )
+
+        return Under(command, lambda env: trimmed(env, self.written_env))
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
+        """Read the report; what ncu said goes to the log of the worker."""
+        self.account.reclaim(report.parent)
+        own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
+        if own.is_file():
+            with log.open("ab") as handle:
+                handle.write(end_of(own, LOG_END))
+        failed = ncu_command.classify(ended.code if ended else None, said(log), ended is None)
+        if not raw.is_file():
+            nothing = fault("empty", "ncu wrote no report", f"see logs/{log.name}")
+            return Read(general=[failed or nothing])
+        ranges = None if self.whole else names
+        found = counters(
+            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
+            account=self.account,
+        )  # fmt: skip
+        if self.keep is not None and self.keep.raw:
+            shutil.copyfile(raw, self.keep.folder / raw.name)
+        raw.unlink(missing_ok=True)
+        return Read(found.counters, found.faults, [*([failed] if failed else []), *found.general])
+
+
+def counters(
+    path: Path,
+    *,
+    ranges: Sequence[str] | None,
+    whole: bool,
+    names: Sequence[str],
+    most: int | None,
+    installed: Path | None,
+    account: Account = SAME,
+    root: Path = Path("/"),
+    python: str = "",
+) -> ncu_report.Reading:
+    """Read a report in a process of its own, as `ncu_report.read` tells it."""
+    try:
+        size = regular(path, ncu_file.LARGEST)
+        bounds = grown(
+            size, MIB, 300, memory=384 * MIB + 2 * size, answer=64 * MIB, written=256 * MIB + 8 * size,
+            program=ncu_file.MEMORY + 12 * size,
+        )  # fmt: skip
+        with desk(account) as folder:
+            return call(
+                ncu_report.read, bounds, folder, account, path=path.absolute(), ranges=ranges, whole=whole, names=names,
+                most=most, ncu=installed, modules=ncu_module.modules(root),
+                timeout=min(ncu_report.TIMEOUT, 0.8 * bounds.wall), python=python,
+            )  # fmt: skip
+    except Unread as why:
+        found = fault("unreadable", f"{path.name}: {why}", "profile again")
+        return ncu_report.Reading(general=[found])

@@ -1,0 +1,267 @@
+"""Nsight Systems as a back end: timelines of cases and of commands."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfci.model.base import DeviceKind, MachineError
+from perfci.model.profile import Fault, Trace
+from perfci.model.results import Reason
+from perfci.model.text import escaped
+from perfci.profilers.base import LARGEST_TIMELINE, SMALLER, TRACED, Keep, Profiler, Read, Request, grown, said
+from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys import export as nsys_export
+from perfci.profilers.nsys import perfetto
+from perfci.profilers.nsys import privacy as nsys_privacy
+from perfci.profilers.nsys import trace as nsys_trace
+from perfci.profilers.nsys.command import InstalledNsys
+from perfci.profilers.nsys.export import fault
+from perfci.system.bounded import MIB, Unread, call, desk, regular, take
+from perfci.system.process import Exit, Under
+from perfci.system.users import SAME, Account
+from perfci.worker.profile import NSYS
+
+EXPORT_TIMEOUT = 300.0
+"""Seconds for nsys to export a report."""
+
+
+@dataclass(frozen=True)
+class Nsys(Profiler[Trace]):
+    """Nsight Systems around a worker; one start for all cases of a side. Or around a command, as a whole."""
+
+    installed: InstalledNsys
+    seconds: float
+    cuda: bool = True
+    whole: bool = False
+    """Whether all that the process does is one execution, whose name is ""."""
+    written_env: frozenset[tuple[str, str]] = frozenset()
+    """Names and values that the policies set: the process gets these beside what every one gets."""
+    keep: Keep | None = None
+    account: Account = SAME
+    """Who runs what is profiled, and nsys with it."""
+    name = "nsys"
+    part = "trace"
+    scopes = frozenset({"case", "command"})
+    trims = True
+    window = False
+
+    @classmethod
+    def find(cls, request: Request) -> "Nsys | Fault":
+        """Return the first nsys that runs, or why there is none."""
+        found = nsys_command.find()
+        if isinstance(found, Fault):
+            return found
+        seconds = TRACED * request.timeout
+        return cls(found, seconds, written_env=request.written_env, keep=request.keep, account=request.account)
+
+    def for_cases(self, device: DeviceKind) -> "Nsys":
+        """Return the same for one device: on the CPU no capture range opens, and no call of CUDA is missed."""
+        return replace(self, cuda=device == "cuda")
+
+    def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Nsys":
+        """Return the same around a whole command, all of whose kernels it sees."""
+        return replace(self, cuda=device == "cuda", whole=True, seconds=TRACED * timeout)
+
+    def under(self, report: Path) -> Under:
+        """Return how a worker or a command is started under nsys."""
+        output = report.with_suffix(".nsys-rep")
+        duration = nsys_command.DURATION if self.whole else None
+
+        def command(argv: list[str]) -> list[str]:
+            return nsys_privacy.isolate(
+                nsys_command.profile_command(
+                    self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
+                ),
+                self.account.prefix(),
+            )
+
+        def environment(env: Mapping[str, str]) -> dict[str, str]:
+            # What nsys writes meanwhile is then below one folder, and can be weighed.
+            own = nsys_privacy.environment(env, self.written_env) | {NSYS: self.installed.version}
+            return own | ({"TMPDIR": str(report.parent)} if self.whole else {})
+
+        return Under(command, environment)
+
+    def excess(self, report: Path) -> Reason | None:
+        """Return why nsys is to be ended: what it writes to the report's folder passes what is read of it."""
+        if (size := nsys_command.used(report.parent)) <= nsys_command.SIZE:
+            return None
+        return Reason(kind="memory", text=_too_large("nsys and the command under it wrote", size))
+
+    def written(self, report: Path) -> bool:
+        """Tell whether the report is there: it is written as the capture ends. Without CUDA, as the worker does."""
+        return not self.cuda or report.with_suffix(".nsys-rep").is_file()
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
+        """Export the report and read it; what goes wrong on the way is a fault of all ranges."""
+        raw, export = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
+        code, killer = (ended.code, ended.signal) if ended else (None, None)
+        failed = nsys_command.classify(code, said(log), raw, signal=killer, timed_out=ended is None)
+        if not raw.is_file():  # a link may lead anywhere: nothing is read of it but by the user who may read it
+            return Read(general=[failed] if failed else [])
+        if (size := raw.stat().st_size) > nsys_command.SIZE:
+            raw.unlink()
+            text = _too_large("nsys wrote a report of", size)
+            return Read(general=[fault("crash", text, SMALLER)])
+        argv = [*self.account.prefix(), *nsys_command.export_command(self.installed, raw, export)]
+        if not _exported(argv, raw.parent, log):
+            text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
+            return Read(general=[fault("timeout", text, "profile fewer cases at a time")])
+        self.account.reclaim(raw.parent)
+        made = None if self.whole else self.executions
+        found = traces(export, None if self.whole else names, self.account, made)
+        refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
+        raw.unlink(missing_ok=True)
+        export.unlink(missing_ok=True)
+        for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
+            del found.traces[name]
+            found.faults[name] = _BLIND_COMMAND if self.whole else _BLIND
+        general = [
+            *([failed] if failed else []),
+            *(_cut() for trace in found.traces.values() if self.whole and _ran_on(trace)),
+            *refused,
+            *(one for one in found.general if one not in found.faults.values()),
+        ]
+        return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
+
+    def _keep(self, raw: Path, export: Path) -> list[Fault]:
+        """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
+        scan of its export finds no secret."""
+        assert self.keep is not None
+        refused = keep_export(export, self.keep.folder, self.account)
+        if not self.keep.raw:
+            return refused
+        try:
+            held = held_secrets(export, nsys_privacy.secrets(dict(os.environ)))
+        except Unread as why:
+            text = f"{export.name}: {why}: whether it holds secrets is not known, and {raw.name} was not kept"
+            return [*refused, fault("forbidden", text, "go without --raw", aside=True)]
+        if held:
+            text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
+            return [*refused, fault("forbidden", text, "unset them, or go without --raw", aside=True)]
+        if raw.is_file():
+            shutil.copyfile(raw, self.keep.folder / raw.name)
+        return refused
+
+
+def _exported(argv: Sequence[str], folder: Path, log: Path) -> bool:
+    """Run nsys' own reader of a report, which writes no larger file than is read. Tell whether it came to its end."""
+    bounded = [
+        "/bin/sh",
+        "-c",
+        'ulimit -c 0; ulimit -f "$0" 2>/dev/null; exec "$@"',
+        str(nsys_export.LARGEST // 512),
+        *argv,
+    ]
+    with log.open("ab") as handle:
+        process = subprocess.Popen(
+            bounded, env=nsys_privacy.environment(os.environ), cwd=folder, stdin=subprocess.DEVNULL, stdout=handle,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        process.wait(EXPORT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return True
+
+
+_BLIND = fault(
+    "empty",
+    "nsys recorded the executions, and no call of the CUDA API in them",
+    "another nsys version may help; torch.profiler is asked instead",
+)
+_BLIND_COMMAND = fault(
+    "empty",
+    "nsys recorded the command, and no call of the CUDA API in it",
+    "another nsys version may help; write device: cpu where the command does not use the GPU",
+)
+
+
+def _too_large(what: str, size: int) -> str:
+    return f"{what} {size / 2**30:.1f} GiB, more than {nsys_command.SIZE / 2**30:.1f} GiB"
+
+
+def _ran_on(trace: Trace) -> bool:
+    """Tell whether recording ended before the process did. A duration is kept to the millisecond (seen with 2023.4)."""
+    return trace.wall >= 0.99 * nsys_command.DURATION
+
+
+def _cut() -> Fault:
+    text = f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on"
+    return fault("incomplete", text, SMALLER)
+
+
+def _blind(trace: Trace) -> bool:
+    """Tell whether nothing of CUDA was recorded: a case on a GPU calls its API at least."""
+    return not (trace.kernels or trace.copies or trace.sets or trace.calls)
+
+
+# ---------------------------------------------------------------- reports, read in processes of their own
+
+
+def traces(
+    export: Path, names: Sequence[str] | None, account: Account = SAME, executions: int | None = None
+) -> nsys_trace.Reading:
+    """Read an export in a process of its own, as `nsys_trace.read` tells it."""
+    try:
+        # A file that is refused before it is opened is described by `nsys_trace.read`.
+        size = export.lstat().st_size if export.is_file() else 0
+        bounds = grown(size, MIB, nsys_trace.LIMIT, answer=64 * MIB, written=256 * MIB + 4 * size)
+        with desk(account) as folder:
+            return call(
+                nsys_trace.read, bounds, folder, account, path=export.absolute(), ranges=names, limit=bounds.wall,
+                executions=executions,
+            )  # fmt: skip
+    except Unread as why:
+        found = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
+        return nsys_trace.Reading({}, dict.fromkeys([""] if names is None else names, found), [found])
+
+
+def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
+    """Write the scrubbed export and a timeline of it into `folder`, and tell why not: of files, and no value.
+
+    Raises OSError where `folder` cannot be written to.
+    """
+    try:
+        size = regular(export, nsys_export.LARGEST)
+        bounds = grown(size, 2 * MIB, nsys_trace.LIMIT, written=256 * MIB + 4 * size)
+        with desk(account) as place:
+            copy, timeline = place / export.name, place / f"{export.stem}.timeline.json.gz"
+            if refused := call(_scrub, bounds, place, account, export=export.absolute(), copy=copy):
+                return [refused.model_copy(update={"aside": True})]
+            account.reclaim(place)
+            take(copy, folder / export.name, bounds.written)
+            account.give(place)
+            refused = call(perfetto.write, bounds, place, account, export=copy, out=timeline)
+            account.reclaim(place)
+            if refused is None:
+                take(timeline, folder / timeline.name, LARGEST_TIMELINE)
+    except Unread as why:
+        refused = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
+    return [refused.model_copy(update={"aside": True})] if refused else []
+
+
+def _scrub(export: Path, copy: Path) -> Fault | None:
+    """Scrub an export in a process of its own; what cannot be is not kept."""
+    try:
+        nsys_privacy.scrub(export, copy)
+    except MachineError as error:
+        return fault("unreadable", escaped(error), nsys_export.AGAIN)
+    return None
+
+
+def held_secrets(path: Path, secrets: Mapping[str, str]) -> list[str]:
+    """Return what `nsys_privacy.contains` tells, as this process's own user, whose secrets they are. Raises Unread."""
+    size = regular(path, nsys_export.LARGEST)
+    with desk() as place:
+        return call(
+            nsys_privacy.contains, grown(size, 4 * MIB, 600), place, path=path.absolute(), secrets=dict(secrets)
+        )

@@ -1,0 +1,120 @@
+"""Machine code as a back end: through cuobjdump, from the files that a side has built."""
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perfci.model.profile import KernelCode, KernelUse
+from perfci.profilers import faults
+from perfci.profilers.base import Built, Code, Profiler, Read, Request
+from perfci.profilers.sass import code as sass
+from perfci.system.bounded import MIB, Bounds, Unread, call, desk
+from perfci.system.users import SAME, Account
+
+SEARCH_TIME = 20.0
+"""Seconds for an interpreter to tell where it looks for modules."""
+MOST_LEFT = 3
+"""Files that were not read that are named."""
+
+fault = partial(faults.fault, sass.TOOL, "code")
+
+
+@dataclass(frozen=True)
+class Sass(Profiler[Code]):
+    """cuobjdump, which each side may have beside its own interpreter."""
+
+    capability: tuple[int, int] | None
+    """Compute capability of the GPU; None reads nothing."""
+    account: Account = SAME
+    """Who reads the files."""
+    name = sass.TOOL
+    part = "code"
+    scopes = frozenset({"side"})
+
+    @classmethod
+    def find(cls, request: Request) -> "Sass":
+        """Return the reader; a side that has no cuobjdump says so when its files are read."""
+        return cls(request.capability, request.account)
+
+    def inspect(
+        self, built: Built, kernels: Mapping[str, Sequence[KernelUse]], note: Callable[[str], None]
+    ) -> Read[Code]:
+        """Find the code of the kernels of each name, each different one once; see `sass.match`."""
+        if self.capability is None:
+            return Read()
+        try:
+            files, left = code_files(built.folders, self.account)
+            if not files and not left:
+                return Read()  # the side has built nothing: its kernels are of libraries
+            tool = sass.find(_wheels(built, self.account))
+            if tool is None:
+                return Read(general=[fault("absent", sass.ABSENT, f"{built.python} {sass.REMEDY}")])
+            note(f"machine code: {built.name} · {len(files)} files")
+            found = code(files, tool, self.capability, list(kernels.values()), self.account)
+        except Unread as why:
+            return Read(general=[fault("unreadable", f"files of {built.name}: {why}")])
+        left += found.left
+        read: Read[Code] = Read()
+        for name, codes in zip(kernels, found.codes, strict=True):
+            read.seen[name] = list({(one.name, one.registers): one for one in codes if one is not None}.values())
+            if left and None in codes:  # one of them may hold what is missing
+                more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
+                read.faults[name] = [fault("incomplete", "; ".join(left[:MOST_LEFT]) + more)]
+        return read
+
+
+def _wheels(built: Built, account: Account) -> list[Path]:
+    """Return where the side's interpreter looks for modules."""
+    try:
+        asked = subprocess.run(
+            [*account.prefix(), built.python, "-c", sass.SEARCH], env=dict(built.env), cwd=built.cwd,
+            timeout=SEARCH_TIME, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []  # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it
+    return sass.wheels(asked.stdout)
+
+
+# ---------------------------------------------------------------- files, read in processes of their own
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What the files of a side hold."""
+
+    codes: list[list[KernelCode | None]]
+    """Of each list of kernels, in their order: see `sass.match`."""
+    left: list[str]
+    """Files that were not read, and why: one line each."""
+
+
+def code_files(folders: Sequence[Path], account: Account = SAME) -> tuple[list[Path], list[str]]:
+    """Return what `sass.code_files` finds. Raises Unread."""
+    bounds = Bounds(seconds=sass.SEARCH_TIME)
+    with desk(account) as place:
+        return call(sass.code_files, bounds, place, account, folders=[folder.absolute() for folder in folders])
+
+
+def code(
+    files: Sequence[Path],
+    tool: Path,
+    capability: tuple[int, int],
+    kernels: Sequence[Sequence[KernelUse]],
+    account: Account = SAME,
+) -> Matched:
+    """Return the machine code of `kernels` in `files`, through `tool`. Raises Unread."""
+    bounds = Bounds(seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY)
+    with desk(account) as place:
+        return call(
+            match_files, bounds, place, account, files=list(files), tool=tool.absolute(), capability=capability,
+            kernels=[list(one) for one in kernels],
+        )  # fmt: skip
+
+
+def match_files(files: list[Path], tool: Path, capability: tuple[int, int], kernels: list[list[KernelUse]]) -> Matched:
+    """Return what `sass.inspect` and `sass.match` find."""
+    found = sass.inspect(files, sass.runner(tool), capability)
+    return Matched([sass.match(one, found) for one in kernels], found.left[: sass.MOST_FILES])

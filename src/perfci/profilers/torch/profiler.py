@@ -1,0 +1,139 @@
+"""torch.profiler as a back end: timelines of cases, taken inside the worker (Kineto, over CUPTI)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from perfci.model.base import DeviceKind
+from perfci.model.profile import Fault, Trace
+from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Keep, Profiler, Read, Request, grown
+from perfci.profilers.faults import fault
+from perfci.profilers.torch import json as kineto_json
+from perfci.profilers.torch import trace as kineto_trace
+from perfci.system.bounded import MIB, Unread, call, desk, regular, take
+from perfci.system.process import Exit
+from perfci.system.users import SAME, Account
+
+NAME = "perfci-execution"
+"""What perfci.worker.profile calls the range of an execution."""
+LARGEST_TRACE = 512 * MIB
+"""Bytes of Kineto's JSON at most, packed or not."""
+Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
+"""What a trace holds, and what is missing of it."""
+
+
+@dataclass(frozen=True)
+class Kineto(Profiler[Trace]):
+    """torch.profiler inside the worker, where no profiler around it sees the case."""
+
+    seconds: float
+    device: DeviceKind = "cuda"
+    keep: Keep | None = None
+    account: Account = SAME
+    """Who runs what is profiled, and the profiler with it."""
+    name = "torch.profiler"
+    part = "trace"
+    scopes = frozenset({"case"})
+
+    @classmethod
+    def find(cls, request: Request) -> "Kineto":
+        """Return the profiler of the torch under test, which each worker has with it."""
+        return cls(TRACED * request.timeout, keep=request.keep, account=request.account)
+
+    def for_cases(self, device: DeviceKind) -> "Kineto":
+        """Return the same for one device."""
+        return replace(self, device=device)
+
+    def path(self, report: Path, name: str) -> str | None:
+        """A trace of its own for each case."""
+        return f"{report}-{name}.json.gz"
+
+    def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
+        """Read the trace of each case."""
+        self.account.reclaim(report.parent)
+        read: Read[Trace] = Read()
+        paths = {name: Path(f"{report}-{name}.json.gz") for name in names}
+        keep = self.keep.folder if self.keep is not None else None
+        for name, (trace, faults) in traces(paths, NAME, self.device, self.account, keep).items():
+            if trace is not None:
+                read.seen[name] = trace
+            if faults:
+                read.faults[name] = faults
+            paths[name].unlink(missing_ok=True)
+        return read
+
+
+# ---------------------------------------------------------------- traces, read in processes of their own
+
+
+def traces(
+    paths: Mapping[str, Path], name: str, device: DeviceKind, account: Account = SAME, keep: Path | None = None
+) -> dict[str, Seen]:
+    """By name of a case, what its file holds of the executions in ranges `name`, and what is missing.
+
+    `keep`: the folder that timelines for a browser go to. Raises OSError where it cannot be written to.
+    """
+    sizes: dict[str, int] = {}
+    found: dict[str, Seen] = {}
+    for case, path in paths.items():
+        try:
+            sizes[case] = regular(path, LARGEST_TRACE)
+        except Unread as why:
+            found[case] = _no_trace(path, why)
+    asked = {case: paths[case] for case in sizes}
+    try:
+        return found | _kineto(asked, sum(sizes.values()), name, device, account, keep)
+    except Unread as why:
+        if len(asked) == 1:
+            return found | {case: _no_trace(path, why) for case, path in asked.items()}
+    for case, path in asked.items():  # each for itself: one of them broke the reader of all
+        try:
+            found |= _kineto({case: path}, sizes[case], name, device, account, keep)
+        except Unread as why:
+            found[case] = _no_trace(path, why)
+    return found
+
+
+def _no_trace(path: Path, why: Unread) -> Seen:
+    return None, [fault("torch.profiler", "trace", "unreadable", f"{path.name}: {why}", kineto_json.REMEDY)]
+
+
+def _kineto(
+    paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
+) -> dict[str, Seen]:
+    """Files of `size` bytes altogether, in one process. Raises Unread."""
+    if not paths:
+        return {}
+    bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
+    with desk(account) as folder:
+        found = call(
+            read_kineto, bounds, folder, account, paths={case: path.absolute() for case, path in paths.items()},
+            name=name, device=device, folder=None if keep is None else folder,
+        )  # fmt: skip
+        account.reclaim(folder)
+        if found.keys() != paths.keys():
+            raise Unread("its reader answered for other cases")
+        for path in paths.values() if keep is not None else ():
+            assert keep is not None
+            if (made := _timeline(folder, path)).exists():
+                take(made, _timeline(keep, path), LARGEST_TIMELINE)
+    return found
+
+
+def _timeline(folder: Path, path: Path) -> Path:
+    return folder / f"{path.name.removesuffix('.gz').removesuffix('.json')}.timeline.json.gz"
+
+
+def read_kineto(paths: dict[str, Path], name: str, device: DeviceKind, folder: Path | None) -> dict[str, Seen]:
+    """Return `kineto_trace.read` of each, and `kineto_trace.publish` where there is a `folder` for it."""
+    told: dict[str, Seen] = {}
+    for case, path in paths.items():
+        found = kineto_trace.read(path, name, device)
+        refused = None if folder is None else kineto_trace.publish(path, _timeline(folder, path))
+        refused = refused.model_copy(update={"aside": True}) if refused else None  # a picture, and no value
+        seen = found if isinstance(found, Trace) else None
+        told[case] = seen, [one for one in (found, refused) if isinstance(one, Fault)]
+    return told

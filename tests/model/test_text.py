@@ -1,0 +1,84 @@
+"""The words and numbers that every sentence shares: each is written in one place."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import perfci
+from perfci.model.text import count, did_you_mean, escaped, listed, one_line, plural, shorten
+from perfci.model.units import limit_percent, noise_percent, percent, show_share
+
+SOURCE = Path(perfci.__file__).parent
+TEXT = {"one_line", "escaped", "printable", "shorten", "listed", "plural", "did_you_mean", "version_numbers"}
+UNITS = {"percent", "limit_percent", "noise_percent", "show_share"}
+
+
+def functions() -> dict[str, list[str]]:
+    """Name of a function of a module, without a leading underscore → the files that define it."""
+    found = defaultdict(list)
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                found[node.name.lstrip("_")].append(file.relative_to(SOURCE).as_posix())
+    return found
+
+
+def test_each_helper_is_defined_once() -> None:
+    where = functions()
+    assert {name: where[name] for name in TEXT} == {name: ["model/text.py"] for name in TEXT}
+    assert {name: where[name] for name in UNITS} == {name: ["model/units.py"] for name in UNITS}
+    assert {name: files for name, files in where.items() if "percent" in name and len(files) > 1} == {}
+    assert {name for name in where if name.startswith(("did_you", "nearest_name"))} == {"did_you_mean"}
+
+
+def test_one_place_looks_for_the_nearest_name() -> None:
+    assert [file.name for file in SOURCE.rglob("*.py") if "get_close_matches" in file.read_text()] == ["text.py"]
+
+
+def test_one_line() -> None:
+    assert one_line(" a\n  b\tc ") == "a b c"
+    assert one_line("a\udc80b") == "a?b"
+    assert one_line(ValueError("x" * 50), 10) == "x" * 9 + "…"
+
+
+def test_escaped() -> None:
+    assert escaped("a\nb\x1b[31m\u202ec\udc80") == "a\\nb\\x1b[31m\\u202ec\\udc80"
+    assert escaped("größer `x` \\") == "größer `x` \\"
+    assert len(escaped("x" * 1000)) == 1000
+    assert len(escaped("x" * 1000, 300)) == 300
+
+
+def test_shorten() -> None:
+    assert shorten("abcdef", 6) == "abcdef"
+    assert shorten("abcdef", 5) == "abcd…"
+    assert shorten("abcdef", 5, middle=True) == "ab…ef"
+
+
+def test_listed() -> None:
+    assert listed([]) == ""
+    assert listed(["a", "b", "c"]) == "a, b, c"
+    assert listed((name for name in "abcde"), mark="`") == "`a`, `b`, `c` and 2 more"
+
+
+@pytest.mark.parametrize("number, said", [(0, "0 cases"), (1, "1 case"), (2, "2 cases")])
+def test_count(number: int, said: str) -> None:
+    assert count(number, "case") == said
+
+
+def test_plural() -> None:
+    assert [plural(1, "launch"), plural(2, "launch"), plural(0.5, "kernel")] == ["launch", "launches", "kernels"]
+
+
+def test_did_you_mean() -> None:
+    assert did_you_mean("tiem", {"time": 1, "cycles": 2}) == "did you mean 'time'?"
+    assert did_you_mean("xyz", ["time"], "known is time") == "known is time"
+    assert did_you_mean("xyz", []) == ""
+
+
+def test_percents() -> None:
+    assert [percent(share) for share in (0.0, 0.0213, 0.152, 1.0)] == ["0 %", "2.1 %", "15.2 %", "100 %"]
+    assert [limit_percent(share) for share in (0.02, 0.07, 0.123456, 10)] == ["2 %", "7 %", "12.3456 %", "1000 %"]
+    assert [noise_percent(share) for share in (9e-6, 0.0234, 0.152, 1.0)] == ["0 %", "2.3 %", "15 %", "100 %"]
+    assert [show_share(share) for share in (None, 0.05, 0.0512)] == ["–", "5.00 %", "5.12 %"]
