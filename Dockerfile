@@ -39,7 +39,8 @@ RUN if [ -n "${TORCH}" ]; then \
       /opt/torch/bin/pip install --no-cache-dir --constraint /opt/torch/constraints.txt "torch==${TORCH}" numpy; \
     else \
       python3 -m venv --system-site-packages /opt/torch; \
-    fi
+    fi; \
+    /opt/torch/bin/pip install --no-cache-dir --constraint /opt/perfci/constraints.txt nvtx
 
 # perfci's own, every package by its hash.
 COPY action/requirements.txt /opt/perfci/requirements.txt
@@ -60,7 +61,7 @@ ARG VARIANT=cuda13
 ENV PATH=/opt/torch/bin:${PATH} VIRTUAL_ENV=/opt/torch PERFCI_IMAGE=${VARIANT}
 RUN perfci doctor --offline
 
-ARG VERSION=0.1.0
+ARG VERSION=1.0.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="perfci" \
       org.opencontainers.image.description="The performance gate for GPU kernels, with torch, Nsight Systems and Nsight Compute" \

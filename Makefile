@@ -53,7 +53,7 @@ dist: $(VENV)/ready
 
 image: $(VENV)/ready
 	arguments=$$($(BIN)/python -m perfci.system.pins $(VARIANT)) && echo "$$arguments" | xargs docker build . \
-		--tag perfci:$(VARIANT) --build-arg REVISION=$$(git rev-parse HEAD)
+		--tag perfci:$(VARIANT) --tag perfci --build-arg REVISION=$$(git rev-parse HEAD)
 
 prove-image: image
 	.ci/prove-image $(VARIANT)

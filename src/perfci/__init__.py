@@ -7,4 +7,4 @@ from perfci.worker.bench import Bench
 from perfci.worker.declare import kernel
 
 __all__ = ["Bench", "__version__", "kernel"]
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -27,6 +27,8 @@ BAD = {
         ["list", "ading", "zzz"],
         "ading: matches no case: did you mean 'adding'?; zzz: matches no case: there are adding",
     ),
+    "one of two cases": (["run", "adding", "ading"], "ading: matches no case: did you mean 'adding'?"),
+    "one of two globs": (["list", "add*", "sub*"], "sub*: matches no case: there are adding"),
     "base mistyped": (
         ["compare", "--base", "mian"],
         "'mian': no such branch, tag or commit here: did you mean 'main'?",

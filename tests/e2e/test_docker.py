@@ -16,6 +16,7 @@ from perfci.model.base import MachineError
 from tests.e2e.conftest import adding
 from tests.e2e.test_image import Image, Project, docker, image, pairs, project  # noqa: F401  # fixtures
 from tests.e2e.test_two_users import BUILD, CALLS, EXTENSION
+from tests.e2e.warm import Warm
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -28,12 +29,12 @@ CANARIES = {
 SEVEN = {"CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID"}
 
 
-class Launched:
+class Started:
     """One `perfci docker` on the host, and what the engine said meanwhile of the containers that it started."""
 
     def __init__(self, project: Project, image: Image, *words: str, env: dict[str, str] | None = None) -> None:
-        self.mine = ("--filter", "label=perfci.launched", "--filter", f"volume={project.out}")
-        self.volume = f"label=perfci.launched={project.out}"
+        self.mine = ("--filter", "label=perfci.started", "--filter", f"volume={project.out}")
+        self.volume = f"label=perfci.started={project.out}"
         self.seen: dict[str, dict] = {}
         self.users: dict[str, set[str]] = {}
         self.process = subprocess.Popen(
@@ -51,7 +52,7 @@ class Launched:
                 top = docker("top", one, "-eo", "pid,uid,args", check=False)
                 if told.returncode == 0:
                     [found] = json.loads(told.stdout)
-                    phase = found["Config"]["Labels"]["perfci.launched"]
+                    phase = found["Config"]["Labels"]["perfci.started"]
                     self.seen[phase] = found
                     lines = top.stdout.splitlines()[1:]
                     self.users.setdefault(phase, set()).update(line.split(maxsplit=1)[1] for line in lines)
@@ -116,7 +117,7 @@ def test_what_is_built_with_a_network_is_measured_without(image: Image, project:
     proxies = {"httpProxy": "http://canary-of-the-engine:1", "httpsProxy": "http://canary-of-the-engine:1"}
     (config / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
     env = {**CANARIES, "DOCKER_CONFIG": str(config), "MY_SIZE": "3", "CFLAGS": "-O2"}
-    run = Launched(project, image, "compare", "--base", "HEAD", "--committed", env=env)
+    run = Started(project, image, "compare", "--base", "HEAD", "--committed", env=env)
     code, out, err = run.end()
     assert code == 0, out + err
     assert "PASS" in out and "totals" in out
@@ -174,18 +175,18 @@ def test_exit_codes_are_perfcis(image: Image, project: Project) -> None:
     project.repo.commit()
     project.repo.write("kernels/adding.py", adding(spin=40_000))
     project.hand_over()
-    code, out, err = Launched(project, image, "compare", "--quick", "--base", "HEAD").end()
+    code, out, err = Started(project, image, "compare", "--quick", "--base", "HEAD").end()
     assert code == 1, out + err
     assert "FAIL" in out
     assert project.owners() == {project.user}
 
-    code, out, err = Launched(project, image, "compare", "--python", "/none", "--base", "HEAD").end()
+    code, out, err = Started(project, image, "compare", "--python", "/none", "--base", "HEAD").end()
     assert code == 2, out + err
     assert "/none" in err.splitlines()[-1]
 
     project.repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\nbuild: 'false'\n")
     project.hand_over()
-    code, out, err = Launched(project, image, "run").end()
+    code, out, err = Started(project, image, "run").end()
     assert code == 3, out + err
     assert "head does not build" in err
     assert project.owners() == {project.user}
@@ -196,7 +197,7 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     project.repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\nbudget: 3m\n{limit}")
     project.repo.commit()
     project.hand_over()
-    run = Launched(project, image, "compare", "--base", "HEAD")
+    run = Started(project, image, "compare", "--base", "HEAD")
     journal = project.out / "journal.jsonl"
     deadline = time.monotonic() + 120
     while not journal.exists() or pairs(journal) < 3:
@@ -209,7 +210,7 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     kept = pairs(journal)
     assert kept >= 3
     assert project.owners() == {project.user}
-    run = Launched(project, image, "compare", "--base", "HEAD", "--resume", "--budget", "30s")
+    run = Started(project, image, "compare", "--base", "HEAD", "--resume", "--budget", "30s")
     code, out, err = run.end()
     assert code == 0, out + err
     assert pairs(journal) > kept
@@ -219,20 +220,20 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
 def test_list_and_doctor_take_one_container_and_leave_nothing(image: Image, project: Project) -> None:
     project.repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
     project.hand_over()
-    code, out, err = Launched(project, image, "list", "--json").end()
+    code, out, err = Started(project, image, "list", "--json").end()
     assert code == 0, out + err
     assert [case["case"] for case in json.loads(out)["cases"]] == ["adding"]
     assert project.owners() == {project.user}
-    code, out, err = Launched(project, image, "doctor", "--json").end()
+    code, out, err = Started(project, image, "doctor", "--json").end()
     found = {one["name"]: one for one in json.loads(out)["findings"]}
     assert found["image"]["values"] == {"variant": "debian"}
-    code, out, err = Launched(project, Image("perfci:none", 0), "list").end()
+    code, out, err = Started(project, Image("perfci:none", 0), "list").end()
     assert (code, out) == (2, "")
     assert err == (
         "perfci: image perfci:none: is not here: make it in a clone of perfci with `make image`, name another with "
         "--image, or fetch it with --pull\n"
     )
-    code, out, err = Launched(project, image, "list", "--help").end()
+    code, out, err = Started(project, image, "list", "--help").end()
     assert code == 0 and "List the cases" in out
 
 
@@ -257,11 +258,11 @@ def test_what_the_engine_refuses_is_told(image: Image) -> None:
 FORK = {"full_name": "someone/r", "default_branch": "main"}
 
 
-def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp_path: Path) -> None:
+def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp_path: Path, warm: Warm) -> None:
     """Run and code in the container; no secret of the job is there, and the job's answer is as in place."""
     from tests.github.test_ci import CANARY, Hub
 
-    hub = Hub(tmp_path)
+    hub = Hub(tmp_path, warm)
     text = "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\npass_env: [HF_TOKEN]\nbudget: 30s\n"
     hub.repo.write("perfci.yaml", text + "limits: [{cases: '*', metric: time, regression: 40%}]\n")
     hub.repo.write("kernels/adding.py", adding())

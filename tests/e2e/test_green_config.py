@@ -50,6 +50,11 @@ def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD", *QUICK)
     assert run.code == 2
     assert "limits[0].cases: 'serve/btch=8' matches no case: did you mean 'serve/batch=8'?" in last(run)
+    project(repo, command)
+    asked = ("adding", "serve/btch=8")  # one that is there does not hide one that is not
+    assert repo.perfci("list", *asked).code == 0
+    run = repo.perfci("run", *asked, *QUICK)
+    assert (run.code, last(run)) == (2, "perfci: serve/btch=8: matches no case: did you mean 'serve/batch=8'?")
 
 
 def test_a_limit_on_what_no_case_reports(repo: Repo) -> None:

@@ -260,8 +260,7 @@ for n in range(3):
 
 def test_nsys_records_what_runs_as_the_owner_of_the_workspace(image: Image, project: Project) -> None:
     policy = POLICY.format(budget="1m", user=project.user)
-    install = 'build: pip install --quiet --target "$PERFCI_SITE" nvtx==0.2.11 &&'
-    project.repo.write("perfci.yaml", policy.replace("build:", install))
+    project.repo.write("perfci.yaml", policy)  # nvtx is the image's
     project.repo.write("app.py", RANGES)
     project.hand_over()
     done = image.run(project.root, "profile", "app")
@@ -313,6 +312,26 @@ def test_with_nothing_mounted_it_measures_the_suite_that_ships(image: Image) -> 
     assert done.returncode == 0, done.stderr
     assert any("nothing is mounted at /workspace" in line for line in lines(done))
     assert "layernorm" in done.stdout
+
+
+def test_without_arguments_and_with_nothing_mounted_it_runs_the_suite_that_ships(image: Image) -> None:
+    """Stopped when the first pair of every case is through: whole, it takes minutes."""
+    name = f"perfci-{uuid.uuid4().hex[:12]}"
+    docker("run", "--detach", "--name", name, image.name)
+    try:
+        deadline = time.monotonic() + 240
+        while "perfci: pair 1 done" not in (told := docker("logs", name).stderr):
+            assert docker("inspect", "--format", "{{.State.Running}}", name).stdout.strip() == "true", told
+            assert time.monotonic() < deadline, told
+            time.sleep(1)
+        docker("stop", "--time", "60", name)
+        done = docker("logs", name)
+    finally:
+        docker("rm", "--force", name)
+    mount = 'docker run --gpus all -v "$PWD:/workspace" perfci compare --base main'
+    assert any("nothing is mounted at /workspace" in line and line.endswith(mount) for line in lines(done))
+    for kernel in ("layernorm/shape=64x768", "matmul/n=256", "sdpa/seq=128", "voxelize/points=5000"):
+        assert kernel in done.stdout
 
 
 def test_as_another_user_everything_runs_as_that_one(image: Image, project: Project) -> None:

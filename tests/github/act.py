@@ -21,7 +21,7 @@ import yaml
 from tests.github.server import REPOSITORY, GitHub, Pull
 
 TOKEN = "t0ken"
-OWN = "org/perfci@v0"
+OWN = "org/perfci@v1"
 """How workflows for users name the repository of the actions."""
 LARGEST_FILE = 1 << 20
 """Of GITHUB_STEP_SUMMARY (actions/runner, FileCommandManager.cs)."""
@@ -151,9 +151,7 @@ class Machine:
             conclusion=None, jobs={job.name: None for job in jobs.values()},
         )  # fmt: skip
         # One token for a whole run, as far as act goes: what measures asks the API for nothing.
-        rights = next(
-            (job.get("permissions") for job in flow["jobs"].values() if "/publish@" in str(job.get("steps"))), {}
-        )
+        rights = next((job.get("permissions") for job in flow["jobs"].values() if _publishes(job)), {})
         fork = at_head and known.head_repository != REPOSITORY
         self.hub.granted = {one: "read" if fork else right for one, right in rights.items()}
         where = self._checked_out(f"refs/pull/{known.number}/merge" if at_head else "main", workflow)
@@ -252,6 +250,12 @@ class Machine:
 ROOT = Path(__file__).parents[2]
 PINNED = "".join(path.read_text() for path in [ROOT / "action.yml", *ROOT.glob("src/perfci/cli/templates/*.yml")])
 """Where actions of others are named: the same commit everywhere."""
+
+
+def _publishes(job: dict[str, Any]) -> bool:
+    """Whether a job asks the API for anything: with the publishing action, or with `publish: here`."""
+    steps = job.get("steps", [])
+    return any("/publish@" in step.get("uses", "") or step.get("with", {}).get("publish") == "here" for step in steps)
 
 
 def _heard(line: dict[str, Any], jobs: dict[str, Job], told: dict[str, str | None]) -> None:

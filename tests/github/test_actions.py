@@ -31,8 +31,23 @@ jobs:
     runs-on: ubuntu-latest
     permissions: {actions: read, checks: write, contents: read, pull-requests: write}
     steps:
-      - uses: org/perfci/publish@v0
+      - uses: org/perfci/publish@v1
         with: {jobs: measure}
+"""
+CHECKOUT = re.findall(r"uses: (actions/checkout@[0-9a-f]{40})", TEMPLATE)[0]
+HERE = f"""
+name: perf
+on: {{pull_request: {{types: [opened]}}}}
+permissions: {{}}
+jobs:
+  perfci:
+    runs-on: [self-hosted, gpu]
+    permissions: {{contents: read, pull-requests: write}}
+    steps:
+      - uses: {CHECKOUT}
+        with: {{fetch-depth: 2, persist-credentials: false}}
+      - uses: org/perfci@v1
+        with: {{publish: here, device: cpu}}
 """
 LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
 FORK = "author/kernels"
@@ -177,6 +192,53 @@ def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_with
     assert account.machine.runs == 104
 
 
+def test_one_job_writes_the_comment_and_keeps_it_true(account: Account) -> None:
+    """`publish: here`, twice at one head: one comment, no check, and the job is the gate."""
+    hub = account.hub
+    account.slower_application()
+    pull = account.pull_request()
+    for run in (101, 102):
+        job = account.event(pull, workflow=HERE)["perfci"]
+        assert job.result == "failure", job.log
+        outputs = job.outputs["org/perfci@v1"]
+        assert (outputs["verdict"], outputs["exit-code"]) == ("fail", "1")
+        assert outputs["comment-url"] == hub.comments[0]["html_url"]
+        assert account.comment.startswith("### ❌ ") and "`app`" in account.comment
+        assert f"suite=perfci run={run} " in account.comment
+        assert f"/actions/runs/{run}/artifacts/" in account.comment
+        assert ACCEPT_LABEL not in account.comment, "nothing reads it"
+        assert "t0ken" not in job.log
+    assert (len(hub.comments), hub.checks, hub.misfits) == (1, [], [])
+
+
+def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> None:
+    """Even where its token could write."""
+    account.main("raise SystemExit('must not run')\n", LIMIT + "build: touch ran\n")
+    job = account.event(account.pull_request(fork=True), workflow=HERE)["perfci"]
+    assert job.result == "failure"
+    assert job.outputs["org/perfci@v1"]["exit-code"] == "2"
+    [said] = job.said("error")
+    assert said.data.startswith("publish: here: pull request #7 is of a fork, whose code must not run beside a token")
+    assert "publish from workflow_run" in said.data
+    assert "must not run" not in job.log.replace(said.data, "")
+    assert "taking a snapshot" not in job.log and "comment" not in job.outputs["org/perfci@v1"].get("comment-url", "")
+    assert (account.hub.comments, account.hub.artifacts) == ([], [])
+
+
+@pytest.mark.parametrize(("mode", "code", "result"), [("gate", "1", "failure"), ("observe", "0", "success")])
+def test_one_job_without_the_right_to_comment_ends_as_it_measured(
+    account: Account, mode: str, code: str, result: str
+) -> None:
+    account.slower_application(mode)
+    workflow = HERE.replace(", pull-requests: write", "")
+    job = account.event(account.pull_request(), workflow=workflow)["perfci"]
+    assert (job.result, job.outputs["org/perfci@v1"]["exit-code"]) == (result, code), job.log
+    said = [one.data for one in job.said("error") if "no comment was written" in one.data]
+    assert len(said) == 1
+    assert said[0].endswith("give the job `permissions: {contents: read, pull-requests: write}`")
+    assert account.hub.comments == []
+
+
 @pytest.mark.slow
 def test_the_workflows_for_public_projects(account: Account) -> None:
     """A fork's pull request, measured by a workflow that the default branch holds."""
@@ -226,11 +288,11 @@ def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     jobs = account.event(pull)
     measure, publish = jobs["measure"], jobs["publish"]
     assert measure.result == "success", measure.log
-    outputs = measure.outputs["org/perfci@v0"]
+    outputs = measure.outputs["org/perfci@v1"]
     assert (outputs["verdict"], outputs["regressions"], outputs["exit-code"]) == ("fail", "2", "0")
     assert outputs["artifact-url"].startswith("https://github.com/octo/kernels/actions/runs/101/artifacts/")
     assert publish.result == "failure"
-    assert publish.outputs["org/perfci/publish@v0"]["verdict"] == "fail"
+    assert publish.outputs["org/perfci/publish@v1"]["verdict"] == "fail"
     [check] = account.hub.checks
     assert check["conclusion"] == "failure"
     lines = kernel.splitlines()
@@ -270,7 +332,7 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
     account.clone.write("kernels/adding.py", adding() + "# changed\n")
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["verdict"] == "pass"
+    assert jobs["measure"].outputs["org/perfci@v1"]["verdict"] == "pass"
     assert account.concluded == ["success"]
     assert account.hub.own_comments() == []
     assert not ran.exists()
@@ -312,7 +374,7 @@ def test_observed_only_is_neutral(account: Account) -> None:
     account.slower_application("observe")
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "0"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "0"
     assert account.concluded == ["neutral"]
     assert account.comment.startswith("### 🟡 Observed only, would have failed: ")
 
@@ -323,7 +385,7 @@ def test_a_checkout_with_a_token_is_refused_and_nothing_runs(account: Account) -
     workflow = WORKFLOW.replace("persist-credentials: false", "persist-credentials: true")
     jobs = account.event(account.pull_request(), workflow=workflow)
     assert jobs["measure"].result == "failure"
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "2"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "2"
     [said] = jobs["measure"].said("error")
     assert "persist-credentials: false" in said.data
     assert jobs["publish"].result == "failure"
@@ -338,7 +400,7 @@ def test_a_runner_that_has_lost_its_gpu_is_no_pass(account: Account) -> None:
     account.clone.write("kernels/adding.py", adding() + "# changed\n")
     jobs = account.event(account.pull_request(), workflow=TEMPLATE)
     assert {name: job.result for name, job in jobs.items()} == {"measure": "failure", "publish": "failure"}
-    assert jobs["measure"].outputs["org/perfci@v0"]["exit-code"] == "3"
+    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "3"
     assert "there is no GPU that torch can use here" in jobs["measure"].log
     assert account.concluded == ["action_required"]
 

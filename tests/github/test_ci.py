@@ -359,7 +359,8 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
     [
         "token",
         "privileged",
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("input", "no checkout", "other commit")),
+        "fork",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("input", "no checkout", "other commit", "matrix")),
     ],
 )
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
@@ -367,7 +368,7 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
     hub.repo.commit()
     payload = hub.pull_request()
-    checkout, event, inputs = hub.checkout(hub.merge), "pull_request", {}
+    checkout, event, inputs, env = hub.checkout(hub.merge), "pull_request", {"publish": "true"}, {}
     if case == "token":
         git(checkout, "config", "http.https://github.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
         words = "persist-credentials: false"
@@ -375,12 +376,17 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
         event, words = "pull_request_target", "measure on `pull_request`"
     elif case == "input":
         inputs, words = {"container": "--privileged"}, "input container: "
+    elif case == "fork":
+        payload["pull_request"]["head"]["repo"] = {"full_name": "stranger/r"}
+        inputs, words = {"publish": "here"}, "publish: here: pull request #7 is of a fork"
+    elif case == "matrix":
+        inputs, env, words = {"publish": "here"}, {"PERFCI_JOB_TOTAL": "2"}, "publish: here: is for one job"
     elif case == "no checkout":
         checkout, words = hub.runner, "run actions/checkout first"
     else:
         payload["pull_request"]["head"]["sha"] = "a" * 40
         words = "let actions/checkout take its default `ref`"
-    job = hub.job(event, payload, hub.merge, checkout, publish="true", **inputs)
+    job = hub.job(event, payload, hub.merge, checkout, env, **inputs)
     assert job.code == 2, job.log
     assert job.outputs == {
         "verdict": "error", "regressions": "0", "exit-code": "2", "artifact-name": "", "report-path": "",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.github.event import Context, context, load
+from perfci.github.event import Context, context, load, require_own
 from perfci.model.base import UsageError
 
 EVENTS = Path(__file__).parents[1] / "data" / "github" / "events"
@@ -146,6 +146,24 @@ def test_context(case: str) -> None:
     found = context(name, data, RUNNER | env)
     assert {field: getattr(found.origin, field) for field in origin} == origin
     assert {field: getattr(found, field) for field in rest} == rest
+
+
+REFUSED = {"fork", "fork that is gone", "copy of a pull request", "merge queue"}
+
+
+def test_one_job_takes_no_code_that_may_be_a_strangers() -> None:
+    """`publish: here`: a fork's, one that is gone, a copy of a pull request, and what a merge queue holds."""
+    refused = {}
+    for case, (name, data, env, *_) in CASES.items():
+        found = context(name, data, RUNNER | env)
+        if found.privileged:  # never measured
+            continue
+        try:
+            require_own(found)
+        except UsageError as error:
+            refused[case] = str(error)
+    assert refused.keys() == REFUSED
+    assert all(text.startswith("publish: here: ") and "publish from workflow_run" in text for text in refused.values())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_inputs() -> None:
     assert (given.cases, given.device, given.budget, given.wait) == (
         ["sdpa/*", "matmul/n=1024"], ["cuda", "cpu"], 180.0, 90.0,
     )  # fmt: skip
-    assert (given.publish, given.strict, given.base) == (True, False, "release/1.2")
+    assert (given.publish, given.strict, given.base) == ("true", False, "release/1.2")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_inputs() -> None:
     [
         ("budget", "soon", "input budget: "),
         ("budget", "0s", "input budget: must be more than nothing"),
-        ("publish", "yes", "input publish: 'yes': write true or false"),
+        ("publish", "yes", "input publish: 'yes' is not allowed: write 'false', 'true' or 'here'"),
         ("suite", "My Suite", "input suite: 'My Suite' does not fit: use lower-case letters"),
         ("suite", "a--b", "input suite: "),
         ("device", "gpu", "input device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfci.judge.explain.case import case_profile
 from perfci.judge.explain.difference import FIRST, LONGEST, Explanation, explain, explain_one
 from perfci.judge.explain.kernels import identify
 from perfci.model.profile import (
@@ -22,6 +23,7 @@ from perfci.model.profile import (
     Rule,
     Trace,
 )
+from perfci.model.results import Case, CaseSide
 
 HERE = Path(__file__).parent
 RECORDED = {
@@ -540,3 +542,13 @@ def test_no_text_holds_a_number_that_is_none(kernels, data):
         for line in [*one.sentences, *one.next_steps]:
             words = {word.strip("(),;:`").lower() for word in line.split()}
             assert not words & {"nan", "inf", "-inf", "+inf"}
+
+
+def test_the_report_names_what_marked_the_executions_in_place_of_the_package():
+    why = "torch.cuda.nvtx: nsys 2023.4.4 records no range of nvtx 0.2.17"
+    sides = {
+        "base": CaseSide(profile=Profile(trace=trace(use(), version="2023.4.4"))),
+        "head": CaseSide(profile=Profile(trace=trace(use(), version="2023.4.4", marked=why))),
+    }
+    found = case_profile(Case(id="a", kernel="a", device="cuda", sides=sides), [], {})
+    assert found.sources == ["nsys 2023.4.4", f"nsys 2023.4.4 (ranges by {why})"]

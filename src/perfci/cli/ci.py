@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -13,15 +12,13 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from perfci.cli.measure import Outcome, interrupt, measure
+from perfci.cli.container import measure_in_container
+from perfci.cli.measure import Outcome, measure
 from perfci.cli.output import tell
-from perfci.cli.report import read_results
-from perfci.container.start import Job, launch
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
-from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings
-from perfci.judge.judge import judge
+from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -35,7 +32,7 @@ from perfci.sources.environment import is_secret
 from perfci.sources.git import Repository
 from perfci.system.files import disk_error
 
-_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_INDEX", PREFIX)
+_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
 _MOST_FILES = 20
 
@@ -133,6 +130,9 @@ def gate(env: Mapping[str, str]) -> Answer:
             f"event {env.get('GITHUB_EVENT_NAME')}: has rights that code of a pull request must not have: measure on "
             "`pull_request`, and let only the publishing action run on this event"
         )
+    if settings.publish == "here":
+        event.require_own(context)
+        require_one_job(env)
     where = Path.cwd() / settings.working_directory
     if not where.is_dir():
         raise UsageError(f"input working-directory: {settings.working_directory}: there is no such folder")
@@ -154,7 +154,8 @@ def gate(env: Mapping[str, str]) -> Answer:
         outcome = measure(options, Console(stderr=True))
         tell(outcome.report, options.out, False, outcome.files)
     else:
-        outcome = _measure_in_container(options, settings, context)
+        words = _words(settings, options)
+        outcome = measure_in_container(options, words, settings.container, trusted=context.trusted)
     return _answer(outcome, settings, context, options.out, name)
 
 
@@ -178,26 +179,12 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
     )
 
 
-def _measure_in_container(options: Options, settings: Settings, context: event.Context) -> Outcome:
-    """What `measure` does, by perfci in a container of the image that the workflow names. Raises PerfciError."""
-    signal.signal(signal.SIGTERM, interrupt)
-    where = options.where.resolve()
-    options = replace(options, where=where, out=where / OUT)
-    file = options.out / "results.json"
-    if not options.out.is_symlink():  # which is refused below
-        file.unlink(missing_ok=True)
-    words = [*_command(settings, options.mode == "compare")[2:], f"--wait={settings.wait:g}s"]
+def _words(settings: Settings, options: Options) -> list[str]:
+    """The command line for a container, behind the verb."""
+    words = [*options.command[2:], f"--wait={settings.wait:g}s"]
     words += [f"--base={options.base}"] if options.base else []
     words += ["--pull-request"] if options.pull_request else []
-    words += [f"--python={settings.python}"] if settings.python else []
-    job = Job(options.mode, words, options, options.command, image=settings.container, trusted=context.trusted)
-    ended = launch(job)
-    text = f"the container ended with {ended.code}: {ended.line or 'see what stands above'}"
-    problem = UsageError(text) if ended.code == UsageError.exit_code else MachineError(text)
-    if not file.is_file():
-        raise problem
-    report = judge(read_results(file), strict=settings.strict)
-    return Outcome(report, None if ended.code == report.exit_code else problem)
+    return [*words, *([f"--python={settings.python}"] if settings.python else [])]
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
@@ -223,8 +210,8 @@ def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: P
     elif report.verdict == "error":
         notes = [workflow.annotation("error", report.sentence, title="perfci")]
     else:
-        notes = [] if settings.publish else workflow.annotations(report)  # the check run has them
-    if settings.publish and ends == 1:
+        notes = [] if settings.publish == "true" else workflow.annotations(report)  # the check run has them
+    if settings.publish == "true" and ends == 1:
         typer.echo("perfci: the gate fails, which the publishing job says")
         ends = 0
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Shard(report=report)])

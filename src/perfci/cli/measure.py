@@ -113,7 +113,10 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
-    """The command line as Options. Raises UsageError for what typer cannot check."""
+    """Return the command line as Options; what a verb does not ask takes its default.
+
+    Raises UsageError for what typer cannot check.
+    """
     where, out = folders(asked["where"], asked["out"])
     prepare, prepared = asked.get("prepare"), asked.get("prepared")
     if prepare and prepared:
@@ -122,17 +125,17 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         mode=mode,
         where=where,
         out=out,
-        base=asked["base"],
+        base=asked.get("base"),
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
         python=asked["python"],
-        budget=duration("--budget", asked["budget"]) if asked["budget"] else None,
-        quick=asked["quick"],
-        resume=asked["resume"],
-        committed=asked["committed"],
+        budget=duration("--budget", asked["budget"]) if asked.get("budget") else None,
+        quick=asked.get("quick", False),
+        resume=asked.get("resume", False),
+        committed=asked.get("committed", False),
         pull_request=asked.get("pull_request", False),
         counters=asked.get("counters", True),
-        strict=asked["strict"],
+        strict=asked.get("strict", False),
         seed=asked["seed"],
         lock_clocks=asked.get("lock_clocks"),
         profile=asked.get("profile", False),

@@ -3,23 +3,31 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from perfci.model.base import DeviceKind, UsageError
+from perfci.model.base import DeviceKind, PerfciError, UsageError
 from perfci.render.escape import prose, visible
+
+if TYPE_CHECKING:
+    from perfci.github.api import Api
+    from perfci.github.event import Context
+    from perfci.github.source import Wanted
+    from perfci.github.workflow import Files
 
 _PACKAGES = {"github": "PyGithub"}
 """Module → the package that has it, where the names differ."""
 
 
-def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
+def publish_run(measuring: tuple[str, str, str], here: Path | None = None, **options: Any) -> None:
     """One whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
-    `measuring`: base, cases and devices as the measuring action was given them.
+    `measuring`: base, cases and devices as the measuring action was given them. `here`: the folder in which this job
+    measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.
     """
     from perfci.github.event import load
     from perfci.github.workflow import Files
@@ -52,6 +60,9 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
     found = load(env)
     api = Api(token, found.origin.repository, env.get("GITHUB_API_URL") or "https://api.github.com")
     files = Files(env)
+    if here is not None:
+        _comment(found, here, wanted, api, files, env)
+        raise typer.Exit(0)
     outcome = publish(found, _action(env), wanted, api)
     report = outcome.publication
     if outcome.waiting:
@@ -74,6 +85,25 @@ def publish_run(measuring: tuple[str, str, str], **options: Any) -> None:
     if outcome.comment is not None:
         typer.echo(_line(f"comment: {outcome.comment.state} {url}"))
     raise typer.Exit(outcome.exit_code)
+
+
+def _comment(
+    context: "Context", folder: Path, wanted: "Wanted", api: "Api", files: "Files", env: Mapping[str, str]
+) -> None:
+    """Write the comment of what this job measured. Raises what `write_comment` raises, once the runner was told."""
+    from perfci.github import workflow
+    from perfci.github.here import write_comment
+    from perfci.model.publication import Artifact
+
+    name, url = env.get("PERFCI_ARTIFACT_NAME", ""), env.get("PERFCI_ARTIFACT_URL", "")
+    artifacts = [Artifact(name=name, url=url)] if name and url else []
+    try:
+        posted = write_comment(context, folder, artifacts, wanted, api)
+    except PerfciError as error:
+        workflow.tell(workflow.annotation("error", f"no comment was written: {error}", title="perfci"), sys.stdout)
+        raise
+    files.outputs({"comment-url": posted.url if posted else ""})
+    typer.echo(_line(f"comment: {posted.state} {posted.url}" if posted else "no pull request: nothing to comment on"))
 
 
 def _notes(notes: Sequence[str]) -> str:

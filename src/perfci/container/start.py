@@ -37,7 +37,7 @@ from perfci.system.lease import FOLDER, make_folder
 from perfci.system.pins import DEFAULT, for_driver, variants
 from perfci.system.pins import VARIABLE as VARIANT
 
-LABEL = "perfci.launched"
+LABEL = "perfci.started"
 """Of containers and volumes that were started here."""
 SIDES = Path("/perfci-sides")
 """Where the volume with the built sides lies in both containers."""
@@ -101,7 +101,7 @@ class Terms:
     """Of the machine, as Docker takes them; empty for all."""
 
 
-def launch(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
+def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
     """Run it, with its output on this process's. Raises PerfciError."""
     if job.verb not in (*TWICE, *ONCE):
         raise UsageError(f"{job.verb}: is not for a container: choose {', '.join((*TWICE, *ONCE))}")

@@ -33,6 +33,7 @@ from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.sass import code as sass
 from perfci.system import pins
 from perfci.system.users import find_account
+from perfci.worker.profile import records
 
 TOOL_TIME = 8.0
 """Seconds for a tool to tell its version or its view of the machine; from a cold disk it takes some."""
@@ -43,8 +44,6 @@ TIERS_TIME = 5.0
 PROBE_METRIC = "sm__cycles_active.avg"
 """One replay pass on every chip since Volta."""
 KERNEL = "import torch; torch.ones(1 << 16, device='cuda').add_(1); torch.cuda.synchronize()"
-LOST_NVTX = ((0, 2, 12), (0, 2, 17))
-"""Versions of the package nvtx, first and last, whose ranges nsys 2023.4 does not record: seen, silently."""
 DCGM = ("nv-hostengine", "dcgm-exporter")
 
 
@@ -74,8 +73,7 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
     told = f"CPU sampling (not used): {sampling[1]}" if sampling else f"status -e tells nothing ({status.why()})"
     text, values = f"nsys {tool.version} ({tool.path}), {told}", {"version": tool.version, "path": str(tool.path)}
     package = machine.known(inside).get("nvtx").get("version")
-    mute = version_numbers(tool.version)[:2] == (2023, 4)
-    if package and mute and LOST_NVTX[0] <= version_numbers(package)[:3] <= LOST_NVTX[1]:
+    if package and not records(tool.version, package):
         lost = f"{text}; it records no range of the package nvtx {package} in the interpreter under test"
         yield warn("nsys", lost, "use torch.cuda.nvtx, pip install nvtx==0.2.11, or a newer nsys", **values)
     elif lost := nsys_command.behind(tool.version, _driver_cuda(machine)):

@@ -121,7 +121,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
     pull = source.pull
     if pull is not None and wanted.comment != "never":
         marker = sticky.Marker.of(wanted.suite, source.origin)
-        create = _worth_telling(publication, wanted.comment)
+        create = worth_telling(publication, wanted.comment)
         notes = list(outcome.notes)
         outcome.comment = _tried(
             outcome,
@@ -232,8 +232,8 @@ def _with_notes(publication: Publication, notes: Sequence[str], limit: int) -> s
     return comment.render(publication, limit - len(said)) + said
 
 
-def _worth_telling(publication: Publication, when: When) -> bool:
-    """Whether there is reason to begin a comment; one that is there is kept true in any case."""
+def worth_telling(publication: Publication, when: When) -> bool:
+    """Return whether there is reason to begin a comment; one that is there is kept true in any case."""
     if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}

@@ -80,8 +80,9 @@ class Settings(BaseModel):
     """Interpreter of the code under test."""
     container: Annotated[str, AfterValidator(_image)] = "auto"
     """An image to measure in; `none` and, until there is an image to fetch, `auto` measure in place."""
-    publish: Flag = False
-    """Whether a job with the publishing action follows, which says whether the change passes."""
+    publish: Literal["false", "true", "here"] = "false"
+    """`true`: a job with the publishing action follows, which says whether the change passes. `here`: this job writes
+    the comment itself."""
     strict: Flag = False
     """Whether warnings fail."""
     artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200)] = ""
@@ -140,6 +141,16 @@ class ArtifactName(NamedTuple):
         """The parts of an artifact's name; None for a name that is not made so."""
         parts = re.fullmatch(r"([a-z0-9-]+?)--([a-z0-9-]+?)--([a-z0-9-]+?)--([1-9][0-9]{0,6})", text)
         return None if parts is None else cls(parts[1], parts[2], parts[3], int(parts[4]))
+
+
+def require_one_job(env: Mapping[str, str]) -> None:
+    """Raise UsageError for a job of several in a matrix: with `publish: here` each would overwrite the one comment."""
+    total = env.get("PERFCI_JOB_TOTAL") or "1"
+    if total != "1":
+        raise UsageError(
+            f"publish: here: is for one job, and the matrix has {total[:20]}, of which the last would overwrite what "
+            'the others said: measure with publish: "true", and let one job publish them all'
+        )
 
 
 def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:

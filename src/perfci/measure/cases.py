@@ -7,9 +7,10 @@ from typing import Any, Literal
 from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
 from perfci.model.base import DeviceKind, Side, UsageError, matches
-from perfci.model.coverage import nearest
+from perfci.model.coverage import matched, nearest
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject
+from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
@@ -94,20 +95,18 @@ def merge(
     return cases
 
 
-def require_some(
-    cases: Sequence[Case],
-    found: Mapping[Side, Found],
-    sides: Mapping[Side, SideWork],
-    globs: Sequence[str],
-) -> None:
-    """Raises UsageError where there is nothing to measure: a mistyped case, an empty suite, only broken files."""
+def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Declared, globs: Sequence[str]) -> None:
+    """Raise UsageError where there is nothing to measure, or where one of `globs` matches no case.
+
+    A glob that a broken file or a command that did not run could still answer is let pass beside cases that are there.
+    """
+    names = sorted({*known.kernels, *known.commands})
+    lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
+    if lost:
+        raise UsageError("; ".join(f"{glob}: matches no case: {nearest(glob, names)}" for glob in lost))
     if cases:
         return
-    known = {case["id"] for one in found.values() for case in one.cases.values()}
-    known |= {command.name for side in sides.values() for command in side.policy.commands}
     broken = [failure for one in found.values() for failure in one.files]
-    if known:
-        raise UsageError("; ".join(f"{glob}: matches no case: {nearest(glob, sorted(known))}" for glob in globs))
     if broken:
         raise UsageError(f"{broken[0].file}: {broken[0].reason.text}: no case is left")
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")

@@ -64,10 +64,11 @@ class Measurement:
         cases = merge(found, place.sides, list(place.benches), options.cases)
         self._covered(place, found)  # before commands run, which may take long
         cases += place.runner.discover(list(place.benches), options.cases, stage)
-        require_some(cases, found, place.sides, options.cases)
+        known = everything(place, found)
+        require_some(cases, found, known, options.cases)
         idle = self._covered(place, found)
 
-        seen, known = subjects(cases, found, facts.devices), everything(place, found)
+        seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         journal = Journal(options.out, identity(options, place, plan, cases), _new_run(), options.resume)
@@ -154,7 +155,7 @@ class Measurement:
             notes = require_covered(place, found, known)
             cases = merge(found, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
-            require_some(cases, found, place.sides, globs)
+            require_some(cases, found, known, globs)
             seen = subjects(cases, found, place.facts.devices)
             options = replace(self.options, mode="compare")
             plan = make_plan(options, place, seen, known)

@@ -40,7 +40,7 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
     ids = [*declared.kernels, *declared.commands]
     for index, limit in enumerate(policy.limits):
         where = f"limits[{index}]"
-        lost = {n: pattern for n, pattern in enumerate(limit.cases) if not _matched(pattern, ids, declared)}
+        lost = {n: pattern for n, pattern in enumerate(limit.cases) if not matched(pattern, ids, declared)}
         yield from (
             Idle(
                 index,
@@ -60,8 +60,8 @@ def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[
     return next(found, "")
 
 
-def _matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
-    """Whether a glob matches a case, or may match one that is not known."""
+def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
+    """Return whether a glob matches one of `ids`, or may match a case of `declared` that is not known."""
     if not declared.whole or any(matches(pattern, ident) for ident in ids):
         return True
     literal = _LITERAL.match(pattern)
@@ -97,7 +97,7 @@ def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mappi
         return ""  # a profiler sees it, or what is not known may report it
     if metric.tier == "timing" and any(_names(limit, ident) for ident in declared.kernels):
         return ""
-    if any(_matched(pattern, (), declared) for pattern in limit.cases):
+    if any(matched(pattern, (), declared) for pattern in limit.cases):
         return ""
     own = [ident for ident in declared.commands if _names(limit, ident)]
     wanted = "time" if metric.tier == "timing" else metric.name

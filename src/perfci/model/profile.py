@@ -136,6 +136,8 @@ class Trace(Document):
 
     source: Tool
     version: str = ""
+    marked: str = Field("", max_length=200)
+    """What marked the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
     executions: int = Field(ge=1)
     wall: Seconds
     """Host time of an execution, from its range's begin to its end or to the end of its last device work."""

@@ -89,6 +89,8 @@ class Publication(Document):
     """Why there was nothing to compare, which is no pass; empty where there was something."""
     adopting: str = ""
     """Why the limits bind nobody yet, where base has no policy: what passes by them is no pass."""
+    checked: bool = True
+    """Whether a check of the head says the same: without one nothing can be accepted."""
     acceptance: Acceptance | None = None
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""

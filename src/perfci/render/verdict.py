@@ -37,7 +37,8 @@ class Verdict:
     @property
     def acceptable(self) -> bool:
         """Whether a failure waits for somebody to accept it."""
-        return self.publication.exit_code == 1 and self.publication.origin.pull_request is not None
+        publication = self.publication
+        return publication.exit_code == 1 and publication.checked and publication.origin.pull_request is not None
 
     @property
     def icon(self) -> str:

@@ -5,35 +5,59 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any, Callable, Optional
 
 WARM_CALLS = 5
 """Executions before those that count: compilation, autotuning and first allocations are not the case's."""
+NSYS = "PERFCI_NSYS"
+"""Environment variable: the version of the nsys that watches this process."""
+LOST = ((2023, 4), (0, 2, 12), (0, 2, 17))
+"""An nsys that records no range of these versions of the package nvtx, first and last: seen, and it says nothing."""
+
+
+def records(nsys: str, package: str) -> bool:
+    """Return whether an nsys of this version records the ranges of the package nvtx of that version."""
+    tool, first, last = LOST
+    return _numbers(nsys)[:2] != tool or not first <= _numbers(package) <= last
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[Any], Any]]:
-    """What opens and closes NVTX ranges here: its name and both functions; the second takes what the first returned.
+    """Return what opens and closes NVTX ranges here; the closing function takes what the opening one returned.
 
-    `threads`: ranges of the whole process, which hold the work of other threads too, such as autograd's. The name is ""
-    where nothing can. torch's own where it is built with CUDA: ranges of the `nvtx` package are lost under some
-    versions of nsys.
+    The package nvtx, where this interpreter has one and the nsys at hand records its ranges; else torch's own, where it
+    is built with CUDA. The first member tells what marks instead of the package, and why; "" where the package does.
+    `threads`: ranges of the whole process, which hold the work of other threads too, such as autograd's.
     """
+    package: Any = None
+    own: Any = None
+    version = ""
+    with contextlib.suppress(ImportError, metadata.PackageNotFoundError):
+        import nvtx
+
+        package, version = nvtx, metadata.version("nvtx")
     with contextlib.suppress(ImportError):
         import torch
 
-        if torch.version.cuda:
-            own = torch.cuda.nvtx
-            if threads:
-                return "torch.cuda.nvtx", own.range_start, own.range_end
-            return "torch.cuda.nvtx", own.range_push, lambda _: own.range_pop()
-    try:
-        import nvtx
-    except ImportError:
-        return "", lambda name: None, lambda _: None
+        own = torch.cuda.nvtx if torch.version.cuda else None
+    nsys = os.environ.get(NSYS, "")
+    lost = f"nsys {nsys} records no range of nvtx {version}" if package and not records(nsys, version) else ""
+    if package and (own is None or (nsys and not lost)):
+        if threads:
+            return lost, package.start_range, package.end_range
+        return lost, package.push_range, lambda _: package.pop_range()
+    why = lost or ("ncu is watching" if package else "nvtx is not installed")
+    if own is None:
+        return f"nothing: {why}", lambda name: None, lambda _: None
     if threads:
-        return "nvtx", nvtx.start_range, nvtx.end_range
-    return "nvtx", nvtx.push_range, lambda _: nvtx.pop_range()
+        return f"torch.cuda.nvtx: {why}", own.range_start, own.range_end
+    return f"torch.cuda.nvtx: {why}", own.range_push, lambda _: own.range_pop()
 
 
 @contextlib.contextmanager
@@ -53,7 +77,7 @@ def capture(cuda: bool) -> Iterator[None]:
 
 
 def execute(fn: Callable[[], Any], name: str, executions: int, threads: bool = False) -> str:
-    """Execute `fn` that often, one behind the other, each in a range of this name. Returns what marked them."""
+    """Execute `fn` that often, one behind the other, each in a range of this name. Return what `marker` tells."""
     marked, begin, end = marker(threads)
     for _ in range(executions):
         opened = begin(name)

@@ -275,7 +275,7 @@ class Worker:
         """Execute a case for a profiler: warm, then `executions` times in NVTX ranges called `name`.
 
         With `window` the profiler records these executions alone. With `path` there is no profiler but torch's own,
-        which writes its trace there.
+        which writes its trace there. The answer's `marked` is what `profile.marker` tells.
         """
         kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
         cuda = device == "cuda"
@@ -284,7 +284,7 @@ class Worker:
             profile.warm(one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
             name, executions = message["name"], message["executions"]
             if message.get("path"):
-                return {"marked": "torch.profiler", **profile.trace(one.fn, executions, message["path"], device)}
+                return profile.trace(one.fn, executions, message["path"], device)
             with profile.capture(cuda) if window else contextlib.nullcontext():
                 # Where the window ends with the case, a range may hold what all threads do.
                 marked = profile.execute(one.fn, name, executions, threads=bool(window))

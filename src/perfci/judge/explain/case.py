@@ -82,7 +82,8 @@ def _sources(*sides: Profile | None) -> list[str]:
     found = []
     for profile in sides:
         if profile and profile.trace:
-            found.append(f"{profile.trace.source} {profile.trace.version}".strip())
+            marked = f" (ranges by {profile.trace.marked})" if profile.trace.marked else ""
+            found.append(f"{profile.trace.source} {profile.trace.version}".strip() + marked)
         if profile and profile.counters:
             found.append(f"{profile.counters.source} {profile.counters.version}".strip())
         if profile and profile.code:

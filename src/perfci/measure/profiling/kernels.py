@@ -14,7 +14,7 @@ from perfci.model.base import Side
 from perfci.model.metrics import CHECKED
 from perfci.model.plan import Plan
 from perfci.model.policy import When
-from perfci.model.profile import Fault, FaultKind
+from perfci.model.profile import Fault, FaultKind, Trace
 from perfci.model.results import Case
 from perfci.profilers.base import Profiler, Read, Seen
 from perfci.profilers.faults import fault
@@ -153,6 +153,7 @@ def _session(
     see = _see(log)
     faults: dict[str, Fault] = {}
     begun: list[str] = []
+    marked = ""
     ended: Exit | None = None
     try:
         worker = bench.worker(name, profiler.under(report), log)
@@ -176,7 +177,7 @@ def _session(
                 worker.ask("capture", profiler.seconds, on=True, device=case.device)
             begun.append(ident)
             asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
-            worker.ask("profile", profiler.seconds, **asked)
+            marked = str(worker.ask("profile", profiler.seconds, **asked).get("marked", ""))[:200]
         except Died as died:
             faults[ident] = died_of(profiler, died, see)
             if not worker.alive:
@@ -192,6 +193,9 @@ def _session(
         except Died as died:
             return faults, Read(general=[died_of(profiler, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
+    for seen in read.seen.values():
+        if isinstance(seen, Trace):
+            seen.marked = marked
     return faults, read, not todo.keys() - faults.keys() - set(begun) and ended is not None
 
 

@@ -23,6 +23,7 @@ from perfci.profilers.nsys.export import fault
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.process import Exit, Under
 from perfci.system.users import SAME, Account
+from perfci.worker.profile import NSYS
 
 EXPORT_TIMEOUT = 300.0
 """Seconds for nsys to export a report."""
@@ -80,7 +81,7 @@ class Nsys(Profiler[Trace]):
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
             # What nsys writes meanwhile is then below one folder, and can be weighed.
-            own = nsys_privacy.environment(env, self.written_env)
+            own = nsys_privacy.environment(env, self.written_env) | {NSYS: self.installed.version}
             return own | ({"TMPDIR": str(report.parent)} if self.whole else {})
 
         return Under(command, environment)

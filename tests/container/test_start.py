@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import perfci
-from perfci.cli.docker import run_in_container
-from perfci.container import engine
-from perfci.container import start as launch
+from perfci.cli.container import run_in_container
+from perfci.container import engine, start
 from perfci.container.engine import Ended, Image, UnknownCapabilityError
 from perfci.container.rights import (
     RUN_CAPABILITIES,
@@ -163,7 +162,7 @@ def test_both_containers_are_held_the_same_way(tmp_path):
         assert made["cap_add"] == list(RUN_CAPABILITIES)
         assert made["security_opt"] == ["no-new-privileges:true"]
         assert made["read_only"] is True
-        assert (made["mem_limit"], made["pids_limit"]) == (1 << 34, launch.PIDS)
+        assert (made["mem_limit"], made["pids_limit"]) == (1 << 34, start.PIDS)
         assert made["use_config_proxy"] is False
         mounts = {mount["Target"]: mount for mount in made["mounts"]}
         repo, out = str(tmp_path / "repo"), str(tmp_path / "repo" / "perfci-out")
@@ -247,7 +246,7 @@ class OldEngine:
 def test_an_engine_without_perfmon_gives_sys_admin_only_where_asked(tmp_path, capsys, asked, capability, words):
     made, old = terms(tmp_path, gpus=(), counters=asked), OldEngine()
     rung = counting("wanted", NEW, trusted=True, asked=asked)
-    assert launch._counted(old, made, "measure", "v", rung, NEW).code == 0
+    assert start._counted(old, made, "measure", "v", rung, NEW).code == 0
     [given] = old.runs
     assert given["cap_add"] == [*RUN_CAPABILITIES, *capability]
     told = capsys.readouterr().err.splitlines()
@@ -345,7 +344,7 @@ def test_mistakes_are_told_before_any_container(repo, tmp_path, monkeypatch):
 def test_a_linked_worktree_brings_its_repository(repo, tmp_path):
     linked = tmp_path / "linked"
     repo.git("worktree", "add", "-q", "--detach", str(linked))
-    folders, policies = launch._sources(Job("run", [], Options("run", linked, linked / "perfci-out"), []))
+    folders, policies = start._sources(Job("run", [], Options("run", linked, linked / "perfci-out"), []))
     assert folders == [linked, repo.root / ".git"]
     assert len(policies) == 1
 

@@ -1,0 +1,57 @@
+"""Measuring in a container of perfci's image: `perfci docker VERB …`, and a job whose `container:` names an image."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from perfci.cli.measure import Outcome, folders, interrupt
+from perfci.cli.report import read_results
+from perfci.container.start import ONCE, TWICE, Job, start
+from perfci.judge.judge import judge
+from perfci.measure.options import OUT, Options
+from perfci.model.base import MachineError, UsageError
+
+
+def run_in_container(
+    app: typer.Typer, words: list[str], *, image: str | None, pull: bool, gpus: str, counters: bool | None
+) -> None:
+    """Run `perfci WORDS` there. Ends the process with its exit code."""
+    verb, *rest = words
+    if verb not in (*TWICE, *ONCE):
+        raise UsageError(f"docker {verb}: is not for a container: choose {', '.join((*TWICE, *ONCE))}")
+    group: Any = typer.main.get_command(app)
+    # A mistake, and --help, need no container.
+    asked = group.commands[verb].make_context(f"perfci {verb}", list(rest)).params
+    where, out = folders(asked["where"], asked.get("out", Path(OUT)))
+    if (where / OUT).is_symlink() and out == (where / OUT).resolve():
+        out = where / OUT  # which is refused: it may be the repository's own
+    mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
+    options = Options(mode, where, out, base=asked.get("base"), committed=asked.get("committed", False))
+    signal.signal(signal.SIGTERM, interrupt)
+    job = Job(verb, rest, options, ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
+    raise typer.Exit(start(job).code)
+
+
+def measure_in_container(options: Options, words: Sequence[str], image: str, *, trusted: bool) -> Outcome:
+    """Do what `measure` does, by perfci in a container of `image`. Raises PerfciError.
+
+    `words`: of the command line, behind the verb. `trusted`: the code is of people who may write to the repository.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    where = options.where.resolve()
+    options = replace(options, where=where, out=where / OUT)
+    file = options.out / "results.json"
+    if not options.out.is_symlink():  # which is refused below
+        file.unlink(missing_ok=True)
+    ended = start(Job(options.mode, words, options, options.command, image=image, trusted=trusted))
+    text = f"the container ended with {ended.code}: {ended.line or 'see what stands above'}"
+    problem = UsageError(text) if ended.code == UsageError.exit_code else MachineError(text)
+    if not file.is_file():
+        raise problem
+    report = judge(read_results(file), strict=options.strict)
+    return Outcome(report, None if ended.code == report.exit_code else problem)

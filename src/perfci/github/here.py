@@ -1,0 +1,70 @@
+"""`publish: here`: the job that measured writes the comment itself, and no check.
+
+For repositories without forks: the code that was measured ran in a job whose token may write. What it left is read as
+strictly as an artifact.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfci.github import artifact, sticky
+from perfci.github.api import Api, ApiError, Forbidden
+from perfci.github.event import Context, require_own
+from perfci.github.publish import worth_telling
+from perfci.github.source import Wanted
+from perfci.judge.judge import judge
+from perfci.model.publication import Artifact, Publication, Shard
+from perfci.model.results import UNMEASURED
+from perfci.render import comment
+from perfci.system.bounded import Unread, regular
+
+LARGEST = 4096
+"""Bytes of UNMEASURED that are read."""
+_RIGHTS = "give the job `permissions: {contents: read, pull-requests: write}`"
+
+
+def write_comment(
+    context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted, api: Api
+) -> sticky.Posted | None:
+    """Write what this job measured, and left in `folder`, into the one comment of its pull request.
+
+    None where the event is of no pull request. Raises UsageError where the code is not known to be the repository's
+    own, ApiError where GitHub does not take it.
+    """
+    require_own(context)
+    number = context.origin.pull_request
+    if number is None:
+        return None
+    publication = read_publication(context, folder, artifacts, wanted)
+    try:
+        pull = api.call(f"pull request #{number}", lambda: api.repository.get_pull(number).complete())
+        marker = sticky.Marker.of(wanted.suite, context.origin)
+        create = worth_telling(publication, wanted.comment)
+        return sticky.post(pull, marker, lambda limit: comment.render(publication, limit), create, api)
+    except Forbidden as error:
+        raise ApiError(f"{error}: {_RIGHTS}", error.status) from None
+
+
+def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted) -> Publication:
+    """Return what is said of `folder`, judged by the limits that it was planned with: base's, where base has any."""
+    made = Publication(suite=wanted.suite, origin=context.origin, jobs=1, checked=False)
+    file = folder / artifact.MEMBER
+    try:
+        if file.exists():
+            regular(file, artifact.MEMBER_BYTES)
+            report = judge(artifact.parse(file.read_bytes()), strict=wanted.strict)
+            made.shards = [Shard(report=report, artifacts=[*artifacts])]
+        elif (idle := folder / UNMEASURED).exists():
+            regular(idle, LARGEST)
+            if json.loads(idle.read_bytes())["verdict"] == "pass":
+                made.unmeasured = "base's `ignore` names every changed file"
+            else:
+                made.nothing = "base holds every commit of the head"
+        else:
+            made.missing = ["nothing was measured: see the job's log"]
+    except (Unread, artifact.Unfit) as why:
+        made.missing = [f"what was measured {why}"]
+    except (OSError, ValueError, KeyError, TypeError):
+        made.missing = ["what was measured cannot be read: see the job's log"]
+    return made
