@@ -51,13 +51,13 @@ def test_a_kernel_that_left_tensor_cores_is_named_without_counters(repo: Repo, t
     repo.commit("base")
     repo.write("k.py", KERNEL.replace("constexpr(True)", "constexpr(False)"))
     run = repo.perfci("compare", "--base", "HEAD", timeout=500)
-    told = json.dumps(run.report["profile"], indent=1) + run.out + run.err
+    told = json.dumps(run.report["profiles"], indent=1) + run.out + run.err
     assert run.code == 1, told
     (case,) = run.results["cases"]
     base, head = (case["sides"][name]["profile"]["code"] for name in ("base", "head"))
     assert [(one["name"], bool(one["tensor"])) for one in base] == [("_mm", True)], told
     assert [(one["name"], bool(one["tensor"])) for one in head] == [("_mm", False)], told
-    (profile,) = run.report["profile"]
+    (profile,) = run.report["profiles"]
     assert profile["sentences"][0].startswith("`_mm` uses tensor cores no longer"), told
     gate = next(row for row in run.report["rows"] if row["metric"] == "tensor_active")
     assert (gate["class"], gate["effect"]) == ("invalid", "fail"), "the code answers no limit: " + told

@@ -160,12 +160,12 @@ def planted(repo: Repo, profile: str = "on_change", counters: str = "default") -
 
 def first(run: Run) -> dict[str, str]:
     """Case → its first sentence."""
-    return {one["case"]: one["sentences"][0] for one in run.report["profile"] if one["sentences"]}
+    return {one["case"]: one["sentences"][0] for one in run.report["profiles"] if one["sentences"]}
 
 
 def told(run: Run) -> str:
     """For a failed assertion: all that a reader would want to see."""
-    faults = {one["case"]: one["faults"] for one in run.report["profile"]}
+    faults = {one["case"]: one["faults"] for one in run.report["profiles"]}
     return f"{json.dumps(first(run), indent=1)}\n{json.dumps(faults, indent=1)}\n{run.out}\n{run.err}"
 
 

@@ -113,7 +113,7 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
         profile = side["profile"]
         assert (profile["trace"]["source"], profile["faults"]) == ("nsys", []), profile["faults"]
         assert profile["metrics"]["dram_throughput"] > 20
-    (first, *_) = next(one["sentences"] for one in run.report["profile"] if one["case"] == "scale")
+    (first, *_) = next(one["sentences"] for one in run.report["profiles"] if one["case"] == "scale")
     assert re.search(r"registers \d+ → \d+", first), first
 
     logs = {path.name: path.read_text(errors="replace") for path in (repo.root / "perfci-out" / "logs").iterdir()}
