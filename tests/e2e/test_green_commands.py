@@ -160,7 +160,7 @@ def test_another_unit_in_heads_policy_is_another_question(repo: Repo, tmp_path: 
     run = one.compare()
     undecided(run)
     assert run.classes()["serve/a"] == "changed"
-    assert run.reasons()["serve/a"] == "timing mode unit of p99 is ms in base, s in head"
+    assert run.reasons()["serve/a"] == "timing unit of p99 is ms in base, s in head"
     assert not [r for r in run.report["rows"] if (r["case"], r["kind"]) == ("serve/a", "regression")]
     assert "changed" not in [r["class"] for r in run.report["rows"] if r["case"] == "serve/b"], (
         "which does not report it"

@@ -80,7 +80,7 @@ ONE, SIXTEEN = stored_name(1, 0.02), stored_name(16, 0.02)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tool", "timing", "expected"),
+    ("tool", "mode", "expected"),
     [
         # false alarms, found at 0.5 %, 1 %, 2 %, 5 %: all in percent
         (ONE, "cold", (11.7, 12.0, 15.6, 33.1, 75.7)),

@@ -91,7 +91,7 @@ def test_the_capabilities_of_a_container_are_enough(more: str) -> None:
     kept = "-all," + ",".join(f"+cap_{number}" for number in users.NEEDED) + more
     script = (
         "import subprocess; from perfci.system.users import *; found = held([CAP_PERFMON, CAP_SYS_ADMIN]); "
-        "print(found); subprocess.run([*find_worker().prefix(found), 'cat', '/proc/self/status'], check=True)"
+        "print(found); subprocess.run([*find_account().prefix(found), 'cat', '/proc/self/status'], check=True)"
     )
     done = subprocess.run(
         ["setpriv", "--bounding-set", kept, "--inh-caps=-all", "--no-new-privs", "--", sys.executable, "-c", script],
@@ -209,15 +209,15 @@ os._exit(0)
 def test_no_process_of_the_user_gets_away(account: Account) -> None:
     script = f"""
 import subprocess, sys
-from perfci.system.users import find_worker
-worker = find_worker()
-worker.adopt()
-subprocess.run([*worker.prefix(), "/usr/bin/env", "python3", "-c", {DAEMON!r}], check=True)
+from perfci.system.users import find_account
+account = find_account()
+account.adopt()
+subprocess.run([*account.prefix(), "/usr/bin/env", "python3", "-c", {DAEMON!r}], check=True)
 keeps = subprocess.Popen(["sleep", "60"])
 import psutil, time
 time.sleep(0.5)
 print([one.uids().real for one in psutil.Process().children(recursive=True)])
-worker.sweep()
+account.sweep()
 print(len(psutil.Process().children(recursive=True)), keeps.poll())
 keeps.kill()
 """
