@@ -62,17 +62,17 @@ def verdicts(asked: argparse.Namespace) -> int:
 
 def replay(asked: argparse.Namespace) -> int:
     """Print the tables."""
-    from benchmarks.sensitivity.judge import clopper_pearson, evaluate, pooled, realised_table, red_runs, table
+    from benchmarks.sensitivity.judge import clopper_pearson, evaluate, failing_runs, pooled, realised_table, table
 
     recording = Recording.load(asked.recording)
     rows = evaluate(recording, asked.runs)
     sys.stdout.write(realised_table(recording) + "\n" + table(pooled(rows)))
     if "rotating" in recording.modes("pairs"):
         runs = max(10, asked.runs // 10)
-        red, undecided = red_runs(recording, "rotating", 0.01, runs)
-        low, high = clopper_pearson(red, runs)
+        failing, undecided = failing_runs(recording, "rotating", 0.01, runs)
+        low, high = clopper_pearson(failing, runs)
         sys.stdout.write(
-            f"\n{red} of {runs} runs of 100 unchanged cases red ({100 * low:.1f}–{100 * high:.1f} %), "
+            f"\n{failing} of {runs} runs of 100 unchanged cases fail ({100 * low:.1f}–{100 * high:.1f} %), "
             f"{undecided} of {100 * runs} judgements not `unchanged`\n"
         )
     if asked.kernels:

@@ -235,7 +235,9 @@ def perfci_row(recording: Recording, kernel: str, mode: str, slow: float, r: flo
     )
 
 
-def red_runs(recording: Recording, mode: str, r: float, runs: int, cases: int = M, seed: int = 0) -> tuple[int, int]:
+def failing_runs(
+    recording: Recording, mode: str, r: float, runs: int, cases: int = M, seed: int = 0
+) -> tuple[int, int]:
     """Runs on unchanged code with an alarm, and judgements that were not `unchanged`, of `runs` × `cases`.
 
     Each case of a run is one of the kernels, with worker pairs drawn anew.
@@ -244,12 +246,12 @@ def red_runs(recording: Recording, mode: str, r: float, runs: int, cases: int = 
     if not sources:
         raise ValueError(f"no worker pairs of unchanged code under the timing mode {mode!r}")
     rng = np.random.default_rng(seed)
-    red = undecided = 0
+    failing = undecided = 0
     for _ in range(runs):
         statuses = [resampled(sources[int(rng.integers(len(sources)))], r, rng)[0] for _ in range(cases)]
-        red += "regression" in statuses
+        failing += "regression" in statuses
         undecided += sum(status != "unchanged" for status in statuses)
-    return red, undecided
+    return failing, undecided
 
 
 def _alike(recording: Recording, kernel: str, mode: str) -> Iterator[NDArray[Any]]:

@@ -62,7 +62,7 @@ def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     assert [(case["case"], case["pairs"]) for case in found["cases"]] == [("adding", 8)]
     assert found["cases"][0]["noise"] > 0
     assert found["cases"][0]["seconds"] > 0.1
-    assert found["red"]["runs"] == 2000
+    assert found["failing"]["runs"] == 2000
     assert any("not committed" in note for note in found["notes"])
     assert [path.stem for path in (tmp_path / "calibrations").iterdir()] == list(found["machines"].values())
     folder = repo.root / "perfci-out" / "calibration"
@@ -215,11 +215,11 @@ def test_a_planted_side_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> No
 @pytest.mark.slow
 @pytest.mark.alone
 def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
-    """examples/extension, its C++ compiled in two folders: no bias that matters, and no red run."""
+    """examples/extension, its C++ compiled in two folders: no bias that matters, and no failing run."""
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
     repo.commit()
     run = repo.perfci("calibrate", "transpose/rows=512/columns=512", "--pairs", "16")
     assert run.code == 0, run.out + run.err
     found = calibration(repo)
-    assert found["red"]["red"] == 0
+    assert found["failing"]["failing"] == 0
     assert all(case["replayed"]["unchanged"] >= 0.99 for case in found["cases"]), run.out

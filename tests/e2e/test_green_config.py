@@ -97,7 +97,7 @@ def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     assert run.code == 1
     assert run.classes() == {"adding": "missing", "summing": "added"}
     assert (
-        "once this is merged, perfci.yaml:6: limits[0].cases: 'adding' matches no case: there are summing: mend or remove it"
+        "once this is merged, perfci.yaml:6: limits[0].cases: 'adding' matches no case: there are summing: fix or remove it"
         in run.report["notes"]
     )
 
@@ -115,13 +115,13 @@ def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
     base = repo.git("rev-parse", "HEAD^")[:10]
     assert run.code == 2 and wrong
     assert last(run).startswith(f"perfci: {base}:perfci.yaml:6: limits[0].cases: 'ading' matches no case")
-    assert "perfci.yaml of head has it too: mend it there" in last(run)
+    assert "perfci.yaml of head has it too: fix it there" in last(run)
     assert not (repo.root / "perfci-out/results.json").exists()
-    # Head mends it: nothing is measured, and what is published knows why.
+    # Head fixes it: nothing is measured, and what is published knows why.
     changed(repo, good)
     run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
     assert run.code == 2 and run.out == ""
-    assert "this change mends it: the label perf-regression-accepted accepts it" in last(run)
+    assert "this change fixes it: the label perf-regression-accepted accepts it" in last(run)
     assert run.results["error"]["kind"] == "policy"
     assert run.results["plan"]["declared"]["kernels"] == ["adding"]
     again = repo.perfci("report")
@@ -235,7 +235,7 @@ def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
     assert run.classes() == {"adding": "missing"}
     assert run.report["sentence"] == "Undecided: nothing was measured: `adding` is missing in head"
-    assert run.report["advice"] == "Make sure that what is gone is meant to be."
+    assert run.report["advice"] == "Make sure that what is gone is intended."
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
     hub.upload(run, packed(everything), name="perfci--measure--1-cpu--1")
     outcome = published(hub, run, scope=Scope(devices=["cuda"]), jobs="measure*")
     assert outcome.publication.missing == [
-        "`slow` was not measured on cuda: where fewer cases are meant, give the publishing action the same `cases`"
+        "`slow` was not measured on cuda: where fewer cases are intended, give the publishing action the same `cases`"
     ]
     assert required(hub) == {"action_required"}
 
@@ -275,7 +275,7 @@ def test_only_what_perfci_says_of_a_policy_is_repeated(hub: GitHub) -> None:
     assert "safe to merge" not in hub.own_comments()[0]
 
 
-def test_what_failed_is_not_accepted_as_a_policy_that_is_mended(hub: GitHub) -> None:
+def test_what_failed_is_not_accepted_as_a_policy_that_is_fixed(hub: GitHub) -> None:
     pull, run = scene(hub)
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
     hub.files[BASE, "perfci.yaml"] = POLICY.replace("'*'", "'matmul/*'").encode()

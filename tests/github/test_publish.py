@@ -269,7 +269,7 @@ def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
     assert set(newest) == {"failure"}
 
 
-def test_a_late_overwrite_is_mended(hub: GitHub) -> None:
+def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
     """An older publisher, which decided before ours wrote, writes after it."""
     _, run = scene(hub, *SLOWER)
     hub.comment(7, BOT, f"Before.\n{sticky.Marker('perfci', 80, 1, HEAD)}")
@@ -728,7 +728,7 @@ def test_a_head_that_left_and_came_back_needs_the_label_anew(hub: GitHub) -> Non
     assert published(hub, run).publication.acceptance is None
 
 
-def test_an_acceptance_mends_no_missing_job(hub: GitHub) -> None:
+def test_an_acceptance_fixes_no_missing_job(hub: GitHub) -> None:
     _, run = scene(hub, *SLOWER)
     labelled(hub)
     run.jobs["measure (h200)"] = "timed_out"

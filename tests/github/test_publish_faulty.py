@@ -1,4 +1,4 @@
-"""Base's policy is the faulty one: the check waits for action, and a label accepts the change that mends it."""
+"""Base's policy is the faulty one: the check waits for action, and a label accepts the change that fixes it."""
 
 from collections.abc import Iterator
 
@@ -47,23 +47,23 @@ def test_a_fault_of_base_needs_action(hub: GitHub, fault: str) -> None:
     assert (outcome.exit_code, outcome.publication.exit_code) == (2, 3)
     assert concluded(hub) == "action_required"
     assert outcome.publication.missing[0].startswith(text)
-    assert any(note.startswith("head does not mend base's policy: aaaaaaaaaa:perfci.yaml") for note in outcome.notes)
+    assert any(note.startswith("head does not fix base's policy: aaaaaaaaaa:perfci.yaml") for note in outcome.notes)
     assert "✅" not in only(hub)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_label_accepts_the_change_that_mends_it(hub: GitHub, fault: str) -> None:
+def test_the_label_accepts_the_change_that_fixes_it(hub: GitHub, fault: str) -> None:
     policy, text = FAULTS[fault]
     _, run = scene(hub)
     hub.files[BASE, "perfci.yaml"], hub.files[HEAD, "perfci.yaml"] = policy.encode(), POLICY.encode()
     hub.upload(run, packed(told()))
     outcome = published(hub, run)
     assert (outcome.exit_code, concluded(hub)) == (2, "action_required")
-    assert f"this change mends base's policy: the label {ACCEPT_LABEL} accepts it" in outcome.notes
+    assert f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it" in outcome.notes
     labelled(hub)
     outcome = published(hub, run)
     assert (outcome.exit_code, concluded(hub)) == (0, "success")
-    assert f"Accepted: Nothing was measured: base's policy is mended here: {text}" in only(hub).replace("\\", "")
+    assert f"Accepted: Nothing was measured: base's policy is fixed here: {text}" in only(hub).replace("\\", "")
     assert "Accepted by `maintainer`" in only(hub) and "✅" not in only(hub)
 
 
@@ -96,5 +96,5 @@ def test_a_head_that_is_no_better_is_not_accepted(hub: GitHub) -> None:
     outcome = published(hub, run)
     assert (
         outcome.exit_code == 2
-        and "head does not mend base's policy: aaaaaaaaaa:perfci.yaml does not exist" in outcome.notes
+        and "head does not fix base's policy: aaaaaaaaaa:perfci.yaml does not exist" in outcome.notes
     )

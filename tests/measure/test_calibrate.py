@@ -38,8 +38,8 @@ def test_recorded_pairs_of_a_quiet_gpu_hold_a_limit_of_1_percent():
     assert found.exit_code == 0
     assert found.warnings == []
     assert len(found.cases) == 6
-    assert (found.red.red, found.red.noise_alone) == (0, 0)
-    assert found.red.high < 0.01
+    assert (found.failing.failing, found.failing.noise_alone) == (0, 0)
+    assert found.failing.high < 0.01
     for one in found.cases:
         assert one.replayed.unchanged == 1
         assert one.replayed.pairs == 8
@@ -64,11 +64,11 @@ def test_3_in_1000_is_caught_on_every_recorded_kernel(kernel):
     assert found.exit_code == 1
 
 
-def test_an_effect_that_makes_runs_red_is_told_apart_from_noise():
+def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
     measured = recorded({"mm1024": 0.012})
     found = conclude(measured, {}, POLICY)
-    assert found.red.low > 0.9
-    assert found.red.noise_alone == 0
+    assert found.failing.low > 0.9
+    assert found.failing.noise_alone == 0
     assert any("noise alone does not do that" in text for text in found.warnings)
 
 
@@ -80,25 +80,25 @@ def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
     assert len(found.warnings) == 1
 
 
-def test_the_red_rate_is_that_of_the_decision():
+def test_the_fail_rate_is_that_of_the_decision():
     """Whole runs of three loud cases with biases, drawn anew and decided one by one."""
     rng = np.random.default_rng(2)
     series = [rng.normal(0.006, 0.004, 32) for _ in range(3)]
     found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), {}, POLICY)
-    assert 0.05 < found.red.red / found.red.runs < 0.95
+    assert 0.05 < found.failing.failing / found.failing.runs < 0.95
 
     def is_red() -> bool:
         at = rng.integers(0, 32, 64)
         return any(decide(x[at], margin(0.01, "lower"), Looks(), 3, ended=True).status == "regression" for x in series)
 
     rate = np.mean([is_red() for _ in range(600)])
-    assert abs(rate - found.red.red / found.red.runs) < 0.08
+    assert abs(rate - found.failing.failing / found.failing.runs) < 0.08
 
 
-def test_only_criteria_that_can_fail_the_run_make_it_red():
+def test_only_criteria_that_can_fail_the_run_make_it_fail():
     x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
     measured = results([case("c", x)], [criterion("c", severity="warn")])
-    assert conclude(measured, {}, POLICY).red is None
+    assert conclude(measured, {}, POLICY).failing is None
 
 
 def test_what_derives_from_time_is_judged_by_the_noise_of_time():
@@ -106,10 +106,10 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
     measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
     found = conclude(measured, {}, POLICY)
     assert {one.metric for one in found.cases} == {"time"}
-    assert found.red.red == found.red.runs, "a rise of the time is a fall of the rate"
+    assert found.failing.failing == found.failing.runs, "a rise of the time is a fall of the rate"
     measured = recorded({"mm1024": -0.03})
     measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
-    assert conclude(measured, {}, POLICY).red.red == 0
+    assert conclude(measured, {}, POLICY).failing.failing == 0
 
 
 def test_a_least_change_loosens_the_limit_that_is_replayed():
@@ -287,7 +287,7 @@ def test_older_entries_are_replaced_case_by_case(folder):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', "\xff"])
-def test_a_broken_file_is_a_note_and_calibrating_mends_it(folder, text):
+def test_a_broken_file_is_a_note_and_calibrating_fixes_it(folder, text):
     measured = recorded()
     found = kept(conclude(measured, {}, POLICY))
     path = next(folder.iterdir())

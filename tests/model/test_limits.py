@@ -85,7 +85,7 @@ def wrong(limit: str, declared: Declared = DECLARED) -> list[str]:
         ),
         (
             "{cases: zzz, regression: 2%}",
-            "limits[0].cases: 'zzz' matches no case: there are smoothing/*, softmax/*, serve/*, app: mend or remove it",
+            "limits[0].cases: 'zzz' matches no case: there are smoothing/*, softmax/*, serve/*, app: fix or remove it",
         ),
         ("{cases: serve, regression: 2%}", "limits[0].cases: 'serve' matches no case: did you mean 'serve/*'?"),
         (

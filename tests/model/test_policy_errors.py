@@ -38,7 +38,7 @@ BAD = {
     "minutes or milliseconds": (LIMIT + "{max: 5m}", "limits[0].max: '5m' has no known unit: write it like '5ms' (ns, us,"),
     "a least change of minutes": (LIMIT + "{regression: 2%, min_change: 1m}", "limits[0].min_change: '1m' has no known unit: write it like '200ns'"),
     "time without unit": (LIMIT + "{max: 5}", "limits[0].max: 5 has no unit: write it with its unit, like '5ms'"),
-    "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "perfci.yaml:4: limits[0].min: 0.85 has no unit: write 85% (0.85% if that is meant)"),
+    "a share": (LIMIT + "{metric: sm_throughput, min: 0.85}", "perfci.yaml:4: limits[0].min: 0.85 has no unit: write 85% (0.85% if that is intended)"),
     "a share as text": (LIMIT + "{metric: occupancy, min: '0.5'}", "limits[0].min: 0.5 has no unit: write 50%"),
     "percent without unit": (LIMIT + "{metric: sm_throughput, min: 85}", "limits[0].min: 85 has no unit: write 85%"),
     "rate without unit": (LIMIT + "{metric: dram_bandwidth, min: 2000}", "limits[0].min: 2000 has no unit: write it with its unit, like '2TB/s'"),

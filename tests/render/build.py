@@ -322,7 +322,7 @@ def reports() -> dict[str, Report]:
     noisy = report(
         [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
         "sdpa/seq=512 is 3.1× slower — this change needs a look",
-        "See why below; if it is meant, raise the limit or say so in the review.",
+        "See why below; if it is intended, raise the limit or say so in the review.",
     )
     parts = {"pair": 0.0017, "worker": 0.0016, "placement": 0.0005, "block": 0.0021, "placements": 3, "blocks": 16}
     told = {"noise": parts | {"text": "89 % of the variance from workers: only more pairs help"}}
@@ -334,7 +334,7 @@ def reports() -> dict[str, Report]:
         "profile": report(
             [slow_upload, slower, *unchanged(2)],
             "`upload/mib=64` is 4.6× slower (+1 more) — this change needs a look",
-            "Look at what moved between base and head; if it is meant, raise the limit in base first.",
+            "Look at what moved between base and head; if it is intended, raise the limit in base first.",
             profiles=profiles,
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),

@@ -54,7 +54,7 @@ def publications() -> dict[str, Publication]:
     one_side = build(
         [presence("add/n=64", "failed", "fails in head: it crashed: SIGSEGV (signal 11)"), *unchanged(3)],
         "`add/n=64`: fails in head: it crashed: SIGSEGV (signal 11)",
-        "Mend the case: its reason and its log say what happened.",
+        "Fix the case: its reason and its log say what happened.",
     )
     mismatch = build(
         [row("matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.2, change=None, interval=None, limit=None, worse=None,
@@ -68,13 +68,13 @@ def publications() -> dict[str, Publication]:
     )  # fmt: skip
     smaller = build(
         [REGRESSED.model_copy(update={"head": 60.1e-6, "change": 1.24, "interval": Interval(low=1.236, high=1.244, level=0.99)}), MISSING, *unchanged(3)],
-        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs a look", "Look at what moved between base and head; if it is meant, raise the limit in base first.",
+        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs a look", "Look at what moved between base and head; if it is intended, raise the limit in base first.",
     )  # fmt: skip
     smaller.fingerprint.devices["cuda"] = "NVIDIA B200"
     broken = found["error"]
     many = build(
         [*(row(f"sdpa/seq={64 * i}", "regression", ratio=1.5 - i * 1e-2, reason="slower by 5 % at least") for i in range(40)), UNDECIDED, *unchanged(459)],
-        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs a look", "Look at what moved between base and head; if it is meant, raise the limit in base first.",
+        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs a look", "Look at what moved between base and head; if it is intended, raise the limit in base first.",
     )  # fmt: skip
     hostile = publication(
         found["hostile"], found["regression"], names=("h100](http://evil.example)|`<b>@org", "a`b"),

@@ -82,7 +82,7 @@ def on_a_terminal(one: Report, **options) -> list[str]:
 @pytest.fixture(scope="module")
 def broken() -> Report:
     return report(
-        unchanged(2), "The measurement failed: the GPU fell off the bus", "Mend this and run again:",
+        unchanged(2), "The measurement failed: the GPU fell off the bus", "Fix this and run again:",
         verdict="error", command=WORDS, advised=WORDS,
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_whatever_the_words_are(words: list[str], spanned: bool) -> None:
 def test_report_md(broken: Report) -> None:
     text = markdown.render(broken)
     assert copied(text).count(shell(WORDS)) == 1
-    assert "Mend this and run again:\n\n```" in text
+    assert "Fix this and run again:\n\n```" in text
     assert "\u200b" not in text and "&#8203;" not in text
 
 
@@ -134,13 +134,13 @@ def test_report_html(broken: Report) -> None:
 def test_junit(broken: Report) -> None:
     error = ET.fromstring(junit.render(broken).encode()).find(".//error")
     assert error is not None and error.text is not None
-    assert error.text.splitlines()[-2:] == [f"{broken.sentence} Mend this and run again:", shell(WORDS)]
+    assert error.text.splitlines()[-2:] == [f"{broken.sentence} Fix this and run again:", shell(WORDS)]
 
 
 @pytest.mark.parametrize("options", [{"width": 60}, {"width": 60, "force_terminal": True}])
 def test_a_terminal_breaks_no_command(broken: Report, options: dict) -> None:
     lines = on_a_terminal(broken, **options)
-    assert lines[lines.index("Mend this and run again:") + 1] == f"  {shell(WORDS)}"
+    assert lines[lines.index("Fix this and run again:") + 1] == f"  {shell(WORDS)}"
 
 
 def test_what_github_shows_holds_only_commands_that_perfci_made(broken: Report) -> None:

@@ -43,7 +43,7 @@ class Seen(HTMLParser):
         self.code: list[str] = []
         self.open: list[str] = []
         self.rows: list[int] = []
-        # Raw HTML is let through: what GitHub's sanitizer would mend counts as a fault here.
+        # Raw HTML is let through: what GitHub's sanitizer would fix counts as a fault here.
         self.feed(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
         self.close()
 

@@ -112,7 +112,7 @@ def test_missing_data_are_no_row_rather_than_a_pass():
     assert judge.perfci_row(Recording(), "k", "rotating", 0.0, 0.01, 10, 0) is None
     assert judge.peer_rows(Recording(), "k", 0.0) == []
     with pytest.raises(ValueError, match="no worker pairs"):
-        judge.red_runs(Recording(), "rotating", 0.01, 1)
+        judge.failing_runs(Recording(), "rotating", 0.01, 1)
 
 
 def test_the_table_shows_every_tool_once_and_unmeasured_cells_as_a_dash():

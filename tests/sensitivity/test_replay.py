@@ -6,7 +6,7 @@ Every rate is deterministic: all combinations of processes, or drawn from a seed
 
 import pytest
 
-from benchmarks.sensitivity.judge import NVBENCH, evaluate, percent, perfci_row, pool, pooled, red_runs, stored_name
+from benchmarks.sensitivity.judge import NVBENCH, evaluate, failing_runs, percent, perfci_row, pool, pooled, stored_name
 from benchmarks.sensitivity.recording import KERNELS, RECORDED, SLOW, UNASKED, Recording
 
 RUNS = 120
@@ -42,8 +42,8 @@ def test_the_recording_is_whole_and_small(recording):
 
 def test_one_run_in_a_hundred_on_unchanged_code_fails_at_most(recording):
     """3 500 judgements of unchanged code in runs of a hundred cases: none is red, and all are `unchanged`."""
-    red, undecided = red_runs(recording, "rotating", 0.01, 35)
-    assert red == 0
+    failing, undecided = failing_runs(recording, "rotating", 0.01, 35)
+    assert failing == 0
     assert undecided <= 0.01 * 3500
 
 

@@ -197,7 +197,7 @@ def test_side_effects_of_unchanged_code_are_rarely_claimed():
     assert claimed <= 12
 
 
-def test_a_planted_effect_makes_runs_red_and_noise_alone_does_not():
+def test_a_planted_effect_makes_runs_fail_and_noise_alone_does_not():
     x = np.array(RATIOS["mm1024|rot|cycles"])[:32] + 0.006
     kept, turned = (
         replay(x, margin(0.005, "lower"), LOOKS, M, draw(32, LOOKS, 300, flip=flip)) for flip in (False, True)

@@ -49,7 +49,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_is_never_red(name):
-    """A run of 100 criteria may go red in 1 % of runs, a criterion hence in 1e-4: 1 500 trials must show none."""
+    """A run of 100 criteria may fail in 1 % of runs, a criterion hence in 1e-4: 1 500 trials must show none."""
     share = outcomes(ALIKE[name], 1500, seed=1)
     assert share.get("regression", 0) == 0
     assert share.get("improvement", 0) == 0

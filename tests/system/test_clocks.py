@@ -1,4 +1,4 @@
-"""A locked clock is let go of however perfci ends: with real processes, and a driver that writes down what it is told."""
+"""A locked clock is release however perfci ends: with real processes, and a driver that writes down what it is told."""
 
 import json
 import os

@@ -164,7 +164,7 @@ def doctor(
     json: options.FindingsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Say what this machine can give and what stands in the way, with the command that mends it.
+    """Say what this machine can give and what stands in the way, with the command that fixes it.
 
     Ends with 3 where something fails: nothing can be measured, or wrongly, or a secret lies open.
     """

@@ -74,8 +74,8 @@ def _policy(where: Path) -> tuple[Path, Policy, Finding]:
     except UnicodeDecodeError:
         return root, policy, fail("policy", f"{file} is not UTF-8 text", "save it as UTF-8")
     except OSError as error:
-        return root, policy, fail("policy", str(disk_error("read", file, error)), "mend its permissions")
+        return root, policy, fail("policy", str(disk_error("read", file, error)), "fix its permissions")
     try:
         return root, parse_policy(text), ok("policy", f"{file} can be read")
     except UsageError as error:
-        return root, policy, fail("policy", str(error), f"mend {FILE}")
+        return root, policy, fail("policy", str(error), f"fix {FILE}")

@@ -248,7 +248,7 @@ def check_disk(machine: Machine) -> Iterator[Finding]:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         text = f"output goes to {machine.out}, and {folder} cannot be written"
-        yield fail("disk", text, "name another folder with --out, or mend the permissions")
+        yield fail("disk", text, "name another folder with --out, or fix the permissions")
         return
     yield _space(
         "disk", f"for output in {machine.out}", folder, "free space, or name a folder on another disk with --out"

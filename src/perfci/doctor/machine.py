@@ -233,7 +233,7 @@ def _finding(name: str, status: Status, found: str, remedy: str, values: Mapping
 
 
 def ok(name: str, found: str, /, **values: Any) -> Finding:
-    """Nothing to mend."""
+    """Nothing to fix."""
     return _finding(name, "ok", found, "", values)
 
 

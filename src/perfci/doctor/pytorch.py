@@ -85,7 +85,7 @@ def _torch(machine: Machine, seen: Inside, gpus: Boards) -> Finding:
         if torch["there"]:
             text = f"import torch fails: {torch['error']}"
             return fail(
-                "torch", text, f"mend that installation: {machine.python} -m pip install --force-reinstall torch"
+                "torch", text, f"fix that installation: {machine.python} -m pip install --force-reinstall torch"
             )
         remedy = f"{machine.python} -m pip install torch, or name the interpreter that has it (--python)"
         if there:
@@ -153,7 +153,7 @@ def check_offers(machine: Machine) -> Iterator[Finding]:
 
 
 def _cut_short(name: str, seen: Inside) -> Finding:
-    return fail(name, f"not told: the interpreter ended before ({seen.problem})", "mend what ended it, and run again")
+    return fail(name, f"not told: the interpreter ended before ({seen.problem})", "fix what ended it, and run again")
 
 
 def _attention(seen: Inside) -> Finding:
@@ -198,7 +198,7 @@ def _package(seen: Inside, topic: str, words: str, needed: bool) -> Finding:
     facts = seen.get(topic)
     if not facts:
         if not seen.get("python"):
-            return warn(topic, f"{words} was not looked for: the interpreter does not run", "mend python first")
+            return warn(topic, f"{words} was not looked for: the interpreter does not run", "fix python first")
         return _cut_short(topic, seen)
     if facts["error"]:
         version = f" {facts['version']}" if facts["version"] else ""

@@ -75,7 +75,7 @@ def check_git(machine: Machine) -> Iterator[Finding]:
         elif "not a git repository" in said.err:
             yield warn("git", f"{name}; {machine.where} is in no repository", "git init, and commit; or use perfci run")
         else:
-            yield warn("git", f"{name}; {machine.where}: {said.why()}", "mend the repository: git fsck")
+            yield warn("git", f"{name}; {machine.where}: {said.why()}", "fix the repository: git fsck")
     elif repo.shallow:
         text = f"{name}; {repo.root} is a shallow clone: the base may not be in it"
         yield warn("git", text, "git fetch --unshallow, or fetch-depth: 0 in actions/checkout", shallow=True)
@@ -110,7 +110,7 @@ def check_token(machine: Machine) -> Iterator[Finding]:
             keys=found,
         )
     elif unread:
-        yield warn("token", f"git cannot read {', '.join(unread)}", "mend that file, and run again")
+        yield warn("token", f"git cannot read {', '.join(unread)}", "fix that file, and run again")
     else:
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         yield ok(

@@ -69,5 +69,5 @@ def _late(name: str, limit: float) -> Finding:
     return fail(
         name,
         f"this check did not answer within {limit:g} s",
-        "see dmesg: a driver or a disk that hangs is mended by a reboot",
+        "see dmesg: a driver or a disk that hangs is fixed by a reboot",
     )

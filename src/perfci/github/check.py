@@ -289,7 +289,7 @@ def annotations(publication: Publication) -> list[dict[str, str | int]]:
 
 
 def _declared(row: Row) -> bool:
-    """Whether a row names a place in the repository; what it names is the code's own word."""
+    """Whether a row names a place in the repository; what it names is reported by the code itself."""
     file = row.file
     return (
         0 < row.line < MOST_LINES

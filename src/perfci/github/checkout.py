@@ -97,8 +97,8 @@ def bringing_nothing(repo: Repository, context: Context, compared: Compared, ask
         own = context.origin.head_sha
         done = repo.git("merge-base", "--is-ancestor", own, compared.base.sha, allow=(0, 1, 128))
         return own if done.returncode == 0 else None
-    meant = bool(asked) and means_itself(compared.ref or "", head)
-    return head if compared.base.sha == head and not meant else None
+    intended = bool(asked) and means_itself(compared.ref or "", head)
+    return head if compared.base.sha == head and not intended else None
 
 
 def changed_files(repo: Repository, base: str) -> list[str]:

@@ -67,7 +67,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     if results.mode != "compare":
         if wanted:
             raise Unfit(
-                f"was compared with nothing, and this change leaves {named(change.name)}: where that is meant, give "
+                f"was compared with nothing, and this change leaves {named(change.name)}: where that is intended, give "
                 "the publishing action `base: none`, too"
             )
         return
@@ -87,7 +87,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     if (not merge or scope.base) and _merge_base(wanted, commit, api) != base:
         raise Unfit(
             f"was compared with another commit than where it leaves {named(scope.base or change.name)}: where another "
-            "base is meant, give the publishing action the same `base`; else run the measuring job anew"
+            "base is intended, give the publishing action the same `base`; else run the measuring job anew"
         )
 
 
@@ -129,7 +129,7 @@ def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> lis
             on = f" on {device}" if device else ""
             lines.append(
                 f"{shown} {'was' if len(missing) == 1 else 'were'} not measured{on}: "
-                "where fewer cases are meant, give the publishing action the same `cases`"
+                "where fewer cases are intended, give the publishing action the same `cases`"
             )
     return lines
 

@@ -60,7 +60,7 @@ class Outcome:
     stale: bool = False
     """Nothing was published, and the checks that are there may say what does not hold any more."""
     problem: UsageError | None = None
-    """What is wrong with base's policy: nothing is judged then, unless somebody accepted the change that mends it."""
+    """What is wrong with base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
 
     @property
     def exit_code(self) -> int:
@@ -190,22 +190,22 @@ def _accept(outcome: Outcome, source: Source, faulty: _Faulty | None, wanted: Wa
     if faulty is None:
         publication.acceptance = accepted
     else:
-        _mending(outcome, accepted, source, wanted.policy, faulty, api)
+        _fixing(outcome, accepted, source, wanted.policy, faulty, api)
 
 
-def _mending(
+def _fixing(
     outcome: Outcome, accepted: Acceptance | None, source: Source, path: str, faulty: _Faulty, api: Api
 ) -> None:
-    """Where head mends base's policy, by which nothing can be judged until then, somebody may accept just that."""
+    """Where head fixes base's policy, by which nothing can be judged until then, somebody may accept just that."""
     unsound = _tried(outcome, "contents: read", lambda: _unsound(source, path, faulty, api))
     publication = outcome.publication
     if unsound:
-        _note(outcome, f"head does not mend base's policy: {unsound}")
+        _note(outcome, f"head does not fix base's policy: {unsound}")
     elif unsound is not None and accepted is not None:
-        publication.acceptance, publication.unmeasured = accepted, f"base's policy is mended here: {faulty.problem}"
+        publication.acceptance, publication.unmeasured = accepted, f"base's policy is fixed here: {faulty.problem}"
         publication.shards, publication.missing, outcome.problem = [], [], None
     elif unsound is not None:
-        _note(outcome, f"this change mends base's policy: the label {ACCEPT_LABEL} accepts it")
+        _note(outcome, f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it")
 
 
 def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None:
@@ -269,7 +269,7 @@ def _content(path: str, sha: str, api: Api) -> bytes:
 
 
 def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
-    """What is wrong with head's policy too; empty where it mends base's. Raises ApiError."""
+    """What is wrong with head's policy too; empty where it fixes base's. Raises ApiError."""
     sha = source.origin.head_sha
     where = f"{sha[:10]}:{path}"
     try:
@@ -327,7 +327,7 @@ def _read(
             into.shards.append(shard)
         except UsageError as error:
             faulty = faulty or _Faulty(error, declared)
-            remedy = "mend it there, or, where it has moved on, bring this branch up to date"
+            remedy = "fix it there, or, where it has moved on, bring this branch up to date"
             into.missing.append(f"{error} (base's limits judge: {remedy})")
         except (artifact.Unfit, ApiError) as error:
             into.missing.append(f"artifact {named(remote.name)} {error}")
@@ -346,7 +346,7 @@ def _read(
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
-    # What could be judged, and failed, is not to be accepted as a policy that is mended.
+    # What could be judged, and failed, is not to be accepted as a policy that is fixed.
     return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
 
 

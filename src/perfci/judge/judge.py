@@ -194,14 +194,14 @@ def _broken(
     """What makes the run an error, and what to do about it; None where nothing does."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
-        return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Mend this and run again:"
+        return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
     both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
     both |= {(row.case, row.device) for row in files_in_both}
     if both:
         failed = [row for row in _worst(rows) if (row.case, row.device) in both]
         others = sum(row.effect == "fail" for row in _worst(rows)) - len(failed)
         besides = f"; besides, {others} more would fail the gate" if others else ""
-        todo = "Mend what fails in base, or remove it there: nothing can be said of its change."
+        todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
         return failing(failed) + besides, todo
     if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
         return broke

@@ -166,11 +166,11 @@ def passing(worst: list[Row], compared: bool) -> str:
 
 
 _ADVICE: dict[Class, str] = {
-    "regression": "Look at what moved between base and head; if it is meant, raise the limit in base first.",
+    "regression": "Look at what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
-    "failed": "Mend the case: its reason and its log say what happened.",
-    "invalid": "Mend what the row's reason names; until then nothing is known of the case.",
+    "failed": "Fix the case: its reason and its log say what happened.",
+    "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
     "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
     "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
     "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
@@ -193,7 +193,7 @@ def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
         more = "more files of each side" if imported else "a larger budget"
         return f"Look at the change: it most likely is worse than its limit; {more} would prove it."
     if effect == "warn" and worst and worst.class_ == "missing":
-        return "Make sure that what is gone is meant to be."
+        return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":
         return "Import more files of each side, measured in turns, base and head, or give a larger limit."
     return _ADVICE.get(worst.class_, "") if worst else ""

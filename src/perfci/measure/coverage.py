@@ -31,9 +31,9 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
     wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}
     if wrong.get("base"):
         remedy = (
-            f"{FILE} of head has it too: mend it there, and have that change accepted with the label {ACCEPT_LABEL}"
+            f"{FILE} of head has it too: fix it there, and have that change accepted with the label {ACCEPT_LABEL}"
             if wrong["head"]
-            else f"this change mends it: the label {ACCEPT_LABEL} accepts it"
+            else f"this change fixes it: the label {ACCEPT_LABEL} accepts it"
         )
         text = f"{wrong['base']} (base's limits judge; {remedy})"
         raise UsageError(text) if wrong["head"] else PolicyError(text)

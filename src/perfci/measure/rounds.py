@@ -111,7 +111,7 @@ def _verified(case: Case, rng: random.Random) -> bool:
 
 def _close_all(workers: dict[Side, Worker]) -> None:
     for worker in workers.values():
-        worker.dismiss()  # letting go of a GPU takes a worker some 150 ms: both at a time
+        worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
     for worker in workers.values():
         worker.close()
     workers.clear()

@@ -41,7 +41,7 @@ class UsageError(PerfciError):
 
 
 class PolicyError(UsageError):
-    """A mistake in base's policy or in a limit that base declares, which head has mended."""
+    """A mistake in base's policy or in a limit that base declares, which head has fixed."""
 
 
 class MachineError(PerfciError):

@@ -17,7 +17,7 @@ class Shares(Document):
 
     unchanged: Share
     inconclusive: Share
-    red: Share
+    failing: Share
     improved: Share
     pairs: Amount
     """Median number of pairs of the unchanged ones; of all where none is."""
@@ -75,16 +75,16 @@ class CaseCalibration(Document):
         return self.reach[max(caps)] if caps else None
 
 
-class RedRate(Document):
-    """How many replayed runs of the whole suite go red though nothing changed."""
+class FailRate(Document):
+    """How many replayed runs of the whole suite fail though nothing changed."""
 
     runs: int = Field(ge=1)
-    red: int = Field(ge=0)
+    failing: int = Field(ge=0)
     low: Share
     """Clopper–Pearson, 95 %."""
     high: Share
     noise_alone: int = Field(ge=0)
-    """Red runs when each pair is turned by a coin, which leaves noise and takes biases out."""
+    """Failing runs when each pair is turned by a coin, which leaves noise and takes biases out."""
 
 
 class Calibration(Document):
@@ -104,7 +104,7 @@ class Calibration(Document):
     """Device → the key that this calibration is stored by."""
     criteria: int = Field(ge=1)
     """Criteria of the suite that share α."""
-    red: RedRate | None = None
+    failing: FailRate | None = None
     """None where no relative limit could be replayed."""
     cases: list[CaseCalibration] = Field(default_factory=list)
     """Those to worry about first."""
@@ -116,7 +116,7 @@ class Calibration(Document):
     limits: list[str] = Field(default_factory=list)
     """The limits that it proposes: lines of YAML."""
     exit_code: Literal[0, 1]
-    """1 where a bias is proven or more than 1 % of runs go red."""
+    """1 where a bias is proven or more than 1 % of runs fail."""
 
 
 class Machine(Document):

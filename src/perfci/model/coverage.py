@@ -72,7 +72,7 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
 
 
 def nearest(pattern: str, ids: Iterable[str]) -> str:
-    """What was probably meant by a glob that matches none of `ids`; else what there is."""
+    """What was probably intended by a glob that matches none of `ids`; else what there is."""
     known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
     pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
@@ -85,7 +85,7 @@ def _remedy(pattern: str, ids: Iterable[str]) -> str:
     if not known:
         return "no kernel or command is declared: see `suite` and `commands`"
     found = nearest(pattern, known)
-    return found if found.endswith("?") else f"{found}: mend or remove it"
+    return found if found.endswith("?") else f"{found}: fix or remove it"
 
 
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:

@@ -22,7 +22,7 @@ class Finding(Document):
     found: str = Field(min_length=1, max_length=1000)
     """What was seen, in one line."""
     remedy: str = Field("", max_length=1000)
-    """The command or step that mends it; always there where the status is not `ok`."""
+    """The command or step that fixes it; always there where the status is not `ok`."""
     values: dict[str, Any] = Field(default_factory=dict)
     """The facts behind it, for programs. Sizes in bytes, clocks in MHz, power in watts, temperatures in °C."""
 

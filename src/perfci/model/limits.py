@@ -34,7 +34,7 @@ class Subject:
     bounded: frozenset[str] = frozenset()
     """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
     command: bool = False
-    """Whether it is a process of its own: a profiler looks at it only where a limit is meant for it."""
+    """Whether it is a process of its own: a profiler looks at it only where a limit is intended for it."""
     unseen: str = ""
     """Why no profiler looks at it, but for a limit that names it; empty where one can."""
 
@@ -75,7 +75,7 @@ def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
     """Why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of kernels.
 
     A profiler looks at a command as a whole, which takes long and tells little of several cases: it does so where a
-    limit names the command, or where a glob can be meant for nothing else.
+    limit names the command, or where a glob can be intended for nothing else.
     """
     if subject.device != "cuda":
         return "profilers see nothing of it on the CPU"

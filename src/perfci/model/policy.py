@@ -120,7 +120,7 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
     """An absolute bound in the metric's own unit.
 
     Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
-    been meant as 85 %. Zero is the same in every unit.
+    been intended as 85 %. Zero is the same in every unit.
     """
     known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
@@ -134,9 +134,9 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
 
 
 def _likely(number: float, unit: str, example: str) -> str:
-    """How a number without a unit was probably meant."""
+    """How a number without a unit was probably intended."""
     if unit == "%":
-        share = f" ({number:.15g}% if that is meant)" if abs(number) <= 1 else ""
+        share = f" ({number:.15g}% if that is intended)" if abs(number) <= 1 else ""
         return f"{number * 100 if share else number:.12g}%{share}"
     return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 

@@ -29,7 +29,7 @@ ReasonKind = Literal[
     "invalid",  # a measured value that is no finite positive number, or that cannot be trusted
     "budget",  # not reached in time
     "interrupt",  # by a person or the machine, and --resume goes on with it
-    "policy",  # base's limits are wrong, and head mends them
+    "policy",  # base's limits are wrong, and head fixes them
 ]
 
 

@@ -22,7 +22,7 @@ TIME_UNITS = {
     "h": 3600.0,
 }
 BOUND_UNITS = {name: scale for name, scale in TIME_UNITS.items() if name != "m"}
-"""Of limits on times: there `m` is more often meant as milli than as minutes."""
+"""Of limits on times: there `m` is more often intended as milli than as minutes."""
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,

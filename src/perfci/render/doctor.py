@@ -17,7 +17,7 @@ _TIERS = ("tier", "here", "metrics")
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the sentence, a line for everything that was looked at with what mends it, and the tiers of metrics.
+    """Print the sentence, a line for everything that was looked at with what fixes it, and the tiers of metrics.
 
     On a terminal within its width, in colour; elsewhere padded lines, whole, a remedy on the line below.
     """

@@ -9,7 +9,7 @@ from perfci.render.view import ICONS, View
 from perfci.render.words import bare_advice, class_count
 
 NO_RESULTS = "no job handed over results"
-_ADVICE = "Look at the log of the run, mend what it names, and run it again: this says nothing about performance."
+_ADVICE = "Look at the log of the run, fix what it names, and run it again: this says nothing about performance."
 
 
 class Verdict:

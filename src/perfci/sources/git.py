@@ -210,9 +210,9 @@ class Repository:
     def _instead(self, rev: str) -> str:
         """What to do about a name that is none here."""
         named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
-        meant = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
+        hint = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
         fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
-        return f"{meant and f'{meant} Else '}see `git branch --all`{fetch}"
+        return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
     def has_origin(self) -> bool:
         """Whether there is a remote named origin to fetch from."""

@@ -100,7 +100,7 @@ def _disk_errors(target: Path) -> Iterator[None]:
         where = escaped(os.fsdecode(error.filename) if error.filename else target)
         raise MachineError(
             f"{where}: cannot be copied: {error.strerror}: "
-            "mend that file, or set TMPDIR to a larger disk where space is short"
+            "fix that file, or set TMPDIR to a larger disk where space is short"
         ) from None
 
 

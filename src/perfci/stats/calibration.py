@@ -1,5 +1,5 @@
 """What pairs of identical code say about a machine: noise, bias, the smallest change that can be promised,
-and how often a run would go red.
+and how often a run would fail.
 
 The rates come from replaying the decision on resampled pairs. The signed-rank statistic of a resample depends only
 on how often each recorded pair was drawn: with counts c and the matrix B of "this Walsh average lies above the
@@ -83,7 +83,7 @@ def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
     """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is acquitted in 99 % of cases.
 
     `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a conviction must
-    exceed r/2; never under twice the effect that the pairs leave possible. No r mends an effect that hides a
+    exceed r/2; never under twice the effect that the pairs leave possible. No r fixes an effect that hides a
     slow-down: that must be larger by it. Caps at which nothing can be convicted are left out.
     """
     effect = 2 * abs(found.effect) if found.differs else 0.0

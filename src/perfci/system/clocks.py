@@ -1,7 +1,7 @@
-"""`--lock-clocks`: the SM clock of a GPU held at one frequency, and let go of however perfci ends.
+"""`--lock-clocks`: the SM clock of a GPU held at one frequency, and released however perfci ends.
 
 A guardian, a small process in a session of its own, locks the clock and reads from a pipe that perfci holds open. At
-the end of the pipe, which the kernel sees to even after SIGKILL, it lets go of the clock and ends.
+the end of the pipe, which the kernel sees to even after SIGKILL, it releases the clock and ends.
 """
 
 import importlib
@@ -26,13 +26,13 @@ CLOCK_SM = 1
 START = 30.0
 """Seconds for the guardian to lock the clock: on a machine without persistence mode the driver starts up first."""
 END = 15.0
-"""Seconds for it to let go."""
+"""Seconds for it to release the clock."""
 NOT_LOCKED, STILL_LOCKED = 1, 2
 """Exit codes of the guardian; 1 is also that of a Python that fails before it could lock."""
 
 
 class Locked(Exception):
-    """Why a clock could not be locked or let go of; the text is for people."""
+    """Why a clock could not be locked or releasedd; the text is for people."""
 
 
 class Driver(Protocol):
@@ -42,7 +42,7 @@ class Driver(Protocol):
         """Hold the SM clock of a GPU. Returns the MHz, None where only the driver knows them. Raises Locked."""
 
     def reset(self, uuid: str) -> None:
-        """Let go of it. Raises Locked."""
+        """Release it. Raises Locked."""
 
 
 class Nvml:
@@ -167,7 +167,7 @@ def _first_word(guardian: "subprocess.Popen[str]", gpu: str) -> int | None:
 
 
 def _end(guardian: "subprocess.Popen[str]", gpu: str, mhz: Frequency, driver: str) -> None:
-    """Let the guardian end; if it did not let go of the clock, do so here."""
+    """Let the guardian end; if it did not release the clock, do so here."""
     assert guardian.stdin is not None and guardian.stdout is not None
     with suppress(BrokenPipeError):
         guardian.stdin.close()
@@ -194,7 +194,7 @@ def _make(driver: str) -> Driver:
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """The guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, let go. Returns the exit code."""
+    """The guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release it. Returns the exit code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
@@ -213,7 +213,7 @@ def main(gpu: str, mhz: str, driver: str) -> int:
         locks.reset(gpu)
         raise
     try:
-        with suppress(BrokenPipeError):  # the owner is gone already: let go at once
+        with suppress(BrokenPipeError):  # the owner is gone already: release it at once
             print(json.dumps({"locked": held}), flush=True)  # noqa: T201
             sys.stdin.read()
     finally:

@@ -23,8 +23,8 @@ _REMEDIES = {
     errno.EDQUOT: "free space within your quota, or choose a folder on another disk",
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
     errno.EROFS: "choose a folder on a file system that can be written",
-    errno.EACCES: "choose a folder that you may write to, or mend its permissions",
-    errno.EPERM: "choose a folder that you may write to, or mend its permissions",
+    errno.EACCES: "choose a folder that you may write to, or fix its permissions",
+    errno.EPERM: "choose a folder that you may write to, or fix its permissions",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "a part of this path is a file: choose another",
     errno.EISDIR: "this is a folder: name a file",
@@ -36,7 +36,7 @@ _REMEDIES = {
 
 def disk_error(action: str, path: Path, error: OSError) -> MachineError:
     """An OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
-    remedy = _REMEDIES.get(error.errno or 0, "mend the disk or the folder, or choose another")
+    remedy = _REMEDIES.get(error.errno or 0, "fix the disk or the folder, or choose another")
     return MachineError(f"{escaped(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 

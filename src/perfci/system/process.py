@@ -248,7 +248,7 @@ class Parent:
         """Import torch in the parent, where the interpreter has one. Raises MachineError if it is broken there."""
         reply = self._ask({"op": "preload"}, "preloaded")
         if reply["error"]:
-            raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): mend that installation")
+            raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): fix that installation")
 
     def _ident(self) -> int:
         self._next += 1

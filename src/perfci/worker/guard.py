@@ -163,7 +163,7 @@ def _driver() -> Any:
 
 
 def forbid_persisting_l2() -> None:
-    """Set nothing of the L2 aside for accesses that persist, and let go of lines that do: a flush would spare them.
+    """Set nothing of the L2 aside for accesses that persist, and release lines that do: a flush would spare them.
 
     Does nothing where the GPU knows no such thing (before Ampere, under MIG). Raises RuntimeError where the driver
     fails otherwise.

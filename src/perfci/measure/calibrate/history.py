@@ -114,7 +114,7 @@ def read(key: str) -> tuple[Machine | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"{path}: cannot be read ({error.strerror}): mend it, or calibrate again"
+        return None, f"{path}: cannot be read ({error.strerror}): fix it, or calibrate again"
     except ValidationError:
         return None, f"{path}: is no calibration of this version: run `perfci calibrate` again"
 

@@ -18,7 +18,7 @@ from perfci.measure.calibrate.history import (
 )
 from perfci.measure.options import Options
 from perfci.model.base import MachineError, UsageError
-from perfci.model.calibration import Calibration, CaseCalibration, RedRate, Shares
+from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Shares
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
 from perfci.model.limits import DEFAULT_LIMITS
@@ -46,8 +46,8 @@ from perfci.stats.decide import margin
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
-MOST_RED = 0.01
-"""Share of runs on unchanged code that may go red."""
+MOST_FAILING = 0.01
+"""Share of runs on unchanged code that may fail."""
 _NEGLIGIBLE = 0.1
 """A bias under this share of the limit, or of the smallest step, is told and fails nothing."""
 _MOST_NAMED = 5
@@ -125,17 +125,17 @@ def conclude(
     seconds = _seconds(results, spent)
     cases = [_case(one, replayed, results, len(measured), seconds.get(one.case.key)) for one in measured]
     cases.sort(key=_worry)
-    red = _red_rate(replayed)
+    failing = _fail_rate(replayed)
     broken = _broken(results)
     effects = [case for case in cases if case.differs]
     warnings = [
         *broken,
         *(_effect_warning(case) for case in effects),
-        *_red_warning(red),
+        *_fail_warning(failing),
         *_limit_warnings(cases, plan),
         *lacking,
     ]
-    too_red = red is not None and red.low > MOST_RED
+    too_many = failing is not None and failing.low > MOST_FAILING
     devices = sorted({case.device for case in cases})
     return Calibration(
         run=results.run,
@@ -147,13 +147,13 @@ def conclude(
         fingerprint=results.fingerprint,
         machines={device: key_of(machine(results.fingerprint, device)) for device in devices},
         criteria=plan.m,
-        red=red,
+        failing=failing,
         cases=cases,
-        sentence=_sentence(cases, results, red),
+        sentence=_sentence(cases, results, failing),
         warnings=warnings,
         notes=[*notes, *results.notes],
         limits=proposed(cases, whole=whole),
-        exit_code=1 if broken or too_red or any(_matters(case) for case in effects) else 0,
+        exit_code=1 if broken or too_many or any(_matters(case) for case in effects) else 0,
     )
 
 
@@ -196,7 +196,7 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
         limit = limit_in_effect(criterion, one.value, one.case.sides["head"].timing)
         r_log = margin(limit, criterion.better)
         if not r_log > 0:
-            continue  # judged `invalid`: never red
+            continue  # judged `invalid`: never failing
         x = one.x if lower else -one.x
         kept, turned = (replay(x, r_log, plan.looks, plan.m, drawn) for drawn in draws[one.x.size])
         found.append(_Replayed(one, criterion, limit, kept, turned))
@@ -242,23 +242,23 @@ def _shares(found: Replay) -> Shares:
     return Shares(
         unchanged=share("unchanged"),
         inconclusive=share("inconclusive"),
-        red=share("regression"),
+        failing=share("regression"),
         improved=share("improvement"),
         pairs=float(np.median(unchanged if unchanged.size else found.pairs)),
     )
 
 
-def _red_rate(replayed: Sequence[_Replayed]) -> RedRate | None:
+def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
     """Runs in which any criterion that can fail the run does."""
     failing = [one for one in replayed if one.criterion.shares_alpha]
     if not failing:
         return None
-    red, noise_alone = (
+    fails, noise_alone = (
         int(np.any([one.status == "regression" for one in found], axis=0).sum())
         for found in ([one.kept for one in failing], [one.turned for one in failing])
     )
-    low, high = clopper_pearson(red, RUNS)
-    return RedRate(runs=RUNS, red=red, low=low, high=high, noise_alone=noise_alone)
+    low, high = clopper_pearson(fails, RUNS)
+    return FailRate(runs=RUNS, failing=fails, low=low, high=high, noise_alone=noise_alone)
 
 
 def _seconds(results: Results, spent: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -317,15 +317,15 @@ def _effect_warning(case: CaseCalibration) -> str:
     )
 
 
-def _red_warning(red: RedRate | None) -> list[str]:
-    if red is None or red.low <= MOST_RED:
+def _fail_warning(failing: FailRate | None) -> list[str]:
+    if failing is None or failing.low <= MOST_FAILING:
         return []
     remedy = (
         "the noise itself is too much for the limits: raise them"
-        if clopper_pearson(red.noise_alone, red.runs)[0] > MOST_RED
-        else "noise alone does not do that: mend what differs between the sides"
+        if clopper_pearson(failing.noise_alone, failing.runs)[0] > MOST_FAILING
+        else "noise alone does not do that: fix what differs between the sides"
     )
-    return [f"{red.red} of {red.runs} replayed runs go red though nothing changed, 1 in 100 may: {remedy}"]
+    return [f"{failing.failing} of {failing.runs} replayed runs fail though nothing changed, 1 in 100 may: {remedy}"]
 
 
 def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
@@ -350,14 +350,14 @@ def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
     return found
 
 
-def _sentence(cases: Sequence[CaseCalibration], results: Results, red: RedRate | None) -> str:
+def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailRate | None) -> str:
     of = len({case.key for case in cases})
     asked = sum(case.stopped != "skipped" for case in results.cases)
     lead = f"{of} of {count(asked, 'case')} calibrated"
-    if red is None:
-        return f"{lead}; no relative limit applies, so that no run can go red by one"
-    bounds = f"95 %: {noise_percent(red.low)} to {noise_percent(red.high)}"
-    rate = f"{noise_percent(red.red / red.runs)} of runs go red on unchanged code ({bounds})"
+    if failing is None:
+        return f"{lead}; no relative limit applies, so that no run can fail by one"
+    bounds = f"95 %: {noise_percent(failing.low)} to {noise_percent(failing.high)}"
+    rate = f"{noise_percent(failing.failing / failing.runs)} of runs fail on unchanged code ({bounds})"
     unchanged = [case.replayed.unchanged for case in cases if case.replayed]
     found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of criteria are `unchanged`"
     taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]

@@ -318,7 +318,7 @@ _KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
     ),
     (
         r"cannot be used as the output log file|Could not open (?:output )?file|No space left", "crash",
-        "ncu could not write its files", "mend the disk or the folder",
+        "ncu could not write its files", "fix the disk or the folder",
     ),
     (
         r"Insufficient memory and disk space|memory or file space to save context", "crash",

@@ -102,7 +102,7 @@ class Redraw:
             put(images.other if other else images.own)
 
     def release(self) -> None:
-        """Let go of the memory of both draws."""
+        """Release the memory of both draws."""
         self._tensors.clear()
         self._changes.clear()
         self._seen.clear()
