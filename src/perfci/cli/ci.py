@@ -91,7 +91,7 @@ def run_job() -> None:
 
 
 def without_secrets() -> dict[str, str]:
-    """The environment of this process, of which the runner's part is then hidden from processes that it starts.
+    """Return the environment of this process, of which the runner's part is then hidden from processes that it starts.
 
     Where it holds a secret, the process first starts itself anew without: what a process was started with stays
     readable in /proc. So it does where Python could import from the checkout.
@@ -108,7 +108,7 @@ def without_secrets() -> dict[str, str]:
 
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without secrets; where the code is not trusted, without what looks like one in any variable."""
+    """Return `env` without secrets; where the code is not trusted, without what looks like one in any variable."""
     try:
         trusted = event.load(env).trusted
     except UsageError:
@@ -180,7 +180,7 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
 
 
 def _words(settings: Settings, options: Options) -> list[str]:
-    """The command line for a container, behind the verb."""
+    """Return the command line for a container, behind the verb."""
     words = [*options.command[2:], f"--wait={settings.wait:g}s"]
     words += [f"--base={options.base}"] if options.base else []
     words += ["--pull-request"] if options.pull_request else []
@@ -188,7 +188,7 @@ def _words(settings: Settings, options: Options) -> list[str]:
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
-    """The command line that does the same in a clone; the run adds the base."""
+    """Return the command line that does the same in a clone; the run adds the base."""
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
@@ -198,7 +198,8 @@ def _command(settings: Settings, compares: bool) -> list[str]:
 
 
 def job_python() -> str:
-    """The job's Python, which holds its torch, and not the environment that the action made for perfci itself."""
+    """Return the job's Python, which holds its torch, and not the environment that the action made for perfci
+    itself."""
     return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
@@ -220,7 +221,7 @@ def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: P
 
 
 def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
-    """The answer with an artifact that says so: a job that leaves none was not heard. Raises MachineError."""
+    """Return the answer with an artifact that says so: a job that leaves none was not heard. Raises MachineError."""
     if out.is_symlink():
         raise UsageError(f"{out}: is a link: remove it")
     file = out / UNMEASURED
@@ -244,7 +245,7 @@ def _satisfied(changed: list[str]) -> Answer:
 
 
 def _nothing(head: str, base: str) -> Answer:
-    """A commit would be compared with itself."""
+    """Return a commit would be compared with itself."""
     typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
     said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."
     return Answer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")

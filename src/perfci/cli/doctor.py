@@ -59,7 +59,7 @@ def _temporary() -> bool:
 
 
 def _policy(where: Path) -> tuple[Path, Policy, Finding]:
-    """The repository's folder, its policy (without one a policy of defaults), and a line about it."""
+    """Return the repository's folder, its policy (without one a policy of defaults), and a line about it."""
     root, policy = where, Policy(version=1, suite=["*.py"])
     try:
         repo = Repository.find(where)

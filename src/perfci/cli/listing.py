@@ -81,7 +81,7 @@ def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
 
 
 def _words(asked: Criterion) -> str:
-    """A limit, and whether it is there only because the policy has none."""
+    """Return a limit, and whether it is there only because the policy has none."""
     return f"{asked.words()} (default)" if asked.source.origin == "default" else asked.words()
 
 

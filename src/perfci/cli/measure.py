@@ -148,7 +148,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
 
 
 def folders(where: Path, out: Path) -> tuple[Path, Path]:
-    """What `--repo` and `--out` name, absolute. Raises UsageError."""
+    """Return what `--repo` and `--out` name, absolute. Raises UsageError."""
     if not where.is_dir():
         raise UsageError(f"--repo {where}: is no folder")
     if out == Path(OUT):
@@ -159,7 +159,7 @@ def folders(where: Path, out: Path) -> tuple[Path, Path]:
 
 
 def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
-    """What `--device` names; None where it is not given. Raises UsageError."""
+    """Return what `--device` names; None where it is not given. Raises UsageError."""
     for name in names or []:
         if name not in DEVICES:
             raise UsageError(f"--device {name}: write cuda or cpu")
@@ -167,7 +167,7 @@ def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of a duration such as `3m`. Raises UsageError, naming the option."""
+    """Return seconds of a duration such as `3m`. Raises UsageError, naming the option."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

@@ -58,7 +58,7 @@ def write_all(
 
 
 def _beside(results: Results) -> set[str]:
-    """What measuring leaves in its folder, these results among it."""
+    """Return what measuring leaves in its folder, these results among it."""
     names = {"results.json"}
     if any(case.origin == "imported" for case in results.cases):
         return names
@@ -90,7 +90,7 @@ LARGEST = 64 * 2**20
 
 
 def read_recorded(results: Results, folder: Path) -> Recorded:
-    """`results` with the samples that `folder` holds of them; without where these cannot be read."""
+    """Return `results` with the samples that `folder` holds of them; without where these cannot be read."""
     path = folder / SAMPLES
     if not path.exists():
         return Recorded(results)
@@ -120,7 +120,7 @@ def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
 
 
 def _numbers(found: Any) -> bool:
-    """Whether these are lists of finite numbers, none of them empty."""
+    """Return whether these are lists of finite numbers, none of them empty."""
     return isinstance(found, list) and all(
         isinstance(one, list) and one and all(isinstance(n, float | int) and math.isfinite(n) for n in one)
         for one in found

@@ -111,11 +111,11 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _line(text: str) -> str:
-    """One line of the log that the runner takes for no command."""
+    """Return one line of the log that the runner takes for no command."""
     return " " + visible(text).replace("##[", "## [")
 
 
 def _action(env: Mapping[str, str]) -> str:
-    """What happened, such as `labeled`; empty for events that have no such word."""
+    """Return what happened, such as `labeled`; empty for events that have no such word."""
     action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
     return action if isinstance(action, str) else ""

@@ -81,7 +81,8 @@ def judge_imported(
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that paths, folders (their *.json) and patterns name, `run-2` before `run-10`. Raises UsageError."""
+    """Return the files that paths, folders (their *.json) and patterns name, `run-2` before `run-10`. Raises
+    UsageError."""
     found: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
@@ -103,7 +104,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def parse_formats(text: str | None) -> list[str]:
-    """What `--format` names; all where it is not given. Raises UsageError."""
+    """Return what `--format` names; all where it is not given. Raises UsageError."""
     names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FORMATS:

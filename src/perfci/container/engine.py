@@ -77,11 +77,11 @@ class Engine:
         return int(self._info["MemTotal"])
 
     def gives_gpus(self) -> bool:
-        """Whether NVIDIA's container toolkit is there."""
+        """Return whether NVIDIA's container toolkit is there."""
         return "nvidia" in (self._info.get("Runtimes") or {}) or any(map(shutil.which, _HOOKS))
 
     def image(self, name: str, *, pull: bool) -> Image:
-        """The image of this name, from a registry only where `pull` says so. Raises UsageError, MachineError."""
+        """Return the image of this name, from a registry only where `pull` says so. Raises UsageError, MachineError."""
         not_found = importlib.import_module("docker.errors").ImageNotFound
         with _told():
             if pull:
@@ -108,7 +108,7 @@ class Engine:
             _remove(volume, "volume", volume.name, force=True)
 
     def run(self, arguments: Mapping[str, Any]) -> Ended:
-        """A container from `arguments` of `containers.create`, until it ends; what it writes is written here.
+        """Return a container from `arguments` of `containers.create`, until it ends; what it writes is written here.
 
         An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
         UnknownCapabilityError.
@@ -205,7 +205,7 @@ def _told() -> Iterator[None]:
 
 
 def unreachable(error: BaseException) -> MachineError:
-    """Why the engine does not answer, as far as the errors below `error` tell."""
+    """Return why the engine does not answer, as far as the errors below `error` tell."""
     below: list[BaseException] = [error]
     for one in below:
         told = [one.__cause__, one.__context__, *one.args]
@@ -224,7 +224,7 @@ def unreachable(error: BaseException) -> MachineError:
 
 
 def refusal(text: bytes | str) -> PerfciError:
-    """What the engine refuses, in words that say what to do."""
+    """Return what the engine refuses, in words that say what to do."""
     words = escaped(text.decode(errors="replace") if isinstance(text, bytes) else text)
     known = words.lower()
     if "unknown capability" in known:

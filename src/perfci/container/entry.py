@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def settle(args: Sequence[str], where: Path) -> list[str]:
-    """What to call perfci with: `args`, or without any what fits what lies in `where`; told in a line.
+    """Return what to call perfci with: `args`, or without any what fits what lies in `where`; told in a line.
 
     With nothing there it is about the suite that ships. Raises UsageError where nothing could be written there, and as
     `Repository.find`.
@@ -70,7 +70,8 @@ def _is_empty(folder: Path) -> bool:
 
 
 def default(where: Path) -> list[str]:
-    """A comparison where there is a base to compare with, else the tree alone; told in a line. Raises as `settle`."""
+    """Return a comparison where there is a base to compare with, else the tree alone; told in a line. Raises as
+    `settle`."""
     if not os.access(where, os.W_OK):
         raise UsageError(
             f"{where}: cannot be written: mount a folder for the output and name it: "
@@ -143,7 +144,7 @@ def _configure_git(config: Path, where: Path) -> None:
 
 
 def _name(user: int, group: int, home: Path) -> str:
-    """The user's name; as root with a line in /etc/passwd for one that has none there."""
+    """Return the user's name; as root with a line in /etc/passwd for one that has none there."""
     with suppress(KeyError):
         return pwd.getpwuid(user).pw_name
     if os.geteuid() == 0:

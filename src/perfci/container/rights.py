@@ -69,7 +69,7 @@ class Counting:
 
 
 def need_of(verb: str, policies: Collection[Policy]) -> Need:
-    """How much counters are needed: `required` by a profile and by a limit on one, `wanted` for evidence."""
+    """Return how much counters are needed: `required` by a profile and by a limit on one, `wanted` for evidence."""
     limits = [(limit, policy) for policy in policies for limit in policy.limits]
     if verb == "profile" or any(resolve(limit.metric, policy.metrics).tier == "counters" for limit, policy in limits):
         return "required"
@@ -77,7 +77,7 @@ def need_of(verb: str, policies: Collection[Policy]) -> Need:
 
 
 def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfmon: bool = True) -> Counting:
-    """The lowest rung on which ncu can do what is needed, of none, PERFMON and SYS_ADMIN.
+    """Return the lowest rung on which ncu can do what is needed, of none, PERFMON and SYS_ADMIN.
 
     `asked`: what `--counters` or `--no-counters` say. `perfmon`: the engine knows that capability. SYS_ADMIN, which is
     close to root on the host, is for counters that somebody has asked for: by option, limit or verb.
@@ -100,7 +100,8 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """What of the caller's variables goes into the container: what code under test may see, and what perfci shows by.
+    """Return what of the caller's variables goes into the container: what code under test may see, and what perfci
+    shows by.
 
     What would not fit the image stays behind. Where the code is not trusted, so does all that looks like a secret, also
     what `pass_env` of a policy names.

@@ -131,7 +131,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
 
 
 def own_cores() -> str:
-    """The cores that this process may use, as Docker takes them; empty where it may use all."""
+    """Return the cores that this process may use, as Docker takes them; empty where it may use all."""
     if not hasattr(os, "sched_getaffinity"):
         return ""  # macOS
     own = sorted(os.sched_getaffinity(0))
@@ -155,7 +155,8 @@ def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
 
 
 def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, rung: Counting, host: Host) -> Ended:
-    """The container in which ncu may look; with SYS_ADMIN, or without, where the engine does not know PERFMON."""
+    """Return the container in which ncu may look; with SYS_ADMIN, or without, where the engine does not know
+    PERFMON."""
     if rung.why and phase == "measure":
         _say(rung.why)
     try:
@@ -168,7 +169,7 @@ def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, run
 
 
 def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) -> dict[str, Any]:
-    """The arguments of Docker's SDK (`containers.create`) for one container of a job. Pure."""
+    """Return the arguments of Docker's SDK (`containers.create`) for one container of a job. Pure."""
     job, options = terms.job, terms.job.options
     networked = phase in ("build", "list")
     gpus = None if phase == "build" else terms.gpus
@@ -216,7 +217,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
 
 
 def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
-    """What the image's entry point is given: the caller's words, and after them what overrules them."""
+    """Return what the image's entry point is given: the caller's words, and after them what overrules them."""
     words = list(job.words)
     end = words.index("--") if "--" in words else len(words)
     more = ["--repo", str(job.options.where)]
@@ -266,7 +267,8 @@ def _make(folder: Path) -> bool:
 
 
 def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
-    """The GPUs that the container gets: None for none, nothing in it for all. Raises UsageError, MachineError."""
+    """Return the GPUs that the container gets: None for none, nothing in it for all. Raises UsageError,
+    MachineError."""
     if asked == "none" or (asked == "auto" and host.driver is None):
         return None
     if asked not in ("auto", "all") and not re.fullmatch(rf"({_GPU})(,({_GPU}))*", asked):
@@ -277,7 +279,7 @@ def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
 
 
 def default_image(host: Host, gpus: tuple[str, ...] | None) -> str:
-    """The newest image that the driver runs. Raises MachineError for a driver that is too old for any."""
+    """Return the newest image that the driver runs. Raises MachineError for a driver that is too old for any."""
     if gpus is None or host.driver is None:
         return f"perfci:{DEFAULT}"
     name = for_driver(host.driver)

@@ -70,7 +70,7 @@ class Boards:
 
 
 def boards(machine: Machine) -> Boards:
-    """Every GPU, asked before anything of perfci uses one."""
+    """Return every GPU, asked before anything of perfci uses one."""
     library = machine.nvml
     if library is None:
         try:
@@ -128,7 +128,7 @@ def _board(library: Any, index: int, gpu: Gpu) -> Board:
 
 
 def cuda_words(version: int | None) -> str:
-    """13000 → `CUDA 13.0`."""
+    """Return 13000 → `CUDA 13.0`."""
     return "CUDA not told" if version is None else f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
@@ -148,7 +148,7 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def hardware(machine: Machine) -> str:
-    """What speaks for an NVIDIA GPU though NVML tells of none; empty where nothing does."""
+    """Return what speaks for an NVIDIA GPU though NVML tells of none; empty where nothing does."""
     for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
         try:
             ours = vendor.read_text().strip() == NVIDIA and (vendor.parent / "class").read_text().startswith(DISPLAY)
@@ -208,7 +208,7 @@ Problem = tuple[Status, str]
 
 
 def _judged(name: str, text: str, problems: list[Problem], /, **values: Any) -> Finding:
-    """One line of everything that was found, as bad as the worst problem, with all remedies."""
+    """Return one line of everything that was found, as bad as the worst problem, with all remedies."""
     if not problems:
         return ok(name, text, **values)
     make = fail if any(status == "fail" for status, _ in problems) else warn
@@ -311,7 +311,7 @@ def _users(board: Board) -> Finding:
 
 
 def check_locking(machine: Machine) -> Iterator[Finding]:
-    """Whether --lock-clocks can work: predicted, since trying would change the clocks of others."""
+    """Yield whether --lock-clocks can work: predicted, since trying would change the clocks of others."""
     for board in machine.known(boards).boards:
         name = f"gpu {board.index} locking"
         admin = sys_admin(machine)

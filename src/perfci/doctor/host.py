@@ -61,7 +61,7 @@ def check_system(machine: Machine) -> Iterator[Finding]:
 
 
 def gvisor(machine: Machine) -> bool:
-    """Whether the kernel is gVisor's."""
+    """Return whether the kernel is gVisor's."""
     version = machine.read("/proc/version") or ""
     return (
         "gvisor" in version.lower()
@@ -75,7 +75,7 @@ def _kernel_log(machine: Machine) -> str:
 
 
 def wsl(machine: Machine) -> bool:
-    """Whether the kernel is that of the Windows Subsystem for Linux."""
+    """Return whether the kernel is that of the Windows Subsystem for Linux."""
     return "microsoft" in (machine.read("/proc/version") or "").lower()
 
 
@@ -93,11 +93,11 @@ class Container:
     apart: tuple[str, ...]
     """Namespaces that are not those the machine booted with."""
     layered: bool
-    """Whether / is an overlay, as that of containers which share every namespace with their host."""
+    """True where / is an overlay, as that of containers which share every namespace with their host."""
 
     @property
     def inside(self) -> bool:
-        """Whether this is a container; a mark with nothing of its own is an image booted as a machine."""
+        """True where this is a container; a mark with nothing of its own is an image booted as a machine."""
         return bool(self.kind and (self.apart or self.layered))
 
 
@@ -154,8 +154,8 @@ def check_container(machine: Machine) -> Iterator[Finding]:
 
 
 def sys_admin(machine: Machine) -> bool | None:
-    """Whether this process has CAP_SYS_ADMIN where the driver asks for it, in the first user namespace: that of a
-    rootless container does not count. None where /proc does not tell."""
+    """Return whether this process has CAP_SYS_ADMIN where the driver asks for it, in the first user namespace: that of
+    a rootless container does not count. None where /proc does not tell."""
     if "user" in machine.known(container).apart:
         return False
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", machine.read("/proc/self/status") or "", re.MULTILINE)
@@ -242,7 +242,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
-    """The folder for output."""
+    """Yield the folder for output."""
     folder = machine.out.absolute()
     while not folder.exists():
         folder = folder.parent

@@ -42,7 +42,7 @@ class Said:
         return self.code == 0
 
     def why(self) -> str:
-        """Why it is not fine, in one line: the problem, or its last words."""
+        """Return why it is not fine, in one line: the problem, or its last words."""
         if self.problem:
             return self.problem
         words = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -67,7 +67,7 @@ class Asked(Generic[Fact]):
             self._errors.append(error)
 
     def answer(self, limit: float) -> Fact:
-        """What it returned or raised. Raises TimeoutError where it has not ended within `limit` seconds."""
+        """Return what it returned or raised. Raises TimeoutError where it has not ended within `limit` seconds."""
         self._thread.join(limit)
         if self._errors:
             raise self._errors[0]
@@ -99,7 +99,8 @@ class Machine:
     _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def known(self, ask: Callable[["Machine"], Fact]) -> Fact:
-        """`ask(self)`, asked once however many checks want it, from whatever thread. Raises what `ask` raises."""
+        """Return `ask(self)`, asked once however many checks want it, from whatever thread. Raises what `ask`
+        raises."""
         with self._guard:
             lock = self._locks.setdefault(ask, threading.Lock())
         with lock:
@@ -114,7 +115,7 @@ class Machine:
         return cast("Fact", fact)
 
     def read(self, path: str, most: int = 1 << 16) -> str | None:
-        """The beginning of the file `path`, which is absolute; None where there is none that can be read."""
+        """Return the beginning of the file `path`, which is absolute; None where there is none that can be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as handle:
                 return handle.read(most).decode(errors="replace")
@@ -122,11 +123,11 @@ class Machine:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether the absolute `path` exists, a dangling link included."""
+        """Return whether the absolute `path` exists, a dangling link included."""
         return os.path.lexists(self.root / path.lstrip("/"))
 
     def which(self, name: str) -> str | None:
-        """The program `name` on the PATH."""
+        """Return the program `name` on the PATH."""
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
 
     def run(
@@ -168,7 +169,7 @@ class Machine:
         return Said(None if problem else process.returncode, out, err, problem)
 
     def temporary(self) -> Path:
-        """The folder for temporary files that programs started from here take. Raises FileNotFoundError."""
+        """Return the folder for temporary files that programs started from here take. Raises FileNotFoundError."""
         named = next((self.env[name] for name in ("TMPDIR", "TEMP", "TMP") if self.env.get(name)), "")
         for folder in filter(None, (named, "/tmp", "/var/tmp", "/usr/tmp")):
             if writable(Path(folder)):
@@ -211,7 +212,7 @@ def _listen(process: "subprocess.Popen[bytes]", timeout: float) -> tuple[tuple[b
 
 
 def writable(folder: Path) -> bool:
-    """Whether a file can be made in `folder` and written: tried."""
+    """Return whether a file can be made in `folder` and written: tried."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".perfci-") as handle:
             handle.write(b"perfci")
@@ -222,7 +223,7 @@ def writable(folder: Path) -> bool:
 
 
 def clipped(text: object, limit: int = 300) -> str:
-    """`text` on one line of at most `limit` characters, without control characters."""
+    """Return `text` on one line of at most `limit` characters, without control characters."""
     return one_line(escaped(text), limit)
 
 

@@ -99,13 +99,13 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
 
 
 def _driver_cuda(machine: Machine) -> str:
-    """The driver's CUDA version, such as `12.8`; empty where it is not known."""
+    """Return the driver's CUDA version, such as `12.8`; empty where it is not known."""
     version = machine.known(boards).cuda
     return "" if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def ncu(machine: Machine) -> InstalledNcu | Fault:
-    """An Nsight Compute that fits the driver, or why there is none."""
+    """Return an Nsight Compute that fits the driver, or why there is none."""
     return ncu_command.find(_driver_cuda(machine), path=_path(machine), root=machine.root, timeout=TOOL_TIME)
 
 
@@ -136,7 +136,7 @@ def check_ncu(machine: Machine) -> Iterator[Finding]:
 
 
 def _foreign_lock(machine: Machine) -> Path | None:
-    """A lock file of another user: in a sticky folder fs.protected_regular keeps even root from opening it."""
+    """Return a lock file of another user: in a sticky folder fs.protected_regular keeps even root from opening it."""
     try:
         lock = machine.temporary() / "nsight-compute-lock"
         return lock if lock.lstat().st_uid != machine.euid else None
@@ -160,7 +160,8 @@ class Permission:
 
 
 def predict(machine: Machine) -> Fault | None:
-    """Why counting will be refused, by the kernel, the driver's parameter and the capabilities of this process."""
+    """Return why counting will be refused, by the kernel, the driver's parameter and the capabilities of this
+    process."""
     fault = ncu_command.may_count(machine.root)
     told = machine.read("/proc/driver/nvidia/params") or ""
     restricted = re.search(r"^RmProfilingAdminOnly:\s*1", told, re.MULTILINE)
@@ -211,7 +212,7 @@ def _probe(machine: Machine, tool: InstalledNcu, scratch: Path) -> Fault | None:
 
 
 def counted(page: str) -> bool:
-    """Whether ncu's raw CSV holds a finite value of PROBE_METRIC."""
+    """Return whether ncu's raw CSV holds a finite value of PROBE_METRIC."""
     rows = list(csv.reader(line for line in page.splitlines() if line.startswith('"')))
     if not rows or PROBE_METRIC not in rows[0]:
         return False
@@ -226,7 +227,7 @@ def counted(page: str) -> bool:
 
 
 def check_counters(machine: Machine) -> Iterator[Finding]:
-    """Whether hardware counters may be read: tried, or predicted where that cannot be."""
+    """Yield whether hardware counters may be read: tried, or predicted where that cannot be."""
     if not machine.known(boards).boards:
         return
     found = machine.known(permission)
@@ -241,7 +242,7 @@ def check_counters(machine: Machine) -> Iterator[Finding]:
 
 
 def check_code(machine: Machine) -> Iterator[Finding]:
-    """What reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
+    """Yield what reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
     if not machine.known(boards).boards:
         return
     env = machine.env if machine.python_env is None else machine.python_env
@@ -269,7 +270,7 @@ def check_dcgm(machine: Machine) -> Iterator[Finding]:
 
 
 def check_report_module(machine: Machine) -> Iterator[Finding]:
-    """The module ncu_report, in perfci's own Python or beside ncu."""
+    """Yield the module ncu_report, in perfci's own Python or beside ncu."""
     code = (
         "import importlib.metadata as m, ncu_report; "
         "v = [d.version for d in m.distributions(name='ncu-report')]; print(v[0] if v else '', ncu_report.__file__)"
@@ -356,7 +357,7 @@ def _held(machine: Machine) -> dict[str, str]:
 
 
 def tiers(machine: Machine) -> list[TierState]:
-    """Which tiers of metrics this machine can give, and why the others are out."""
+    """Return which tiers of metrics this machine can give, and why the others are out."""
     makers: dict[Tier, Callable[[Machine], TierState]] = {
         "timing": _timing, "trace": _trace, "counters": _counters, "static": _static, "reported": _reported,
     }  # fmt: skip
@@ -375,7 +376,7 @@ def _state(tier: Tier, source: str = "", why: str = "") -> TierState:
 
 
 def _no_gpu(machine: Machine) -> str:
-    """Why nothing runs on a GPU; empty where torch can use one."""
+    """Return why nothing runs on a GPU; empty where torch can use one."""
     if not machine.known(boards).boards:
         return "no GPU"
     return "" if machine.known(inside).usable else "torch cannot use the GPU"
@@ -390,7 +391,7 @@ def _timing(machine: Machine) -> TierState:
 
 
 def _timeline(machine: Machine) -> str:
-    """What gives timelines; empty for nothing."""
+    """Return what gives timelines; empty for nothing."""
     tool = machine.known(nsys)
     if isinstance(tool, InstalledNsys):
         return f"nsys {tool.version}"
@@ -411,7 +412,7 @@ def _trace(machine: Machine) -> TierState:
 
 
 def _counter_source(machine: Machine) -> tuple[str, str]:
-    """What gives counters, or empty; and why not, or with which doubt."""
+    """Return what gives counters, or empty; and why not, or with which doubt."""
     if not machine.known(boards).boards:
         return "", "no GPU"
     tool = machine.known(ncu)

@@ -27,7 +27,7 @@ class Inside:
     problem: str = ""
 
     def get(self, topic: str) -> dict[str, Any]:
-        """The facts of a topic; empty where it was not told."""
+        """Return the facts of a topic; empty where it was not told."""
         return self.topics.get(topic, {})
 
     @property
@@ -60,7 +60,7 @@ def inside(machine: Machine) -> Inside:
 
 
 def check_torch(machine: Machine) -> Iterator[Finding]:
-    """The interpreter, its torch, and whether that can use the GPU."""
+    """Yield the interpreter, its torch, and whether that can use the GPU."""
     seen, gpus = machine.known(inside), machine.known(boards)
     python = seen.get("python")
     if not python:

@@ -33,7 +33,7 @@ class Repo:
 
 
 def repository(machine: Machine) -> tuple[Repo | None, Said]:
-    """The repository, or None with what git said."""
+    """Return the repository, or None with what git said."""
     said = _git(machine, "rev-parse", "--show-toplevel", "--git-common-dir", "--is-shallow-repository")
     lines = said.out.splitlines()
     if not said.fine or len(lines) != 3:
@@ -119,7 +119,7 @@ def check_token(machine: Machine) -> Iterator[Finding]:
 
 
 def configurations(repo: Repo) -> list[Path]:
-    """The repository's own configuration, its worktrees', and those of its submodules."""
+    """Return the repository's own configuration, its worktrees', and those of its submodules."""
     named = [repo.common / "config", repo.common / "config.worktree"]
     named += sorted(repo.common.glob("worktrees/*/config.worktree"))
     found = [file for file in named if file.is_file()]
@@ -133,7 +133,7 @@ def configurations(repo: Repo) -> list[Path]:
 
 
 def included(entries: Sequence[str], file: Path) -> list[Path]:
-    """The files that entries of `file` include, on a condition or without."""
+    """Return the files that entries of `file` include, on a condition or without."""
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
@@ -143,12 +143,12 @@ def included(entries: Sequence[str], file: Path) -> list[Path]:
 
 
 def is_credential(text: str) -> bool:
-    """Whether `text` holds a password of a URL or a token, as far as their form tells."""
+    """Return whether `text` holds a password of a URL or a token, as far as their form tells."""
     return bool(_PASSWORD.search(text) or _TOKEN.search(text))
 
 
 def secrets(entries: Sequence[str]) -> list[str]:
-    """What of `KEY\\nVALUE` entries is a secret, in words that do not show it."""
+    """Return what of `KEY\\nVALUE` entries is a secret, in words that do not show it."""
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
@@ -164,7 +164,7 @@ def secrets(entries: Sequence[str]) -> list[str]:
 
 
 def _short(file: Path, repo: Repo) -> str:
-    """`.git/config`; an included file under its whole path."""
+    """Return `.git/config`; an included file under its whole path."""
     try:
         return f".git/{file.relative_to(repo.common)}"
     except ValueError:

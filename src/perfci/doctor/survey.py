@@ -37,7 +37,7 @@ CHECKS: dict[str, Check] = {
 def examine(
     machine: Machine, checks: dict[str, Check], first: Sequence[Finding] = (), limit: float = LIMIT
 ) -> list[Finding]:
-    """The lines of all checks, worst first; among equals `first`, then the order of `checks`.
+    """Return the lines of all checks, worst first; among equals `first`, then the order of `checks`.
 
     A check that raises, or has not answered after `limit` seconds, is a line that fails under its own name.
     """

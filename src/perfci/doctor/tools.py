@@ -16,7 +16,7 @@ DOCKER_TIME = 8.0
 
 
 def check_nvcc(machine: Machine) -> Iterator[Finding]:
-    """The compiler that torch's extensions would take: $CUDA_HOME's, that on the PATH, /usr/local/cuda's."""
+    """Yield the compiler that torch's extensions would take: $CUDA_HOME's, that on the PATH, /usr/local/cuda's."""
     home = machine.env.get("CUDA_HOME") or machine.env.get("CUDA_PATH")
     candidates = [f"{home}/bin/nvcc"] if home else []
     candidates += [found for found in (machine.which("nvcc"),) if found]

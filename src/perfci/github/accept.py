@@ -14,7 +14,8 @@ _LONGEST = 500
 
 
 def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) -> tuple[Acceptance | None, str]:
-    """The acceptance of a pull request as it is now, or why its label does not count; both empty without the label.
+    """Return the acceptance of a pull request as it is now, or why its label does not count; both empty without the
+    label.
 
     `owns`: the verdicts, one of which has to have been there to accept.
 
@@ -57,14 +58,14 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
 
 
 def _reason(body: str) -> str:
-    """What the description gives as the reason; empty where it gives none."""
+    """Return what the description gives as the reason; empty where it gives none."""
     start = f"{ACCEPT_LINE}:".lower()
     given = (line.strip()[len(start) :].strip() for line in body.splitlines() if line.lower().startswith(start))
     return next((text[:_LONGEST] for text in given if text), "")
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:
-    """When the head's branch last moved to where it is; None where its newest move led elsewhere."""
+    """Return when the head's branch last moved to where it is; None where its newest move led elsewhere."""
     head = pull.head
     if head.repo is None:
         return None

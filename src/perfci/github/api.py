@@ -106,7 +106,7 @@ class Api:
         raise AssertionError("every try returns, raises or waits")
 
     def get(self, path: str, parameters: dict[str, Any] | None = None) -> Any:
-        """The JSON at `path`, for what PyGithub has no words for."""
+        """Return the JSON at `path`, for what PyGithub has no words for."""
         return self._github.requester.requestJsonAndCheck("GET", path, parameters)[1]
 
     @cached_property
@@ -120,7 +120,8 @@ class Api:
         return str(answer["data"]["viewer"]["login"])
 
     def download(self, artifact: int, limit: int) -> bytes:
-        """The archive of an artifact. The token stays with the API: the archive lies elsewhere, at a signed address.
+        """Return the archive of an artifact. The token stays with the API: the archive lies elsewhere, at a signed
+        address.
 
         Raises ApiError for more than `limit` bytes, for an address that is not safe, and for an artifact that is gone.
         """
@@ -184,7 +185,7 @@ def _message(error: GithubException) -> str:
 
 
 def _asked_wait(status: int, headers: Mapping[str, str], message: str) -> float | None:
-    """Seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
+    """Return seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
     if status in _PASSING:
         return _seconds(headers.get("retry-after")) or 0.0
     if status not in {400, 403, 429}:  # 400: what PyGithub makes of an error of GraphQL

@@ -54,7 +54,8 @@ class Unfit(Exception):
 
 
 def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
-    """The newest artifact of each job of the suite in a run up to `attempt`, with what tells the job from the others.
+    """Return the newest artifact of each job of the suite in a run up to `attempt`, with what tells the job from the
+    others.
 
     `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
     """
@@ -81,7 +82,8 @@ def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
 
 
 def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
-    """The measurements in an artifact of the run that `origin` names; None where it says that nothing was measured.
+    """Return the measurements in an artifact of the run that `origin` names; None where it says that nothing was
+    measured.
 
     Raises Unfit, ApiError.
     """
@@ -103,7 +105,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Where people find an artifact, and until when."""
+    """Return where people find an artifact, and until when."""
     expires = remote.expires_at
     return Artifact(
         name=remote.name,
@@ -114,7 +116,7 @@ def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
 
 
 def read_member(archive: bytes) -> bytes | None:
-    """The bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
+    """Return the bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
 
     None where UNMEASURED stands in its place, of which nothing is read: who publishes finds the reason. One entry that
     has no place in an artifact makes the archive unfit, whatever else is in it.

@@ -48,14 +48,14 @@ class Concluded:
 
 
 def name_of(suite: str, into: str = "") -> str:
-    """What a branch rule names; `into`: of the checks that no rule asks for, the branch that they are for."""
+    """Return what a branch rule names; `into`: of the checks that no rule asks for, the branch that they are for."""
     name = "perfci" if suite == "perfci" else f"perfci ({suite})"
     return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
 
 
 @lru_cache(maxsize=64)
 def unasked(base: str, api: Api) -> str:
-    """The branch `base` where no rule asks for its checks, else empty. Raises ApiError.
+    """Return the branch `base` where no rule asks for its checks, else empty. Raises ApiError.
 
     A rule asks for the check of a commit, whatever that was proposed for. So what holds for a branch that anybody may
     loosen must not be named as what another's rule asks for: no event might come that would take it back in time.
@@ -97,7 +97,7 @@ def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
 def failed_since(
     suite: str, head: str, question: Question, name: str, owns: frozenset[str], api: Api
 ) -> datetime | None:
-    """When a check `name` first came to one of `owns` at this head; None where none did. Raises ApiError."""
+    """Return when a check `name` first came to one of `owns` at this head; None where none did. Raises ApiError."""
     found = api.call("check runs", lambda: _ours(_check_runs(name, head, api), suite, api))
     times = [
         check.started_at
@@ -150,7 +150,8 @@ def _stable(suite: str, head: str, into: str, api: Api) -> Concluded:
 
 
 def _asked(head: str, into: str, api: Api) -> tuple[list[Open], list[str]]:
-    """The open pull requests of a head into `into`, or into all branches whose rules ask; and the queues it is in."""
+    """Return the open pull requests of a head into `into`, or into all branches whose rules ask; and the queues it is
+    in."""
     found = api.call("open pull requests", lambda: _open(head, api))
     if into:
         return [one for one in found if one.base == into], []
@@ -213,12 +214,12 @@ def _conclude(suite: str, head: str, into: str, pulls: Sequence[Open], queued: S
 
 
 def _is_ours(check: CheckRun, api: Api) -> bool:
-    """Whether the app that this publisher speaks for wrote it: what stands in another's is another's word."""
+    """Return whether the app that this publisher speaks for wrote it: what stands in another's is another's word."""
     return check.app is not None and check.app.slug == api.app
 
 
 def _led(result: Result, speaks: Result, decided: Decided, bases: dict[Question, str], title: str) -> tuple[str, str]:
-    """What the title of a check begins with, and why, where it does not say what its own run came to."""
+    """Return what the title of a check begins with, and why, where it does not say what its own run came to."""
     if result.age < speaks.age:
         return f"Superseded by run {speaks.run}, attempt {speaks.attempt}", ""
     if decided.by is None:
@@ -256,18 +257,19 @@ def _check_runs(name: str, head: str, api: Api) -> list[CheckRun]:
 
 
 def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
-    """Those of the suite that we wrote, with what each run came to: of one run two publishers may have written two."""
+    """Return those of the suite that we wrote, with what each run came to: of one run two publishers may have written
+    two."""
     found = [(Result.read(check.external_id or ""), check) for check in listed if _is_ours(check, api)]
     return [(one, check) for one, check in found if one is not None and one.suite == suite]
 
 
 def _open(head: str, api: Api) -> list[Open]:
-    """The open pull requests with this head. GitHub's list of a commit's own misses those from forks."""
+    """Return the open pull requests with this head. GitHub's list of a commit's own misses those from forks."""
     return [Open(one.number, one.base.ref) for one in api.repository.get_pulls(state="open") if one.head.sha == head]
 
 
 def _queued(head: str, api: Api) -> list[str]:
-    """The branches into which a merge queue has made a branch that ends with this commit."""
+    """Return the branches into which a merge queue has made a branch that ends with this commit."""
     # Unlike the branches that end at a commit, of which anybody may make many, these come all at once.
     found = api.get(f"/repos/{api.name}/git/matching-refs/{quote('heads/gh-readonly-queue/', safe='')}")
     ended = [str(one["ref"]) for one in found if one["object"]["sha"] == head]
@@ -276,7 +278,7 @@ def _queued(head: str, api: Api) -> list[str]:
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
-    """Rows that fail or warn, where their kernels are declared: worst first."""
+    """Return rows that fail or warn, where their kernels are declared: worst first."""
     found = []
     for shard in publication.shards:
         of = f"{shard.name}: " if shard.name else ""
@@ -289,7 +291,7 @@ def annotations(publication: Publication) -> list[dict[str, str | int]]:
 
 
 def _declared(row: Row) -> bool:
-    """Whether a row names a place in the repository; what it names is reported by the code itself."""
+    """Return whether a row names a place in the repository; what it names is reported by the code itself."""
     file = row.file
     return (
         0 < row.line < MOST_LINES

@@ -43,7 +43,8 @@ def require_no_secret(where: Path) -> None:
 
 
 def require_head(repo: Repository, context: Context) -> bool:
-    """Whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event speaks of.
+    """Return whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event
+    speaks of.
 
     By hand and on a schedule any commit may be checked out.
     """
@@ -63,7 +64,7 @@ def require_head(repo: Repository, context: Context) -> bool:
 
 
 def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
-    """What HEAD is compared with, fetched where the checkout lacks it; None: with nothing.
+    """Return what HEAD is compared with, fetched where the checkout lacks it; None: with nothing.
 
     `asked` is a branch, tag or commit that takes the place of what the event says, `none` for nothing.
     Raises UsageError where there is no such commit, MachineError where it cannot be fetched.
@@ -87,7 +88,7 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
 
 
 def bringing_nothing(repo: Repository, context: Context, compared: Compared, asked: str = "") -> str | None:
-    """The commit that would be compared with itself, as base holds every commit of it; None: it brings some.
+    """Return the commit that would be compared with itself, as base holds every commit of it; None: it brings some.
 
     Of a merge it is the pull request's head, as far as a shallow clone knows. To compare HEAD with itself is what the
     workflow's author may ask for, by its hash.
@@ -102,14 +103,15 @@ def bringing_nothing(repo: Repository, context: Context, compared: Compared, ask
 
 
 def changed_files(repo: Repository, base: str) -> list[str]:
-    """Paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
+    """Return paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
     args = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none", "-z")
     done = repo.git(*args, base, "HEAD", "--")
     return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
 
 
 def _obtain(repo: Repository, name: str) -> str:
-    """`name` (a commit, a branch, a tag) as git here knows it, fetched: what a runner kept of a branch may be old."""
+    """Return `name` (a commit, a branch, a tag) as git here knows it, fetched: what a runner kept of a branch may be
+    old."""
     if _is_hash(name):
         if not _has(repo, name):
             _fetch(repo, name, name)

@@ -153,7 +153,7 @@ class Context:
 
 
 def load(env: Mapping[str, str]) -> Context:
-    """The context of the event whose payload the runner left in a file. Raises UsageError."""
+    """Return the context of the event whose payload the runner left in a file. Raises UsageError."""
     name, path = env.get("GITHUB_EVENT_NAME"), env.get("GITHUB_EVENT_PATH")
     if not name or not path:
         missing = "GITHUB_EVENT_PATH" if name else "GITHUB_EVENT_NAME"
@@ -168,7 +168,7 @@ def load(env: Mapping[str, str]) -> Context:
 
 
 def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Context:
-    """What the event `name` with this `payload` asks for; `env` is the runner's environment. Pure.
+    """Return what the event `name` with this `payload` asks for; `env` is the runner's environment. Pure.
 
     Raises UsageError for an event that is not supported, and for a payload or a variable that is not as GitHub
     documents it.
@@ -324,10 +324,10 @@ def _run_url(env: Surroundings, repository: str, run: int, attempt: int) -> str:
 
 
 def _short(ref: str) -> str:
-    """`main` of `refs/heads/main`, `v1` of `refs/tags/v1`."""
+    """Return `main` of `refs/heads/main`, `v1` of `refs/tags/v1`."""
     return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 
 def _nothing(sha: str) -> bool:
-    """Whether a push says so of a commit that is not there."""
+    """Return whether a push says so of a commit that is not there."""
     return set(sha) == {"0"}

@@ -47,7 +47,7 @@ class Change:
     name: str
     """What people call that commit."""
     merged: bool
-    """Whether GitHub merges head with base for the run, as for a pull request."""
+    """True where GitHub merges head with base for the run, as for a pull request."""
 
 
 def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
@@ -107,7 +107,7 @@ class Heard:
 
 
 def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> list[str]:
-    """What the change should have been measured for and was not, by all its jobs together, one line each.
+    """Return what the change should have been measured for and was not, by all its jobs together, one line each.
 
     Of a device that is demanded only the jobs count that have it: a case that they skip cannot run there.
     """
@@ -139,7 +139,7 @@ def _is_asked(ident: str, globs: Sequence[str]) -> bool:
 
 
 def _wanted(change: Change, scope: Scope, api: Api) -> str:
-    """The commit that the base has to come from; empty where there is to be none."""
+    """Return the commit that the base has to come from; empty where there is to be none."""
     if scope.base == "none":
         return ""
     if not scope.base:
@@ -149,7 +149,7 @@ def _wanted(change: Change, scope: Scope, api: Api) -> str:
 
 
 def tip(branch: str, api: Api) -> str | None:
-    """The commit at which a branch stands; None where there is no such branch. Raises ApiError."""
+    """Return the commit at which a branch stands; None where there is no such branch. Raises ApiError."""
 
     def ask() -> str | None:
         try:
@@ -161,7 +161,7 @@ def tip(branch: str, api: Api) -> str | None:
 
 
 def _commit(results: Results, side: Side) -> str | None:
-    """The commit of a side, if it is the whole name of one."""
+    """Return the commit of a side, if it is the whole name of one."""
     found = results.sides.get(side)
     return found.commit if found is not None and found.commit and _SHA.fullmatch(found.commit) else None
 
@@ -181,7 +181,7 @@ def _merge_base(one: str, other: str, api: Api) -> str:
 
 
 def _holds(branch: str, commit: str, api: Api) -> bool:
-    """Whether the history of the commit `branch` holds `commit`."""
+    """Return whether the history of the commit `branch` holds `commit`."""
     return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
 
 
@@ -195,6 +195,6 @@ def _compared(one: str, other: str, api: Api) -> Comparison:
 
 
 def named(text: str) -> str:
-    """A name from elsewhere in a line that reads backticks as code."""
+    """Return a name from elsewhere in a line that reads backticks as code."""
     shown = shorten(visible(text), 100, middle=True).replace("`", "'")
     return f"`{shown}`"

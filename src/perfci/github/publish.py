@@ -132,7 +132,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
 
 
 def _waiting(origin: Origin, action: str) -> str:
-    """Why an event brings nothing to publish; empty where it may."""
+    """Return why an event brings nothing to publish; empty where it may."""
     if action in _BEGUN:
         return "the run has only begun"
     if origin.event == "pull_request_target" and action in _MOVED:
@@ -209,7 +209,7 @@ def _fixing(
 
 
 def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None:
-    """What `step` returns, or None with a note of what went wrong."""
+    """Return what `step` returns, or None with a note of what went wrong."""
     try:
         return step()
     except Forbidden as error:
@@ -241,7 +241,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
 
 
 def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
-    """The policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
+    """Return the policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
 
     Without a pull request that of the default branch: nobody has looked at another, and a rule may take the check.
     """
@@ -269,7 +269,7 @@ def _content(path: str, sha: str, api: Api) -> bytes:
 
 
 def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
-    """What is wrong with head's policy too; empty where it fixes base's. Raises ApiError."""
+    """Return what is wrong with head's policy too; empty where it fixes base's. Raises ApiError."""
     sha = source.origin.head_sha
     where = f"{sha[:10]}:{path}"
     try:
@@ -290,7 +290,7 @@ def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
 def _read(
     source: Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api
 ) -> _Faulty | None:
-    """Every job's measurements, judged, or why they are missing. Returns what is wrong with base's policy."""
+    """Return every job's measurements, judged, or why they are missing. Returns what is wrong with base's policy."""
     faulty: _Faulty | None = None
     heard: list[Heard] = []
     broken = False
@@ -374,7 +374,8 @@ def _render_all(publication: Publication) -> None:
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
-    """Why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it does."""
+    """Return why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it
+    does."""
     if policy is None or not policy.ignore:
         return ""
     files = changed_files(source, api)
@@ -385,7 +386,8 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
 
 
 def _nothing(source: Source, api: Api) -> str:
-    """Why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has not."""
+    """Return why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has
+    not."""
     base = brings_nothing(source, api)
     return (
         f"{named(source.origin.head_sha[:10])} has no commit of its own, {named(base)} holds them all" if base else ""

@@ -42,17 +42,17 @@ class Question:
 
     @classmethod
     def of_pull(cls, number: int, base: str) -> "Question":
-        """Whether a pull request may go into the branch `base`."""
+        """Return whether a pull request may go into the branch `base`."""
         return cls(str(number), sha256(base.encode()).hexdigest())
 
     @classmethod
     def of_queue(cls, base: str) -> "Question":
-        """Whether a group of the merge queue of `base` may go into that."""
+        """Return whether a group of the merge queue of `base` may go into that."""
         return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
     def of_run(cls, origin: Origin) -> "Question":
-        """What a run answers."""
+        """Return what a run answers."""
         queued = origin.event == "merge_group"
         return cls.of_queue(origin.base_ref) if queued else cls.of_pull(origin.pull_request or 0, origin.base_ref)
 
@@ -125,7 +125,7 @@ class Decided:
 
 
 def conclusion(publication: Publication) -> Conclusion:
-    """What one publication comes to.
+    """Return what one publication comes to.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
     holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
@@ -143,7 +143,7 @@ def newest(results: Iterable[Result]) -> dict[Question, Result]:
 
 
 def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
-    """What a commit's checks say; None where there is no result at all. Pure.
+    """Return what a commit's checks say; None where there is no result at all. Pure.
 
     The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
     a result is waited for. `queued`: branches whose merge queue has the commit as a group's. Into these it is concluded
@@ -167,5 +167,5 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[st
 
 
 def _severity(one: Result) -> tuple[int, int, int, str, str]:
-    """The worst first, of equal ones the newest; whoever asks gets the same."""
+    """Return the worst first, of equal ones the newest; whoever asks gets the same."""
     return _WORST_FIRST.index(one.concluded), -one.run, -one.attempt, one.question.of, one.question.base

@@ -16,7 +16,7 @@ LONGEST_LABEL = 60
 
 
 def _slug(text: str) -> str:
-    """`text` in lower-case letters, digits and single hyphens."""
+    """Return `text` in lower-case letters, digits and single hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
 
 
@@ -84,7 +84,7 @@ class Settings(BaseModel):
     """`true`: a job with the publishing action follows, which says whether the change passes. `here`: this job writes
     the comment itself."""
     strict: Flag = False
-    """Whether warnings fail."""
+    """True where warnings fail."""
     artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200)] = ""
     """Empty: made of suite, job, matrix and attempt."""
     working_directory: Annotated[str, AfterValidator(_inside)] = "."
@@ -92,7 +92,7 @@ class Settings(BaseModel):
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """The inputs. Raises UsageError that names the input as action.yml does."""
+    """Return the inputs. Raises UsageError that names the input as action.yml does."""
     given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
     given = {name: value for name, value in given.items() if value}  # an input left empty takes its default
     try:
@@ -138,7 +138,7 @@ class ArtifactName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "ArtifactName | None":
-        """The parts of an artifact's name; None for a name that is not made so."""
+        """Return the parts of an artifact's name; None for a name that is not made so."""
         parts = re.fullmatch(r"([a-z0-9-]+?)--([a-z0-9-]+?)--([a-z0-9-]+?)--([1-9][0-9]{0,6})", text)
         return None if parts is None else cls(parts[1], parts[2], parts[3], int(parts[4]))
 
@@ -154,7 +154,7 @@ def require_one_job(env: Mapping[str, str]) -> None:
 
 
 def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
-    """The name under which this job's measurements are uploaded: another for every job, shard and attempt.
+    """Return the name under which this job's measurements are uploaded: another for every job, shard and attempt.
 
     `PERFCI_MATRIX` holds the job's matrix as JSON, `PERFCI_JOB_INDEX` its place in it. Raises UsageError for a matrix
     that is no JSON.

@@ -78,7 +78,7 @@ class Source:
 
 
 def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
-    """The run of `context`, or another of the same head with the measurements that it is to publish.
+    """Return the run of `context`, or another of the same head with the measurements that it is to publish.
 
     `action`: of the event, such as `labeled`. Raises ApiError.
     """
@@ -129,19 +129,20 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
 
 
 def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
-    """The jobs that measure, of the newest attempt. Raises ApiError."""
+    """Return the jobs that measure, of the newest attempt. Raises ApiError."""
     listed = api.call("jobs of the run", lambda: list(run.jobs(_filter="latest")))
     return [job for job in listed if fnmatchcase(job.name, wanted.jobs)]
 
 
 def change(source: Source, api: Api) -> Change:
-    """What the run should have measured, and against what. Raises ApiError."""
+    """Return what the run should have measured, and against what. Raises ApiError."""
     upstream, name = _upstream(source, api)
     return Change(source.origin.head_sha, upstream, name, merged=source.pull is not None)
 
 
 def retargeted(source: Source, api: Api) -> str:
-    """Why a measurement is of another base than the pull request goes into now; empty where it is not. Raises ApiError.
+    """Return why a measurement is of another base than the pull request goes into now; empty where it is not. Raises
+    ApiError.
 
     By the events of the pull request, and its age: a run that it started is no older. A run that is started again has
     its first attempt's base.
@@ -165,7 +166,8 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """The files that the head changes since it left base; None where GitHub does not name them all. Raises ApiError."""
+    """Return the files that the head changes since it left base; None where GitHub does not name them all. Raises
+    ApiError."""
     pull, head = source.pull, source.origin.head_sha
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
@@ -183,7 +185,7 @@ def changed_files(source: Source, api: Api) -> list[File] | None:
 
 
 def brings_nothing(source: Source, api: Api) -> str:
-    """The name of the base that has every commit of head's; empty where it has not. Raises ApiError."""
+    """Return the name of the base that has every commit of head's; empty where it has not. Raises ApiError."""
     of = change(source, api)
     if not of.upstream or api.call("comparison", lambda: api.repository.compare(of.upstream, of.head).ahead_by):
         return ""
@@ -199,12 +201,12 @@ def _pull(number: int, api: Api) -> PullRequest:
 
 
 def _full_name(run: WorkflowRun) -> str:
-    """`owner/name` of the repository that holds the head; empty where the fork is gone."""
+    """Return `owner/name` of the repository that holds the head; empty where the fork is gone."""
     return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
 
 
 def _head_of(pull: PullRequest) -> str:
-    """The same of a pull request."""
+    """Return the same of a pull request."""
     return pull.head.repo.full_name if pull.head.repo else ""
 
 
@@ -213,14 +215,14 @@ def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list
 
 
 def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
-    """Whether no job of a run was to measure, as after a label."""
+    """Return whether no job of a run was to measure, as after a label."""
     return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
 
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
 ) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
-    """The newest run of this head that left measurements; `run` itself where none did."""
+    """Return the newest run of this head that left measurements; `run` itself where none did."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call("runs of the head", lambda: _first(api.repository.get_workflow_runs(head_sha=head)))
     for other in sorted(listed, key=lambda one: one.id, reverse=True):
@@ -241,7 +243,8 @@ def _first(runs: Iterable[WorkflowRun]) -> list[WorkflowRun]:
 
 
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
-    """The open pull request whose head is the run's, by owner, branch, repository and commit; or why it is not known.
+    """Return the open pull request whose head is the run's, by owner, branch, repository and commit; or why it is not
+    known.
 
     One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts
     sees that the head is another. Raises ApiError.
@@ -264,7 +267,8 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
 
 
 def _upstream(source: Source, api: Api) -> tuple[str, str]:
-    """The commit whose history head has to leave, and what people call it; empty where head is compared with none."""
+    """Return the commit whose history head has to leave, and what people call it; empty where head is compared with
+    none."""
     run, branch = source.run, source.base
     if run.event == "merge_group":
         queue = QUEUE_BRANCH.fullmatch(run.head_branch or "")
@@ -282,7 +286,8 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
 
 
 def _before(source: Source, api: Api) -> str:
-    """Where the branch stood before the push that the run is of; empty where that is not known, and of a new branch."""
+    """Return where the branch stood before the push that the run is of; empty where that is not known, and of a new
+    branch."""
     if source.run.event != "push":
         return ""
     if re.fullmatch(r"[0-9a-f]{40,64}", source.before):

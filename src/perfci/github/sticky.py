@@ -36,12 +36,12 @@ class Marker:
 
     @classmethod
     def of(cls, suite: str, origin: Origin) -> "Marker":
-        """The marker of what is to be published."""
+        """Return the marker of what is to be published."""
         return cls(suite, origin.run_id, origin.attempt, origin.head_sha)
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
-        """The marker of a comment's text; None where it has none at its end."""
+        """Return the marker of a comment's text; None where it has none at its end."""
         found = _MARKER.search(body)
         return None if found is None else cls(found["suite"], int(found["run"]), int(found["attempt"]), found["head"])
 
@@ -49,7 +49,8 @@ class Marker:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
     def outranks(self, other: "Marker", head: str) -> bool:
-        """Whether what this one tells is newer; `head` is the pull request's: of another head nothing is current."""
+        """Return whether what this one tells is newer; `head` is the pull request's: of another head nothing is
+        current."""
         mine, theirs = ((one.head == head, one.run, one.attempt) for one in (self, other))
         return mine > theirs
 
@@ -80,7 +81,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """One look, and one write where something is not as it must be; None after a write."""
+    """Return one look, and one write where something is not as it must be; None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")
@@ -119,7 +120,7 @@ def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Mar
 
 
 def _plain(body: str) -> str:
-    """A comment's text without what GitHub may change: line ends, spaces at the end."""
+    """Return a comment's text without what GitHub may change: line ends, spaces at the end."""
     return body.replace("\r\n", "\n").rstrip()
 
 

@@ -26,24 +26,25 @@ _POISONED = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_OUTPUT", "GITH
 
 
 def escape_data(text: str) -> str:
-    """The message of a workflow command (actions/toolkit, command.ts, escapeData)."""
+    """Return the message of a workflow command (actions/toolkit, command.ts, escapeData)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
-    """A property of a workflow command (actions/toolkit, command.ts, escapeProperty)."""
+    """Return a property of a workflow command (actions/toolkit, command.ts, escapeProperty)."""
     return escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def annotation(level: Level, text: str, *, file: str = "", line: int = 0, title: str = "") -> str:
-    """The command that annotates `line` of `file`, or the run where there is none."""
+    """Return the command that annotates `line` of `file`, or the run where there is none."""
     properties = {"file": visible(file), "line": str(line) if line > 0 and file else "", "title": visible(title)}
     said = ",".join(f"{name}={escape_property(shorten(value, 300))}" for name, value in properties.items() if value)
     return f"::{level}{' ' + said if said else ''}::{escape_data(shorten(visible(text), 1000))}"
 
 
 def annotations(report: Report) -> list[str]:
-    """The report's rows as annotations where the kernels are declared: worst first, ten of each level at most."""
+    """Return the report's rows as annotations where the kernels are declared: worst first, ten of each level at
+    most."""
     failing = "error" if report.exit_code else "warning"  # observed only: nothing fails
     levels: dict[Level, list[Row]] = {"error": [], "warning": []}
     for row in report.rows:

@@ -51,7 +51,7 @@ def _unknown(criterion: Criterion) -> Row:
 
 
 def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[Row]:
-    """The row of a case of which no limit can be judged here, though some name it; none where none does."""
+    """Return the row of a case of which no limit can be judged here, though some name it; none where none does."""
     if not waiting:
         return []
     first = next((one for one in waiting if one.severity == "fail"), waiting[0])

@@ -42,7 +42,7 @@ def too_fast(case: Case, machine: Fingerprint) -> str | None:
 
 
 def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
-    """The row of a case whose time cannot be, else None. Its timed metrics are then not judged."""
+    """Return the row of a case whose time cannot be, else None. Its timed metrics are then not judged."""
     reason = too_fast(case, machine)
     if reason is None:
         return None

@@ -129,12 +129,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 
 
 def answers(row: Row) -> bool:
-    """Whether a row tells what was asked. That a case is gone which may be gone tells nothing."""
+    """Return whether a row tells what was asked. That a case is gone which may be gone tells nothing."""
     return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
 
 
 def _again(results: Results) -> list[str]:
-    """Words of the command that comes after an error: the same, which goes on where it was only interrupted."""
+    """Return words of the command that comes after an error: the same, which goes on where it was only interrupted."""
     if results.error is None:
         return []
     goes_on = results.error.kind == "interrupt" and "--resume" not in results.command
@@ -142,7 +142,8 @@ def _again(results: Results) -> list[str]:
 
 
 def _hold(rows: list[Row]) -> list[Row]:
-    """The rows, worst first, where a case none of whose limits has an answer is undecided even if they only warn."""
+    """Return the rows, worst first, where a case none of whose limits has an answer is undecided even if they only
+    warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.case, row.device), []).append(row)
@@ -155,7 +156,7 @@ def _hold(rows: list[Row]) -> list[Row]:
 
 
 def _timed(criteria: list[Criterion]) -> list[str]:
-    """What pairs decide, in an order of its own, wherever it was asked for."""
+    """Return what pairs decide, in an order of its own, wherever it was asked for."""
     return sorted(one.model_dump_json(exclude={"source"}) for one in criteria if one.timed)
 
 
@@ -181,7 +182,7 @@ def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: 
 
 
 def _worst(rows: list[Row]) -> list[Row]:
-    """The first row of each case, where `rows` stand worst first."""
+    """Return the first row of each case, where `rows` stand worst first."""
     first: dict[tuple[str, str], Row] = {}
     for row in rows:
         first.setdefault((row.case, row.device), row)
@@ -191,7 +192,7 @@ def _worst(rows: list[Row]) -> list[Row]:
 def _broken(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
-    """What makes the run an error, and what to do about it; None where nothing does."""
+    """Return what makes the run an error, and what to do about it; None where nothing does."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
         return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"

@@ -79,7 +79,7 @@ def noise(cases: list[Case], first: int) -> float | None:
 
 
 def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Trail]:
-    """A trail for each case and metric of `rows` with a relative change, in their order."""
+    """Return a trail for each case and metric of `rows` with a relative change, in their order."""
     known = {(case.id, case.device): case for case in cases}
     compared: dict[tuple[str, str, str], Row] = {}
     for row in rows:

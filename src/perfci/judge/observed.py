@@ -54,7 +54,7 @@ def _profile(case: Case, side: Side) -> Profile:
 
 
 def _not_of_the_case(case: Case, criterion: Criterion) -> str:
-    """Why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
+    """Return why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
     reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
@@ -65,12 +65,12 @@ def _not_of_the_case(case: Case, criterion: Criterion) -> str:
 
 
 def _told(profile: Profile, criterion: Criterion) -> float | None:
-    """The value of a criterion's metric; None where there is none that stands."""
+    """Return the value of a criterion's metric; None where there is none that stands."""
     return None if doubt(profile, criterion.metric) else profile.metrics.get(criterion.metric)
 
 
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
-    """The fields of a row of which base has no value."""
+    """Return the fields of a row of which base has no value."""
     if context.compared and not _has_none(_profile(case, "base"), criterion):
         return _judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
     return _judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
@@ -139,7 +139,7 @@ def _already_broken(
 
 
 def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
-    """Whether some kernel has the name that the limit expects."""
+    """Return whether some kernel has the name that the limit expects."""
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
@@ -162,13 +162,13 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
 
 
 def _names(profile: Profile) -> list[str]:
-    """Names of the kernels, longest first: of the timeline, else of the counters."""
+    """Return names of the kernels, longest first: of the timeline, else of the counters."""
     seen = profile.trace or profile.counters
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
 def _why(case: Case, side: Side, criterion: Criterion) -> str:
-    """Why a side has no value of a criterion's metric that stands."""
+    """Return why a side has no value of a criterion's metric that stands."""
     profile = _profile(case, side)
     of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
     if of_kernels and case.device == "cuda" and kernelless(profile):

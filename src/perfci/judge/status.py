@@ -31,9 +31,9 @@ class Context:
     m: int
     """Number of criteria that share α."""
     strict: bool
-    """Whether what has no answer fails the run."""
+    """True where what has no answer fails the run."""
     compared: bool
-    """Whether there is a base."""
+    """True where there is a base."""
     criteria: dict[str, list[Criterion]]
     """Case key → its criteria."""
     custom: dict[str, CustomMetric]
@@ -44,13 +44,13 @@ class Context:
         return next((one for one in asked if one.relative and not one.waits and one.metric == bound.metric), None)
 
     def unit(self, metric: str) -> str:
-        """The unit of a metric; empty for one that neither the catalogue nor the policy knows."""
+        """Return the unit of a metric; empty for one that neither the catalogue nor the policy knows."""
         if metric in CATALOGUE:
             return CATALOGUE[metric].unit
         return self.custom[metric].unit if metric in self.custom else ""
 
     def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
-        """What a row does to the verdict. A limit that only warns does so whether or not it has an answer."""
+        """Return what a row does to the verdict. A limit that only warns does so whether or not it has an answer."""
         if class_ in ("regression", "violation"):
             return severity
         if class_ in UNANSWERED:
@@ -90,13 +90,13 @@ def centre(values: Array) -> float | None:
 
 
 def because(side: CaseSide) -> str:
-    """`: ` and the reason of a side's state, where it gives one."""
+    """Return `: ` and the reason of a side's state, where it gives one."""
     text = one_line(side.reason.text, 400) if side.reason else ""
     return f": {text}" if text else ""
 
 
 def about(case: Case) -> dict[str, Any]:
-    """The fields of a row that name its case: where head declares it, or else base."""
+    """Return the fields of a row that name its case: where head declares it, or else base."""
     declared = next((side for name in ("head", "base") if (side := state(case, name)).file), CaseSide())
     return {
         "case": case.id,
@@ -108,7 +108,7 @@ def about(case: Case) -> dict[str, Any]:
 
 
 def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
-    """The same where only the id is known."""
+    """Return the same where only the id is known."""
     return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
 
 
@@ -124,7 +124,7 @@ def about_criterion(criterion: Criterion) -> dict[str, Any]:
 
 
 def state(case: Case, side: Side) -> CaseSide:
-    """What a side says of a case, with two states said plainly.
+    """Return what a side says of a case, with two states said plainly.
 
     A case that is absent because its file did not import or its side did not build has failed, and one that
     was skipped because time ran out was not skipped: it has no pairs.
@@ -139,7 +139,7 @@ def state(case: Case, side: Side) -> CaseSide:
 
 
 def presence(context: Context, case: Case) -> Row | None:
-    """The presence row of a case; None where head runs it and, if there is a base, both sides ask the same."""
+    """Return the presence row of a case; None where head runs it and, if there is a base, both sides ask the same."""
     found = _compared(context, case) if context.compared else _alone(context, case)
     if found is None:
         return None
@@ -155,7 +155,8 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """A limit that waits for another machine says what becomes of its case too: the case is gone there as well."""
+    """Return a limit that waits for another machine says what becomes of its case too: the case is gone there as
+    well."""
     said = [one.on_missing for one in context.criteria.get(case.key, [])]
     return "fail" if "fail" in said else "warn"
 
@@ -203,8 +204,8 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 
 def declared_otherwise(context: Context, case: Case) -> Row | None:
-    """The row of a case of which head declares something otherwise than base, and which is judged all the same; None
-    where `presence` has a row, or all is alike."""
+    """Return the row of a case of which head declares something otherwise than base, and which is judged all the same;
+    None where `presence` has a row, or all is alike."""
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok":
         return None
@@ -216,14 +217,15 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
 
 
 def fails_in_both(context: Context, case: Case) -> bool:
-    """Whether a case fails in base and head alike: then the measurement failed, not the change."""
+    """Return whether a case fails in base and head alike: then the measurement failed, not the change."""
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
 def breakdown(
     context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
 ) -> tuple[str, str] | None:
-    """What makes the run an error, and what to do, where base failed while it was measured; None where it did not.
+    """Return what makes the run an error, and what to do, where base failed while it was measured; None where it did
+    not.
 
     Another case that fails the gate comes first, unless the run is `observed` and cannot fail: it is known whatever
     became of this one.
@@ -243,14 +245,15 @@ def breakdown(
 
 
 def broke_down(case: Case) -> bool:
-    """Whether base failed while it was measured although it had been right, and head did not: then nothing is known."""
+    """Return whether base failed while it was measured although it had been right, and head did not: then nothing is
+    known."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
     return base.status == "failed" and during and head.status == "ok"
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Rows of suite files that did not import, whose cases nobody knows; and which of them fail in both sides.
+    """Return rows of suite files that did not import, whose cases nobody knows; and which of them fail in both sides.
 
     A file whose failure the rows of its cases tell already gets none.
     """

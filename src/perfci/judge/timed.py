@@ -44,7 +44,8 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """What a row does; of a case that never came to its first look nothing, under strict too: the run is an error."""
+    """Return what a row does; of a case that never came to its first look nothing, under strict too: the run is an
+    error."""
     if class_ in UNANSWERED and unreached(context, case):
         return "undecided"
     return context.effect(class_, criterion.severity)
@@ -157,7 +158,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
 
 
 def _clocks(ratios: LogRatios) -> str:
-    """`head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs that were decided on."""
+    """Return `head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs that were decided on."""
     if ratios.hertz is None:
         return "the clock was not measured"
     base, head = (show_clock(float(np.exp(np.nanmean(np.log(hertz))))) for hertz in ratios.hertz)
@@ -165,7 +166,8 @@ def _clocks(ratios: LogRatios) -> str:
 
 
 def _beyond(bounds: Interval, limit: float, criterion: Criterion) -> str:
-    """`, all of it beyond the limit of 2 %` where even the better end of the interval is so much worse; else empty."""
+    """Return `, all of it beyond the limit of 2 %` where even the better end of the interval is so much worse; else
+    empty."""
     worse = bounds.low > 1 + limit if criterion.beyond == "above" else bounds.high < 1 - limit
     return f", all of it beyond the limit of {limit_percent(limit)}" if worse and bounds.level > 0 else ""
 

@@ -13,17 +13,17 @@ _SPEED = ("time", "cycles")
 
 
 def call_name(name: str) -> str:
-    """A function's name as sentences hold it."""
+    """Return a function's name as sentences hold it."""
     return f"`{one_line(printable(name).replace('`', chr(39)), 40)}`"
 
 
 def show_clock(hertz: float) -> str:
-    """A clock: 1.3742e9 → `1.374 GHz`. Four digits, because a shift of 0.1 % can matter."""
+    """Return a clock: 1.3742e9 → `1.374 GHz`. Four digits, because a shift of 0.1 % can matter."""
     return f"{significant(hertz / 1e9, 4)} GHz"
 
 
 def change_words(ratio: float, metric: str) -> str:
-    """A ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` where it is no time."""
+    """Return a ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` where it is no time."""
     if ratio == 1 or not math.isfinite(ratio):
         return "the same" if ratio == 1 else "not comparable"
     more, less = ("slower", "faster") if metric in _SPEED else ("higher", "lower")
@@ -42,13 +42,13 @@ def still_worse(broken: str, was: str, base: float, head: float, *, metric: str)
 
 
 def named(case: str) -> str:
-    """A case id as sentences hold it: between backticks, of which it holds none itself."""
+    """Return a case id as sentences hold it: between backticks, of which it holds none itself."""
     inner = case.replace("`", "'")
     return f"`{inner}`"
 
 
 def headline(row: Row) -> str:
-    """A row as the first half of a sentence."""
+    """Return a row as the first half of a sentence."""
     where, what = named(row.case), row.metric
     match row.class_:
         case "regression" | "improvement" if row.change is not None and what in _SPEED:
@@ -74,7 +74,7 @@ def headline(row: Row) -> str:
 
 
 def _looks_worse(row: Row) -> bool:
-    """Whether all of the interval of an undecided change lies beyond its limit."""
+    """Return whether all of the interval of an undecided change lies beyond its limit."""
     if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
@@ -98,19 +98,19 @@ def _more(n: int) -> str:
 
 
 def failing(worst: list[Row]) -> str:
-    """The worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
+    """Return the worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
     rows = [row for row in worst if row.effect == "fail"]
     return headline(rows[0]) + _more(len(rows) - 1)
 
 
 def _counted(rows: list[Row]) -> str:
-    """`1 has changed and 2 are inconclusive`."""
+    """Return `1 has changed and 2 are inconclusive`."""
     parts = [f"{n} {_ARE[name][n > 1]}" for name in CLASSES if (n := sum(row.class_ == name for row in rows))]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _asked(worst: list[Row]) -> int:
-    """Cases of which something was asked here: those that are skipped for good reason are none."""
+    """Return cases of which something was asked here: those that are skipped for good reason are none."""
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
@@ -128,7 +128,7 @@ _UNLIMITED: dict[Unlimited, tuple[str, str]] = {
 
 
 def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
-    """The sentence of a run in which nothing fails, and something that was asked has no answer.
+    """Return the sentence of a run in which nothing fails, and something that was asked has no answer.
 
     `worst`: one row per case, worst first; `measured`: number of cases with values.
     """
@@ -148,7 +148,8 @@ def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
 
 
 def passing(worst: list[Row], compared: bool) -> str:
-    """The sentence of a run that passes, in which something was answered. `worst`: one row per case, worst first."""
+    """Return the sentence of a run that passes, in which something was answered. `worst`: one row per case, worst
+    first."""
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
         return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
@@ -179,12 +180,12 @@ _ADVICE: dict[Class, str] = {
 
 
 def unlimited(measured: int, how: Unlimited) -> str:
-    """What to do where nothing that was measured has a limit; empty where nothing was measured."""
+    """Return what to do where nothing that was measured has a limit; empty where nothing was measured."""
     return _UNLIMITED[how][1] if measured else ""
 
 
 def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
-    """What to do about the worst row with this effect; empty where there is none.
+    """Return what to do about the worst row with this effect; empty where there is none.
 
     `imported`: the numbers are another tool's.
     """

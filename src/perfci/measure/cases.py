@@ -49,7 +49,8 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
 
 
 def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """What is asked for, else what the policy of the limits names, else the GPU where there is one, else the CPU."""
+    """Return what is asked for, else what the policy of the limits names, else the GPU where there is one, else the
+    CPU."""
     asked = options.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
@@ -57,7 +58,8 @@ def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKi
 
 
 def lost_gpu(options: Options, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
-    """Why a run must not begin: a GPU is demanded, by the command line or the policy of the limits, and there is none.
+    """Return why a run must not begin: a GPU is demanded, by the command line or the policy of the limits, and there is
+    none.
 
     Empty where there is no reason. That a runner has lost its GPU must not pass as skipped. `policy`: its name.
     """
@@ -75,7 +77,7 @@ def merge(
     devices: Sequence[DeviceKind],
     globs: Sequence[str],
 ) -> list[Case]:
-    """All cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
+    """Return all cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
     described: dict[str, dict[DeviceKind, dict[Side, dict[str, Any]]]] = {}
     for name, one in found.items():
         for case in one.cases.values():
@@ -113,7 +115,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
 
 
 def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Policy) -> list[str]:
-    """A note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
+    """Return a note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
     if "base" not in found:
         return []
     ours, theirs = found["base"].cases, found["head"].cases
@@ -127,7 +129,7 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
-    """A kernel's own limits, however they are written; those of head may be wrong, and stay as they are."""
+    """Return a kernel's own limits, however they are written; those of head may be wrong, and stay as they are."""
     made: list[Any] = []
     for raw in described["limits"]:
         try:
@@ -166,7 +168,7 @@ def subjects(
     names: Mapping[str, str],
     told: Callable[[Case], Reports] = at_first,
 ) -> list[Subject]:
-    """The cases as limits see them; a kernel's own limits are base's where base declares the case.
+    """Return the cases as limits see them; a kernel's own limits are base's where base declares the case.
 
     `told`: what a case reports.
     """
@@ -198,7 +200,7 @@ def subjects(
 
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
-    """The timing mode that a case asks for: base's declaration where base has the case, else head's, else the
+    """Return the timing mode that a case asks for: base's declaration where base has the case, else head's, else the
     policy's."""
     names: list[Side] = ["base", "head"]
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]

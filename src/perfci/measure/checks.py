@@ -170,7 +170,7 @@ def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> _Opened:
 
 
 def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:
-    """Whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
+    """Return whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
     if asked == "cold":
         return probe
     try:
@@ -188,8 +188,8 @@ def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, a
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:
-    """A note on cases that could not be checked with their inputs redrawn in place; where none follow from the draw
-    there is nothing to redraw."""
+    """Return a note on cases that could not be checked with their inputs redrawn in place; where none follow from the
+    draw there is nothing to redraw."""
     found = {case.id: side.check.unredrawn for case in cases for side in case.sides.values() if side.check.unredrawn}
     why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
     if not why:
@@ -200,5 +200,5 @@ def unredrawn(cases: Sequence[Case]) -> list[str]:
 
 
 def _finite(worst: float | None) -> float | None:
-    """Where a result is not finite its error has no size; the reason says so."""
+    """Return where a result is not finite its error has no size; the reason says so."""
     return worst if worst is not None and math.isfinite(worst) else None

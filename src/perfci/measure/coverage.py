@@ -13,7 +13,7 @@ from perfci.model.publication import ACCEPT_LABEL
 
 
 def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
-    """What base and head declare: whatever was asked for, and whatever runs here."""
+    """Return what base and head declare: whatever was asked for, and whatever runs here."""
     return Declared(
         kernels=sorted({case["id"] for one in found.values() for case in one.cases.values()}),
         commands=sorted(place.runner.idents()),
@@ -57,7 +57,7 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
 
 
 def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
-    """The first mistake in one side's limits, with its place."""
+    """Return the first mistake in one side's limits, with its place."""
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
     if text := mistake(policy, known, place.runner.reports(), file):
         return text

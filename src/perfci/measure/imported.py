@@ -139,7 +139,7 @@ def _case(ident: str, device: DeviceKind, read: Mapping[Side, Sequence[File]], n
 
 
 def _case_side(name: Side, ident: str, files: Sequence[File]) -> CaseSide:
-    """What the files of one side say of a case; a case that is not in all of them has failed."""
+    """Return what the files of one side say of a case; a case that is not in all of them has failed."""
     told = [(file.path.name, file.cases.get(ident)) for file in files]
     if not any(one for _, one in told):
         return CaseSide(status="absent", reason=Reason(kind="absent", text=f"no file of {name} reports it"))
@@ -176,7 +176,7 @@ def _pair(index: int, ident: str, read: Mapping[Side, Sequence[File]], sides: Ma
 
 
 def _subject(case: Case, facts: Fingerprint) -> Subject:
-    """The case as limits see it."""
+    """Return the case as limits see it."""
     told, name = at_first(case), facts.devices.get(case.device, "")
     return Subject(case.id, case.device, name, reports=told.relative, bounded=told.bounded, command=True, unseen=UNSEEN)
 
@@ -192,13 +192,13 @@ def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
 
 
 def _machine(about: About) -> str:
-    """What must be the same of the machines of both sides, as far as files tell: `2 cores, AMD EPYC 9654`."""
+    """Return what must be the same of the machines of both sides, as far as files tell: `2 cores, AMD EPYC 9654`."""
     cores = f"{about.cores} cores" if about.cores else ""
     return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
 
 
 def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
-    """What the files tell of the machine, for a reader: none of it was seen by perfci."""
+    """Return what the files tell of the machine, for a reader: none of it was seen by perfci."""
     abouts = [file.about for file in files]
 
     def told(values: Sequence[str]) -> str:
@@ -218,7 +218,7 @@ def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
 
 
 def _side(files: Sequence[File]) -> SideCode:
-    """The commit that the files tell, where they agree on one."""
+    """Return the commit that the files tell, where they agree on one."""
     told = {(file.about.commit, file.about.dirty) for file in files}
     commit, dirty = told.pop() if len(told) == 1 else (None, False)
     first = files[0].path.name
@@ -226,7 +226,7 @@ def _side(files: Sequence[File]) -> SideCode:
 
 
 def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[str]:
-    """What a reader of imported numbers must know."""
+    """Return what a reader of imported numbers must know."""
     notes = [f"measured by {tool}: perfci built nothing, checked no result and did not choose the order of measuring"]
     notes += dict.fromkeys(remark for files in read.values() for file in files for remark in file.about.remarks)
     if "base" not in read:
@@ -252,7 +252,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
 
 
 def _moment(about: About) -> datetime | None:
-    """When a file was written; a time without a zone is taken for UTC."""
+    """Return when a file was written; a time without a zone is taken for UTC."""
     try:
         found = datetime.fromisoformat(about.date)
     except ValueError:
@@ -261,7 +261,7 @@ def _moment(about: About) -> datetime | None:
 
 
 def _digest(files: Sequence[File]) -> str:
-    """The same for the same files in the same order."""
+    """Return the same for the same files in the same order."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(_content(file))

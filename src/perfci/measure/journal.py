@@ -18,7 +18,7 @@ PREVIOUS = "journal.previous.jsonl"
 
 
 def plain(document: Document) -> Any:
-    """A document as JSON values; NaN and infinity as the text that reads back as them."""
+    """Return a document as JSON values; NaN and infinity as the text that reads back as them."""
     return json.loads(document.model_dump_json())
 
 

@@ -123,7 +123,7 @@ class Loop:
 
 
 def can_measure(case: Case) -> bool:
-    """Whether pairs of this case are worth taking: head works."""
+    """Return whether pairs of this case are worth taking: head works."""
     return case.sides["head"].status == "ok"
 
 

@@ -37,7 +37,7 @@ class Watch:
             self.moments.append(Moment(at=time.time(), **told))
 
     def notes(self) -> list[str]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return [*([self.why] if self.why else []), *describe(self.states)]
 
 

@@ -47,7 +47,7 @@ class Options:
     profile: bool = False
     """Judge nothing: a few workers, then profilers look at every case, and what they wrote is kept in `out`."""
     counters: bool = True
-    """Whether ncu may look: reading counters takes rights that code which is not trusted shall not have."""
+    """True where ncu may look: reading counters takes rights that code which is not trusted shall not have."""
     raw: bool = False
     """Of a profile, keep the profilers' own reports too."""
     prepare: Path | None = None

@@ -101,7 +101,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
 
 
 def _home(options: Options, scratch: Path, account: Account) -> Path:
-    """The folder that both sides go to. Raises UsageError, MachineError."""
+    """Return the folder that both sides go to. Raises UsageError, MachineError."""
     home = options.prepare
     if home is None:
         return scratch
@@ -116,7 +116,7 @@ def _home(options: Options, scratch: Path, account: Account) -> Path:
 
 
 def prepare_sides(options: Options, folder: Path, progress: Progress) -> list[SideWork]:
-    """Both sides into `folder`, as far as they build, to be measured later. Raises PerfciError."""
+    """Return both sides into `folder`, as far as they build, to be measured later. Raises PerfciError."""
     with ExitStack() as stack:
         built = _open_sides(options, progress, stack)
         prepared.write(options, built.sources, built.sides, folder)
@@ -160,7 +160,8 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, *, listin
 
 
 def _cores(threads: int) -> list[int]:
-    """The cores that CPU cases are pinned to, the same in both sides: the last ones, as the first serve interrupts."""
+    """Return the cores that CPU cases are pinned to, the same in both sides: the last ones, as the first serve
+    interrupts."""
     if not hasattr(os, "sched_getaffinity"):
         return []  # macOS
     cores = sorted(os.sched_getaffinity(0))
@@ -204,7 +205,7 @@ class _Facts(Document):
 
 
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
-    """Facts of machine, interpreter and GPU, as a worker outside both sides sees them."""
+    """Return facts of machine, interpreter and GPU, as a worker outside both sides sees them."""
     nowhere.mkdir()
     parent.account.give(nowhere)
     try:
@@ -223,7 +224,7 @@ def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Pat
 
 
 def discover(place: Place) -> dict[Side, Found]:
-    """What the suites declare, each side's in a worker of its own.
+    """Return what the suites declare, each side's in a worker of its own.
 
     A file whose import ends the process costs that file: the files are then imported one by one, and the side goes on
     with those that work. Raises MachineError.

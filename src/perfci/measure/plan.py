@@ -94,7 +94,7 @@ def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:
 
 
 def piped(commands: Sequence[Command]) -> list[str]:
-    """A note on each command whose crash might go unseen."""
+    """Return a note on each command whose crash might go unseen."""
     return [
         f"command {one.name}: a shell tells the exit code of a pipe's last program alone, so that a crash of another "
         "goes unseen: write `bash -o pipefail -c '…'`"

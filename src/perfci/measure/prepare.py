@@ -79,12 +79,12 @@ class SideWork:
         return self.seal.own() if self.seal is not None else nullcontext()
 
     def path(self) -> list[str]:
-        """What comes first on `sys.path`: the build, then the policy's folders that exist."""
+        """Return what comes first on `sys.path`: the build, then the policy's folders that exist."""
         folders = [self.tree / entry for entry in self.policy.path]
         return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
 
     def arena(self, threads: int, cores: list[int]) -> Arena:
-        """What this side's workers get."""
+        """Return what this side's workers get."""
         return Arena(self.tree, self.site, self.path(), self.env, self.python, threads, cores)
 
 
@@ -103,7 +103,7 @@ class Sources:
     """The policies as they are written."""
 
     def policy_name(self, name: Side) -> str:
-        """A side's policy, as it is named in errors."""
+        """Return a side's policy, as it is named in errors."""
         return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
 
 
@@ -163,7 +163,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
 
 
 def _own_folders(options: Options) -> list[Path]:
-    """What perfci itself writes, wherever it lies."""
+    """Return what perfci itself writes, wherever it lies."""
     return [options.out, *filter(None, [options.prepare, options.prepared])]
 
 
@@ -179,14 +179,14 @@ def _judging(policy: Policy) -> dict[str, Any]:
 
 
 def in_units(limit: Limit, policy: Policy) -> dict[str, Any]:
-    """The limit with its bounds as numbers: `1ms` is `1000us`."""
+    """Return the limit with its bounds as numbers: `1ms` is `1000us`."""
     metric = resolve(limit.metric, policy.metrics)
     bounds = {name: value for name in ("min", "max") if (value := getattr(limit, name)) is not None}
     return limit.model_dump() | {name: bound_in_unit(value, metric) for name, value in bounds.items()}
 
 
 def policy_of(repo: Repository, commit: Commit) -> Policy | None:
-    """The policy that a commit holds; None where it holds none. Raises UsageError."""
+    """Return the policy that a commit holds; None where it holds none. Raises UsageError."""
     text = repo.read(commit.sha, FILE)
     return None if text is None else parse_policy(_decode(text, FILE), f"{commit.sha[:10]}:{FILE}")
 
@@ -199,7 +199,7 @@ def _decode(text: bytes, name: str) -> str:
 
 
 def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.executable) -> str:
-    """The interpreter of the code under test: asked for, the policy's, the active environment's, else `own`."""
+    """Return the interpreter of the code under test: asked for, the policy's, the active environment's, else `own`."""
     named = asked or policy.python
     if named:
         candidate = Path(named).expanduser()
@@ -238,7 +238,7 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
 
 
 def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
-    """The files of one side into `target`. Raises UsageError, MachineError."""
+    """Return the files of one side into `target`. Raises UsageError, MachineError."""
     repo, exclude = sources.repo, _own_folders(options)
     if name == "base" and sources.base and repo:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
@@ -258,7 +258,7 @@ def _info(commit: Commit | None, snapshot: Snapshot) -> SideCode:
 
 
 def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
-    """The allow-listed environment of a side, with its interpreter and what it built first on PATH."""
+    """Return the allow-listed environment of a side, with its interpreter and what it built first on PATH."""
     env = side_environment(
         side.folder,
         caller=os.environ,

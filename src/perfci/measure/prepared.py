@@ -87,7 +87,8 @@ def _files(side: SideWork) -> dict[str, str]:
 
 
 def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork]]:
-    """The sides of `folder`, if they are what `options` ask for and the repository, where it is here, still holds.
+    """Return the sides of `folder`, if they are what `options` ask for and the repository, where it is here, still
+    holds.
 
     Raises UsageError.
     """
@@ -119,7 +120,7 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
 
 
 def _read(path: Path) -> Prepared:
-    """The document. Raises UsageError for one that another user could have written."""
+    """Return the document. Raises UsageError for one that another user could have written."""
     try:
         info = path.lstat()
         text = path.read_bytes()

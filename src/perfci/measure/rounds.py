@@ -41,7 +41,7 @@ class Bench:
     """Case key → how it is measured, the same in both sides."""
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
-        """A fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
+        """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
         worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
@@ -105,7 +105,8 @@ def run_round(
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
-    """Whether this pair checks results after timing: the first, and others by a coin that workers cannot foresee."""
+    """Return whether this pair checks results after timing: the first, and others by a coin that workers cannot
+    foresee."""
     return rng.random() < VERIFIED or not case.pairs
 
 
@@ -118,7 +119,7 @@ def _close_all(workers: dict[Side, Worker]) -> None:
 
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
-    """One pair whose workers live one after the other."""
+    """Return one pair whose workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case, rng))
@@ -145,7 +146,7 @@ class Step(NamedTuple):
     seed: int = 0
     placement: int = 0
     last: bool = False
-    """Whether this is the close of the last placement."""
+    """True where this is the close of the last placement."""
 
 
 def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
@@ -163,7 +164,7 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterato
 
 
 def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
-    """All placements of one side."""
+    """Yield all placements of one side."""
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
         yield from (Step("block", name) for _ in range(setup.blocks))
@@ -213,7 +214,7 @@ class _Taking:
             self.seconds[kind] += time.monotonic() - start
 
     def outcome(self) -> Outcome:
-        """What became of it: a pair where nothing failed."""
+        """Return what became of it: a pair where nothing failed."""
         made = Outcome(self.case, failures=self.failures)
         if not self.failures:
             blocks = self.blocks
@@ -242,7 +243,7 @@ class Block(NamedTuple):
     hertz: float | None
     """SM clock beside it."""
     drained: bool
-    """Whether the GPU waited for the CPU."""
+    """True where the GPU waited for the CPU."""
 
 
 def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:
@@ -267,7 +268,7 @@ def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
 
 
 def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
-    """The clock of each worker and how its block times moved with it; empty where a block lacks either."""
+    """Return the clock of each worker and how its block times moved with it; empty where a block lacks either."""
     clocks = {}
     for name, found in blocks.items():
         if not found or not all(_sound([*block.times, block.hertz or 0.0]) for block in found):
@@ -285,7 +286,8 @@ def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
 
 
 def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
-    """The order of blocks: in each couple a coin decides who goes first, and the next couple mirrors it (A B B A)."""
+    """Return the order of blocks: in each couple a coin decides who goes first, and the next couple mirrors it (A B B
+    A)."""
     turns: list[Side] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)
@@ -294,7 +296,7 @@ def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
 
 
 def case_fields(case: Case, name: Side) -> dict[str, Any]:
-    """What names a case to a worker."""
+    """Return what names a case to a worker."""
     side = case.sides[name]
     return {"kernel": case.kernel, "params": side.params, "device": case.device}
 
@@ -329,7 +331,7 @@ def _spread(placements: Sequence[Sequence[float]]) -> float:
 
 
 def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
-    """A note on cases in most of whose blocks the GPU waited for the CPU."""
+    """Return a note on cases in most of whose blocks the GPU waited for the CPU."""
     found = []
     for case in cases:
         if case.pairs:

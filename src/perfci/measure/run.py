@@ -184,7 +184,8 @@ def _new_run() -> str:
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """The command line with base as the commit that it was, so that it measures the same once branches have moved."""
+    """Return the command line with base as the commit that it was, so that it measures the same once branches have
+    moved."""
     words = list(command)
     if base is None:
         return words
@@ -197,7 +198,7 @@ def reproduction(command: Sequence[str], base: str | None) -> list[str]:
 
 
 def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:
-    """What is worth writing after an error: everything measured so far, with the reason why it ended."""
+    """Return what is worth writing after an error: everything measured so far, with the reason why it ended."""
     results = measurement.results
     if results is None:
         return None

@@ -55,7 +55,7 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
 
 
 def _costs(case: Case) -> Costs | None:
-    """Seconds of a further placement and of a block of each side, from the pairs so far."""
+    """Return seconds of a further placement and of a block of each side, from the pairs so far."""
     opens, blocks = [], []
     for pair in case.pairs:
         placements = pair.scatter.placements if pair.scatter else 0
@@ -73,7 +73,7 @@ MAD = 1.4826
 
 
 def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
-    """The open cases that are measured next. `left`: seconds of the budget.
+    """Return the open cases that are measured next. `left`: seconds of the budget.
 
     Up to the first look all go on alike, those with the fewest pairs first. After it, where what all still need does
     not fit into `left`, those that need least come first, as many as fit, and those whose scatter says that no number
@@ -97,7 +97,7 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
 
 
 def _spent(case: Case) -> float:
-    """Seconds that the pairs of a case have taken."""
+    """Return seconds that the pairs of a case have taken."""
     return math.fsum([math.fsum(pair.seconds.values()) for pair in case.pairs])
 
 

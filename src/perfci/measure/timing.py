@@ -74,9 +74,9 @@ class Setup:
     sets: int = 1
     """Input sets of one placement."""
     bracket: bool = True
-    """Whether a graph is replayed before and behind the samples of a block too."""
+    """True where a graph is replayed before and behind the samples of a block too."""
     alternating: bool = False
-    """Whether the workers of a pair live one after the other instead of together."""
+    """True where the workers of a pair live one after the other instead of together."""
 
 
 class Refused(Exception):
@@ -132,7 +132,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
 
 
 def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
-    """Both sides repeat alike: the faster one for a whole sample time, a much slower one never for long."""
+    """Return both sides repeat alike: the faster one for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))
@@ -142,7 +142,7 @@ def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
 
 
 def rotation_sets(footprint: int, l2_bytes: int) -> int:
-    """How many input sets of `footprint` bytes pass ROTATION times the L2; one where nothing was drawn there."""
+    """Return how many input sets of `footprint` bytes pass ROTATION times the L2; one where nothing was drawn there."""
     if footprint <= 0:
         return 1
     return _clamp(math.ceil(ROTATION * l2_bytes / footprint), 1, MOST_SETS)

@@ -56,12 +56,12 @@ class Seal:
             self._then[which].update((path, digest) for path, digest in new.items() if path not in known)
 
     def _added(self, which: str) -> dict[str, str]:
-        """What Python could import and was not there."""
+        """Return what Python could import and was not there."""
         then = self._then[which]
         return file_digests(self._folders[which], lambda path, mode: path not in then and _imported(path, mode))
 
     def _now(self, which: str) -> dict[str, str]:
-        """What was there, and what Python could load."""
+        """Return what was there, and what Python could load."""
         then = self._then[which]
         return file_digests(
             self._folders[which], lambda path, mode: path in then or _imported(path, mode) or _is_cached(path)
@@ -120,13 +120,13 @@ class Seal:
 
 
 def _is_cached(path: str) -> bool:
-    """Whether Python may have written it beside a source."""
+    """Return whether Python may have written it beside a source."""
     pure = PurePosixPath(path)
     return pure.suffix == ".pyc" and pure.parent.name == "__pycache__"
 
 
 def _imported(path: str, mode: int) -> bool:
-    """Whether Python would import a file of this name, or a folder that a link of this name leads to."""
+    """Return whether Python would import a file of this name, or a folder that a link of this name leads to."""
     pure = PurePosixPath(path)
     if "__pycache__" in pure.parts:
         return False

@@ -51,7 +51,7 @@ class MachineError(PerfciError):
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
+    """Return whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase(text, pattern)

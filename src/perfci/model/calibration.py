@@ -47,7 +47,7 @@ class CaseCalibration(Document):
     level: Share
     """Exact coverage of [low, high], corrected for the number of cases."""
     differs: bool
-    """Whether the sides differ though the code is the same."""
+    """True where the sides differ though the code is the same."""
     reach: dict[int, Amount] = Field(default_factory=dict)
     """Pairs at most → the smallest r, a log ratio, that is found in 99 % and excluded in 99 %; empty where none is."""
     asked: Amount | None = None
@@ -70,7 +70,7 @@ class CaseCalibration(Document):
         return self.smallest_within(max(self.reach, default=0))
 
     def smallest_within(self, pairs: int) -> float | None:
-        """The smallest r, a log ratio, of runs of `pairs` pairs at most; None where none can be promised."""
+        """Return the smallest r, a log ratio, of runs of `pairs` pairs at most; None where none can be promised."""
         caps = [cap for cap in self.reach if cap <= pairs]
         return self.reach[max(caps)] if caps else None
 

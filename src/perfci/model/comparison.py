@@ -43,7 +43,7 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
 
 
 def differences(base: CaseSide, head: CaseSide) -> list[str]:
-    """What makes the sides two different questions, one phrase each with both values; empty where they are
+    """Return what makes the sides two different questions, one phrase each with both values; empty where they are
     the same."""
     found = _dicts("parameter", base.params, head.params)
     if base.inputs != head.inputs:
@@ -54,7 +54,8 @@ def differences(base: CaseSide, head: CaseSide) -> list[str]:
 
 
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
-    """What head declares otherwise than base of the same executions, one phrase each: work, tolerances, reference.
+    """Return what head declares otherwise than base of the same executions, one phrase each: work, tolerances,
+    reference.
 
     None of it changes what is executed and timed: both sides are judged by base's declarations.
     """

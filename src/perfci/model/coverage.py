@@ -28,11 +28,11 @@ class Idle(NamedTuple):
     text: str
     """Beginning with its field in the policy, in one line."""
     wrong: bool
-    """Whether that is a mistake; not where the limit allows that its metric is missing."""
+    """True where that is a mistake; not where the limit allows that its metric is missing."""
 
 
 def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> Iterator[Idle]:
-    """The limits of `policy` that no case of `declared` can answer, in order.
+    """Yield the limits of `policy` that no case of `declared` can answer, in order.
 
     A device that is not here is no reason, nor what was asked for on the command line: they are not in `declared`.
     `reports`: id of a command's case → the metrics that it reports; a case that is not in it may report any.
@@ -72,7 +72,7 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
 
 
 def nearest(pattern: str, ids: Iterable[str]) -> str:
-    """What was probably intended by a glob that matches none of `ids`; else what there is."""
+    """Return what was probably intended by a glob that matches none of `ids`; else what there is."""
     known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
     pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
@@ -89,7 +89,7 @@ def _remedy(pattern: str, ids: Iterable[str]) -> str:
 
 
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
-    """Why nothing that the limit matches has its metric; empty where something has it, or may have it."""
+    """Return why nothing that the limit matches has its metric; empty where something has it, or may have it."""
     metric = resolve(limit.metric, policy.metrics)
     if all(against(kind) == "names" for kind in asked(limit, metric, "cuda")):
         return ""

@@ -116,7 +116,7 @@ class Criterion(Document):
     waits: str = ""
     """Why it cannot be judged here, and waits for another device or for a tool; empty where it can."""
     late: bool = False
-    """Whether only executions after the first showed that it is asked, so that it can have no answer."""
+    """True where only executions after the first showed that it is asked, so that it can have no answer."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -136,17 +136,17 @@ class Criterion(Document):
 
     @property
     def timed(self) -> bool:
-        """Whether worker pairs decide it, by statistics."""
+        """True where worker pairs decide it, by statistics."""
         return not self.waits and self.tier not in OBSERVED
 
     @property
     def observed(self) -> bool:
-        """Whether the single observation of a profiler or a check decides it."""
+        """True where the single observation of a profiler or a check decides it."""
         return not self.waits and self.tier in OBSERVED
 
     @property
     def shares_alpha(self) -> bool:
-        """Whether statistics can let the run fail by it, so that it gets α/m."""
+        """True where statistics can let the run fail by it, so that it gets α/m."""
         return self.timed and self.severity == "fail" and not self.late
 
     @property
@@ -156,7 +156,7 @@ class Criterion(Document):
 
     @property
     def relative(self) -> bool:
-        """Whether it holds against base, and so asks nothing without one."""
+        """True where it holds against base, and so asks nothing without one."""
         return self.against == "base"
 
     @property
@@ -256,7 +256,7 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
 
 
 def least_change(criterion: Criterion, timing: Timing | None) -> float:
-    """Seconds under which a change of one execution is never a regression, for a case under this timing mode.
+    """Return seconds under which a change of one execution is never a regression, for a case under this timing mode.
 
     What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
     """

@@ -34,7 +34,7 @@ class Subject:
     bounded: frozenset[str] = frozenset()
     """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
     command: bool = False
-    """Whether it is a process of its own: a profiler looks at it only where a limit is intended for it."""
+    """True where it is a process of its own: a profiler looks at it only where a limit is intended for it."""
     unseen: str = ""
     """Why no profiler looks at it, but for a limit that names it; empty where one can."""
 
@@ -57,12 +57,12 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
 
 
 def names(limit: Limit, subject: Subject) -> bool:
-    """Whether `limit` speaks of this case, on whatever device."""
+    """Return whether `limit` speaks of this case, on whatever device."""
     return any(matches(pattern, subject.id) for pattern in limit.cases)
 
 
 def elsewhere(limit: Limit, subject: Subject) -> str:
-    """Which devices `limit` is for, where this is none of them; empty where it is one."""
+    """Return which devices `limit` is for, where this is none of them; empty where it is one."""
     if any(
         pattern == "*" or matches(pattern, subject.device) or matches(pattern, subject.device_name)
         for pattern in limit.devices
@@ -72,7 +72,8 @@ def elsewhere(limit: Limit, subject: Subject) -> str:
 
 
 def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
-    """Why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of kernels.
+    """Return why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of
+    kernels.
 
     A profiler looks at a command as a whole, which takes long and tells little of several cases: it does so where a
     limit names the command, or where a glob can be intended for nothing else.
@@ -187,7 +188,7 @@ def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
 
 
 def _waits(one: Criterion) -> bool:
-    """Whether it waits and was written by somebody: of the default limits one fits here."""
+    """Return whether it waits and was written by somebody: of the default limits one fits here."""
     return bool(one.waits) and one.source.origin != "default"
 
 

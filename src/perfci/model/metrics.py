@@ -120,7 +120,7 @@ class Quantity:
     lacking: str = ""
     """Why a chip that nothing of `ncu` fits cannot give it."""
     deep: bool = False
-    """Whether ncu counts it only where the policy says `counters: deep`."""
+    """True where ncu counts it only where the policy says `counters: deep`."""
     most: float = math.inf
     """A larger value is none."""
 
@@ -138,15 +138,15 @@ class Metric(Quantity):
     better: Direction
     """Which way is better."""
     exact: bool = False
-    """Whether the same code gives the same value each time, so that two single observations can be compared."""
+    """True where the same code gives the same value each time, so that two single observations can be compared."""
     work: PerTime | None = None
     """What it derives from, over time."""
     of_commands: bool = True
-    """Whether profilers can tell it of a command, whose start and end are within what they record."""
+    """True where profilers can tell it of a command, whose start and end are within what they record."""
     follows: tuple[Event, ...] = ()
     """Of a timeline: what changes it where some are missing."""
     overall: bool = False
-    """Whether its change explains a case whose kernels cannot be compared one by one."""
+    """True where its change explains a case whose kernels cannot be compared one by one."""
 
 
 _timing = partial(Metric, tier="timing", sources=("worker",))
@@ -173,7 +173,7 @@ STALLS = {
 
 
 def table(*entries: Quantity) -> dict[str, Quantity]:
-    """The entries by name, in their order. Raises ValueError for a name that two have."""
+    """Return the entries by name, in their order. Raises ValueError for a name that two have."""
     found: dict[str, Quantity] = {}
     for entry in entries:
         if entry.name in found:
@@ -298,7 +298,7 @@ ALL_RANGES = "range:*"
 
 
 def following(event: Event) -> tuple[str, ...]:
-    """What a timeline tells that changes where some `event` is missing, ALL_RANGES last where ranges do."""
+    """Return what a timeline tells that changes where some `event` is missing, ALL_RANGES last where ranges do."""
     names = tuple(name for name, entry in CATALOGUE.items() if event in entry.follows)
     return (*names, ALL_RANGES) if event in _DEVICE else names
 
@@ -314,7 +314,8 @@ def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> 
 
 
 def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
-    """The metric `name` from the catalogue, of an NVTX range, or the policy's own. Raises KeyError for any other."""
+    """Return the metric `name` from the catalogue, of an NVTX range, or the policy's own. Raises KeyError for any
+    other."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     if RANGE.fullmatch(name):

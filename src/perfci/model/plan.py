@@ -68,7 +68,7 @@ class Declared(Document):
     unknown: list[str] = Field(default_factory=list)
     """Commands that did not run in every side, and may report further cases."""
     whole: bool = True
-    """Whether no suite file and no build failed, so that every kernel is known."""
+    """True where no suite file and no build failed, so that every kernel is known."""
 
 
 class Plan(Document):

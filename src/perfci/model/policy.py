@@ -117,7 +117,7 @@ UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
 
 
 def bound_in_unit(value: float | str, metric: Metric) -> float:
-    """An absolute bound in the metric's own unit.
+    """Return an absolute bound in the metric's own unit.
 
     Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
     been intended as 85 %. Zero is the same in every unit.
@@ -134,7 +134,7 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
 
 
 def _likely(number: float, unit: str, example: str) -> str:
-    """How a number without a unit was probably intended."""
+    """Return how a number without a unit was probably intended."""
     if unit == "%":
         share = f" ({number:.15g}% if that is intended)" if abs(number) <= 1 else ""
         return f"{number * 100 if share else number:.12g}%{share}"
@@ -269,7 +269,7 @@ class Policy(Document):
         return file if line is None else f"{file}:{line}"
 
     def ignores(self, files: Sequence[str]) -> bool:
-        """Whether a change to `files`, paths from the root of the repository, need not be measured."""
+        """Return whether a change to `files`, paths from the root of the repository, need not be measured."""
         return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
 
     @model_validator(mode="after")

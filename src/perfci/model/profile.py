@@ -54,7 +54,7 @@ class Fault(Document):
     metrics: list[str] = Field(default_factory=list)
     """Quantities that it is about, where what else the tool told is whole; `range:*` for all of the user's ranges."""
     aside: bool = False
-    """Whether it changes no value: of files that are kept, or worth knowing."""
+    """True where it changes no value: of files that are kept, or worth knowing."""
 
 
 class KernelUse(Document):
@@ -305,7 +305,7 @@ def doubt(profile: Profile, metric: str) -> Fault | None:
 
 
 def _counted(profile: Profile, metric: str) -> bool:
-    """Whether the counters tell the value that there is."""
+    """Return whether the counters tell the value that there is."""
     if profile.counters is None:
         return False
     found = combined(metric, [(one.values.get(metric), one.seconds) for one in profile.counters.kernels])
@@ -323,7 +323,7 @@ OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
 
 
 def _traced(profile: Profile, metric: str) -> bool:
-    """Whether the trace's kernels tell it too."""
+    """Return whether the trace's kernels tell it too."""
     of = OF_KERNELS.get(metric)
     if of is None or profile.trace is None:
         return False

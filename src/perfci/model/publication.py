@@ -23,7 +23,7 @@ class Origin(Document):
     head_ref: str = ""
     base_ref: str = ""
     fork: bool = False
-    """Whether the head lies in another repository."""
+    """True where the head lies in another repository."""
     run_id: int
     attempt: int = 1
     run_url: str = ""
@@ -90,14 +90,14 @@ class Publication(Document):
     adopting: str = ""
     """Why the limits bind nobody yet, where base has no policy: what passes by them is no pass."""
     checked: bool = True
-    """Whether a check of the head says the same: without one nothing can be accepted."""
+    """True where a check of the head says the same: without one nothing can be accepted."""
     acceptance: Acceptance | None = None
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""
 
     @property
     def undecided(self) -> bool:
-        """Whether something that was asked has no answer, and nothing fails that nobody accepted."""
+        """True where something that was asked has no answer, and nothing fails that nobody accepted."""
         silent = any(shard.report.verdict == "undecided" for shard in self.shards)
         return self.exit_code == 0 and (silent or bool(self.nothing or self.adopting))
 

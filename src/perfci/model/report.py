@@ -75,7 +75,7 @@ class Row(Document):
     """Ratio head/base of the metric (Hodges–Lehmann over pairs): at equal SM clock where the clock was measured, and as
     measured where the two differ by more than the limit and the noise let pass; `reason` then has both."""
     worse: bool | None = None
-    """Whether the change points to the worse side."""
+    """True where the change points to the worse side."""
     interval: Interval | None = None
     """Of the ratio head/base (`regression`), else of head's value."""
     limit: float | None = None
@@ -85,7 +85,8 @@ class Row(Document):
     look: int | None = None
     """Index of the look that decided; None where none did, or the last one."""
     last_look: bool = False
-    """Whether a last look decided: over all `pairs`, when no more would come, at what was left of the error rates."""
+    """True where a last look decided: over all `pairs`, when no more would come, at what was left of the error
+    rates."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
     cause: str = ""

@@ -202,7 +202,7 @@ class SideCode(Document):
     subject: str = ""
     """First line of the commit message."""
     dirty: bool = False
-    """Whether uncommitted changes of the working tree were measured."""
+    """True where uncommitted changes of the working tree were measured."""
     tree: str = ""
     """Digest of the files that were measured."""
     build_seconds: float = 0.0
@@ -288,12 +288,13 @@ class Reports(NamedTuple):
 
 
 def at_first(case: Case) -> Reports:
-    """What the first executions reported, by which the plan is made; where those are not known, what pairs hold."""
+    """Return what the first executions reported, by which the plan is made; where those are not known, what pairs
+    hold."""
     return _reports(case, later=False)
 
 
 def ever(case: Case) -> Reports:
-    """What any execution reported."""
+    """Return what any execution reported."""
     return _reports(case, later=True)
 
 

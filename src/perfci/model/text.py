@@ -66,7 +66,7 @@ def did_you_mean(name: str, known: Iterable[str], other: str = "") -> str:
 
 
 def shell(words: Sequence[str], *, spanned: bool = False) -> str:
-    """The words as one line for a shell.
+    """Return the words as one line for a shell.
 
     A word that holds what does not print (a newline, a zero-width space, bytes that are no UTF-8) is written as bash,
     zsh and ksh read it, `$'a\\012b'`; all others as every shell does. `spanned`: backticks and spaces beyond one are
@@ -95,7 +95,7 @@ def _written(character: str, hidden: str) -> str:
 
 
 def hides_failures(line: str) -> bool:
-    """Whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
+    """Return whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -107,7 +107,7 @@ def hides_failures(line: str) -> bool:
 
 @functools.lru_cache(maxsize=256)  # each is held against every name
 def compiled(text: str) -> Any:
-    """`text` for a search in time linear in the name (RE2). Raises ValueError for what is no such expression."""
+    """Return `text` for a search in time linear in the name (RE2). Raises ValueError for what is no such expression."""
     options = re2.Options()
     options.log_errors = False
     try:
@@ -119,5 +119,5 @@ def compiled(text: str) -> Any:
 
 
 def finds(pattern: str, text: str) -> bool:
-    """Whether `pattern` matches somewhere in `text`. Raises ValueError as compiled() does."""
+    """Return whether `pattern` matches somewhere in `text`. Raises ValueError as compiled() does."""
     return compiled(pattern).search(text) is not None

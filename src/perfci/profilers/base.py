@@ -53,7 +53,7 @@ class Keep:
 
     folder: Path
     raw: bool = False
-    """Whether the profilers' own reports stay too."""
+    """True where the profilers' own reports stay too."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Request:
     timeout: float
     """Seconds that a case may take without a profiler."""
     gpu: bool = False
-    """Whether cases run on a GPU."""
+    """True where cases run on a GPU."""
     driver_cuda: str = ""
     """The CUDA version of the driver, such as `12.8`; empty where it is not known."""
     capability: tuple[int, int] | None = None
@@ -102,11 +102,11 @@ class Profiler(ABC, Generic[Seen]):
     scopes: ClassVar[frozenset[Scope]]
     """`case` and `command` ask `read` of it, `side` asks `inspect`."""
     trims: ClassVar[bool] = False
-    """Whether its report holds the environment, so that code under it gets `trimmed` of it."""
+    """True where its report holds the environment, so that code under it gets `trimmed` of it."""
     executions: ClassVar[int] = 10
     """Of each case."""
     window: ClassVar[bool | None] = None
-    """Whether each case opens the profiler's window itself (True), or it is open from the first case to the last
+    """True where each case opens the profiler's window itself (True), or it is open from the first case to the last
     (False); None where there is none to open."""
     seconds: float
     """That one case, or the command, may take."""

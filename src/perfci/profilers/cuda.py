@@ -42,17 +42,17 @@ _MEMORIES: dict[str, Memory] = {
 
 
 def plain_call(name: str) -> str:
-    """The name of a CUDA API function without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
+    """Return the name of a CUDA API function without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
     return _SUFFIX.sub("", name)
 
 
 def call_kind(name: str) -> CallKind:
-    """What a function of the CUDA runtime or driver API, named without suffix, does. Memory sets are `other`."""
+    """Return what a function of the CUDA runtime or driver API, named without suffix, does. Memory sets are `other`."""
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
-    """What a call of this function puts on the device, where it succeeds; None for none."""
+    """Return what a call of this function puts on the device, where it succeeds; None for none."""
     if function.startswith(("cudaMemset", "cuMemset")):
         return "set"
     kind = call_kind(function)
@@ -62,7 +62,7 @@ def work(function: str) -> Work | None:
 
 
 def copy_kind(name: str) -> CopyKind:
-    """What a copy that CUPTI calls `HTOD`, Kineto `HtoD`, moves between."""
+    """Return what a copy that CUPTI calls `HTOD`, Kineto `HtoD`, moves between."""
     return _COPIES.get(name.upper(), "other")
 
 

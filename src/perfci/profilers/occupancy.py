@@ -76,8 +76,8 @@ def _up(value: int, unit: int) -> int:
 
 
 def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
-    """What blocks of `threads` threads, with `registers` a thread and `shared_bytes` of shared memory a block, static
-    and dynamic together, fill of an SM of this compute capability.
+    """Return what blocks of `threads` threads, with `registers` a thread and `shared_bytes` of shared memory a block,
+    static and dynamic together, fill of an SM of this compute capability.
 
     None where the capability is not known, and where a chip of that kind cannot launch the configuration.
     """

@@ -61,7 +61,7 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
 
 
 def render(calibration: Calibration) -> str:
-    """`calibration.md`."""
+    """Return `calibration.md`."""
     lines = [f"### {prose(calibration.sentence)}", "", prose(_machine(calibration, "`")), ""]
     for title, texts in (("", calibration.warnings), ("Notes", calibration.notes)):
         lines += [f"**{title}**", ""] if title and texts else []
@@ -112,7 +112,7 @@ def _effect(case: CaseCalibration) -> str:
 
 
 def _components(calibration: Calibration) -> Sequence[str]:
-    """The loudest cases, and which part of a pair their noise comes from."""
+    """Return the loudest cases, and which part of a pair their noise comes from."""
     known = [case for case in calibration.cases if case.components]
     known.sort(key=lambda case: (-case.noise, case.case, case.device))
     return [

@@ -48,17 +48,18 @@ class CheckText:
 
 
 def render(publication: Publication, limit: int = LIMIT) -> str:
-    """The comment of at most `limit` characters, which are at least 10 000, without its hidden marker; see `fit`."""
+    """Return the comment of at most `limit` characters, which are at least 10 000, without its hidden marker; see
+    `fit`."""
     return fit(_Page(Verdict(publication), _FOLDED), limit)
 
 
 def render_summary(publication: Publication) -> str:
-    """The same for the job's summary, which has room for every measured value."""
+    """Return the same for the job's summary, which has room for every measured value."""
     return fit(_Page(Verdict(publication)), SUMMARY_LIMIT)
 
 
 def render_check(publication: Publication) -> CheckText:
-    """The same for a check run, whose title is the verdict."""
+    """Return the same for a check run, whose title is the verdict."""
     verdict = Verdict(publication)
     title = shorten(visible(verdict.sentence.replace("`", "")), TITLE_LIMIT)
     return CheckText(title, fit(_Page(verdict, _FOLDED, titled=False), LIMIT))
@@ -153,7 +154,7 @@ def _commit(view: View, side: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """How many of the rows that lead to its verdict each job shows: the worst over all jobs."""
+    """Return how many of the rows that lead to its verdict each job shows: the worst over all jobs."""
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
@@ -189,7 +190,7 @@ def _file(artifact: Artifact, near: str) -> Safe:
 
 
 def _minute(text: str) -> str:
-    """`2026-01-05 10:15 UTC`."""
+    """Return `2026-01-05 10:15 UTC`."""
     moment = _moment(text)
     return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else text
 

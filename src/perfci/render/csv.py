@@ -15,7 +15,7 @@ COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """One line per case, device, metric and side, numbers in the metric's unit and in full precision.
+    """Return one line per case, device, metric and side, numbers in the metric's unit and in full precision.
 
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
@@ -36,7 +36,8 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """One line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has none."""
+    """Return one line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has
+    none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)

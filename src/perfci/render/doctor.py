@@ -53,7 +53,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def sentence(diagnosis: Diagnosis) -> str:
-    """What it comes to: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
+    """Return what it comes to: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
     counts = {status: sum(one.status == status for one in diagnosis.findings) for status in STATUSES}
     given = [state.tier for state in diagnosis.tiers if state.given]
     can = f"this machine can give {', '.join(given)}" if given else "this machine can give no metrics"
@@ -81,7 +81,7 @@ def _source(state: TierState) -> str:
 
 
 def metric_names(names: Sequence[str]) -> str:
-    """Names with those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
+    """Return names with those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
     parts = []
     for family, members in groupby(names, key=lambda name: "stall_" if name.startswith("stall_") else ""):
         found = list(members)

@@ -34,7 +34,7 @@ class Safe(str):
 
 
 def visible(text: str) -> str:
-    """`text` on one line with nothing hidden in it.
+    """Return `text` on one line with nothing hidden in it.
 
     White space becomes single spaces; control characters, bidirectional overrides, zero-width characters,
     lone surrogates and noncharacters are written as `\\u202e`.
@@ -75,7 +75,7 @@ def _inactive(text: str, begins: bool = True) -> Safe:
 
 
 def code(text: str, limit: int = 160) -> Safe:
-    """`text` as code, anywhere in Markdown, table cells included; long names are cut in the middle.
+    """Return `text` as code, anywhere in Markdown, table cells included; long names are cut in the middle.
 
     People copy it: nothing is put into it that they would not see.
     """
@@ -95,12 +95,12 @@ def code(text: str, limit: int = 160) -> Safe:
 
 
 def cell(text: str, limit: int = 300) -> Safe:
-    """A table cell of plain text; `–` where there is none."""
+    """Return a table cell of plain text; `–` where there is none."""
     return markdown(text, limit) or Safe("–")
 
 
 def prose(text: str, limit: int = 300) -> Safe:
-    """A sentence in which names stand between backticks: these become code, everything else plain text."""
+    """Return a sentence in which names stand between backticks: these become code, everything else plain text."""
     parts = spans(shorten(visible(text), limit))
     return Safe("".join(code(part) if index % 2 else _inactive(part, index == 0) for index, part in enumerate(parts)))
 
@@ -111,7 +111,7 @@ def spans(text: str) -> list[str]:
 
 
 def csv_field(text: str, limit: int = 2000) -> str:
-    """A text field of a table that a spreadsheet may open: never the beginning of a formula.
+    """Return a text field of a table that a spreadsheet may open: never the beginning of a formula.
 
     Source: OWASP, "CSV Injection". Quoting is the CSV writer's business.
     """
@@ -120,19 +120,19 @@ def csv_field(text: str, limit: int = 2000) -> str:
 
 
 def xml(text: str, limit: int = 2000) -> str:
-    """Text without the characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
+    """Return text without the characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
     return shorten(visible(text), limit)
 
 
 def link(text: str, url: str, near: str) -> Safe:
-    """`[text](url)` where `url` lies on the site of the address `near`; else the text alone."""
+    """Return `[text](url)` where `url` lies on the site of the address `near`; else the text alone."""
     there, here = _URL.fullmatch(url), _URL.fullmatch(near)
     shown = markdown(text, 100)
     return Safe(f"[{shown}]({url})") if there and here and there[1] == here[1] and shown else shown
 
 
 def fence(*lines: str) -> Safe:
-    """A fenced code block of command lines that nothing inside can close; their spaces stay as they are."""
+    """Return a fenced code block of command lines that nothing inside can close; their spaces stay as they are."""
     shown = "\n".join(map(_shown, lines))
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)

@@ -12,14 +12,14 @@ _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
 
 
 def timing(timing: Timing) -> str:
-    """A timing mode in words, its name first."""
+    """Return a timing mode in words, its name first."""
     rest = {key: value for key, value in sorted(timing.told().items()) if key not in ("mode", *_OF_ONE_CASE)}
     words = [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
     return f"{timing.mode}: {', '.join(words)}"
 
 
 def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
-    """What the fingerprint knows of the device besides its name, as name and value."""
+    """Return what the fingerprint knows of the device besides its name, as name and value."""
     pairs = [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(facts.ceilings.items())]
     pairs += sorted(facts.imported.items())
     gpu = facts.gpu

@@ -46,14 +46,14 @@ class Page(Protocol):
     """A text whose parts can be left out."""
 
     def folds(self, most: Most) -> list[Fold]:
-        """The folded sections, those to keep first in front."""
+        """Return the folded sections, those to keep first in front."""
 
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
-        """The page with `kept`, naming what was `dropped`. Never longer for a fold that is dropped."""
+        """Return the page with `kept`, naming what was `dropped`. Never longer for a fold that is dropped."""
 
 
 def fit(page: Page, limit: int) -> str:
-    """The page in at most `limit` characters, always whole; what was left out to keep to it is named.
+    """Return the page in at most `limit` characters, always whole; what was left out to keep to it is named.
 
     Folds go first, from the last one on (those that fit after all stay), then what `Most` counts. Raises
     ValueError for a limit under 10 000, and where what is left, verdict, counts and commands, is longer still: a
@@ -77,7 +77,7 @@ def fit(page: Page, limit: int) -> str:
 
 
 def _fitting(folds: Sequence[Fold], room: int) -> list[Fold]:
-    """The sections that fit into `room` characters: dropped from the last on, taken back where they fit."""
+    """Return the sections that fit into `room` characters: dropped from the last on, taken back where they fit."""
     kept = list(folds)
     while kept and sum(len(fold.text) + 1 for fold in kept) > room:
         kept.pop()

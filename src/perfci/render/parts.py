@@ -20,12 +20,12 @@ _NO_BREAK = "\u00a0"
 
 
 def page(template: str, **values: Any) -> str:
-    """A whole page from a template; what it prints is escaped unless it is Safe."""
+    """Return a whole page from a template; what it prints is escaped unless it is Safe."""
     return environment().get_template(template).render(values).rstrip() + "\n"
 
 
 def folds(shown: View) -> list[Fold]:
-    """The folded sections that have something to say, in reading order, with their numbers in the summary."""
+    """Return the folded sections that have something to say, in reading order, with their numbers in the summary."""
     found = []
 
     def add(name: str, title: str, body: str) -> None:
@@ -72,12 +72,13 @@ def folds(shown: View) -> list[Fold]:
 
 
 def body(shown: View, rows: Sequence[Row], remarks: Sequence[str], kept: Sequence[Fold]) -> Safe:
-    """What is told of one report below its sentence: device, counts, remarks, the rows that fail, folded sections."""
+    """Return what is told of one report below its sentence: device, counts, remarks, the rows that fail, folded
+    sections."""
     return Safe(_macro("body", shown, rows, remarks, [fold.text for fold in kept]).rstrip())
 
 
 def dropped(left_out: Sequence[Fold]) -> list[str]:
-    """Names of sections that were left out, each once."""
+    """Return names of sections that were left out, each once."""
     return list(dict.fromkeys(fold.name for fold in left_out))
 
 
@@ -92,7 +93,7 @@ def _macro(name: str, *arguments: Any) -> str:
 
 @cache
 def environment() -> Environment:
-    """The templates, and what they may call."""
+    """Return the templates, and what they may call."""
     found = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
@@ -134,12 +135,12 @@ def _mark(row: Row) -> str:
 
 
 def _subject(shown: View, row: Row) -> Safe:
-    """The case, its device where there are several, and the metric."""
+    """Return the case, its device where there are several, and the metric."""
     return Safe(" ".join(filter(None, (escape.code(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
 
 
 def _change(shown: View, row: Row, failing: bool) -> Safe:
-    """The change with its direction; its number in bold where it fails the run."""
+    """Return the change with its direction; its number in bold where it fails the run."""
     number, space, rest = shown.change(row).partition(" %")
     if not (failing and space):
         return escape.markdown(shown.change(row))
@@ -147,7 +148,7 @@ def _change(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _why(shown: View, row: Row) -> Safe:
-    """The class and its reason, with where the case stands and its log."""
+    """Return the class and its reason, with where the case stands and its log."""
     reason = escape.prose(words.because(row)) if row.reason else ""
     parts = [f"{row.class_}: {reason}" if reason else row.class_]
     if row.file and row.effect != "pass":
@@ -161,7 +162,7 @@ def _why(shown: View, row: Row) -> Safe:
 
 
 def _amount(text: str) -> Safe:
-    """A value that stays on one line with its unit; its interval may go to the next."""
+    """Return a value that stays on one line with its unit; its interval may go to the next."""
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 

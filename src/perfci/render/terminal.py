@@ -64,7 +64,7 @@ class _Table:
         return [max(map(cell_len, column)) for column in zip(self.names, *self.cells, strict=True)]
 
     def fits(self, width: int) -> bool:
-        """Whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
+        """Return whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
         columns = [
             min(own, _CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
         ]
@@ -110,7 +110,7 @@ class _Printer:
             self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
 
     def profile(self) -> list[Text]:
-        """What profilers saw first of each case, beyond what its rows say already."""
+        """Return what profilers saw first of each case, beyond what its rows say already."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
         for case in self.report.profiles[:MOST_ROWS]:
@@ -150,7 +150,7 @@ class _Printer:
             self.put(text)
 
     def row_table(self, rows: Sequence[Row]) -> _Table:
-        """The rows, with as much detail as fits."""
+        """Return the rows, with as much detail as fits."""
         for detail in _DETAILS:
             table = self.detailed(rows, detail)
             if not self.rich or table.fits(self.console.width):
@@ -158,7 +158,7 @@ class _Printer:
         return table
 
     def detailed(self, rows: Sequence[Row], detail: _Detail) -> _Table:
-        """The rows as a table; the metric gets a column where it is not always the time."""
+        """Return the rows as a table; the metric gets a column where it is not always the time."""
         view = self.view
         times = self.rich and all(row.metric in ("", "time") for row in rows)
         changes = any(row.change is not None for row in rows)
@@ -190,12 +190,12 @@ class _Printer:
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row) -> Text:
-        """Why a row is what it is, in a line of its own under the table."""
+        """Return why a row is what it is, in a line of its own under the table."""
         lead = f"{_MARKS[row.effect]} {visible(row.case)}{self.view.on(row.device)} {row.class_}: "
         return _prose(lead, self.why(row), _style(row))
 
     def measured_table(self) -> _Table:
-        """Values of head: the time and what follows from it."""
+        """Return values of head: the time and what follows from it."""
         view = self.view
         head = ["case"]
         for metric in view.standard_metrics:
@@ -212,7 +212,7 @@ class _Printer:
         return _Table(head, cells)
 
     def other_table(self) -> _Table:
-        """Values of head: metrics that the commands report themselves."""
+        """Return values of head: metrics that the commands report themselves."""
         cells = [
             [
                 visible(entry.case) + self.view.on(entry.device),
@@ -263,7 +263,7 @@ class _Printer:
 
 
 def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
-    """A sentence whose names between backticks stand out."""
+    """Return a sentence whose names between backticks stand out."""
     text = Text(lead, style) if not space else Text.assemble((lead, style), space)
     for index, part in enumerate(spans(visible(sentence))):
         text.append(part, "bold" if index % 2 else "not bold")

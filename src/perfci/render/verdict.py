@@ -30,13 +30,13 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        """Whether somebody accepted a failure that there is."""
+        """True where somebody accepted a failure that there is."""
         failed = any(v.report.exit_code == 1 for v in self.views)
         return self.publication.acceptance is not None and (failed or bool(self.publication.unmeasured))
 
     @property
     def acceptable(self) -> bool:
-        """Whether a failure waits for somebody to accept it."""
+        """True where a failure waits for somebody to accept it."""
         publication = self.publication
         return publication.exit_code == 1 and publication.checked and publication.origin.pull_request is not None
 
@@ -112,7 +112,7 @@ class Verdict:
 
 
 def named(job: str, sentence: str) -> str:
-    """A sentence of one job of several: `h100: …`."""
+    """Return a sentence of one job of several: `h100: …`."""
     name = job.replace("`", "'")
     return f"{name}: {sentence}" if name else sentence
 

@@ -62,12 +62,12 @@ class View:
 
     @property
     def comparing(self) -> bool:
-        """Whether there is a base to compare with."""
+        """True where there is a base to compare with."""
         return self.report.mode == "compare"
 
     @property
     def imported(self) -> bool:
-        """Whether the numbers are another tool's."""
+        """True where the numbers are another tool's."""
         return any(facts.timing is not None and facts.timing.mode == "imported" for facts in self.report.facts)
 
     @cached_property
@@ -109,7 +109,7 @@ class View:
 
     @staticmethod
     def passed_over(row: Row) -> bool:
-        """Whether a row says no more than that its case needs a device that is not here."""
+        """Return whether a row says no more than that its case needs a device that is not here."""
         return row.class_ == "skipped" and row.effect == "pass"
 
     @cached_property
@@ -166,11 +166,11 @@ class View:
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:
-        """` (cpu)` where the report speaks of several devices."""
+        """Return ` (cpu)` where the report speaks of several devices."""
         return f" ({device})" if len(self.kinds) > 1 else ""
 
     def show(self, value: float | None, metric: str, unit: str, case: str, device: DeviceKind) -> str:
-        """A value for people; a throughput names its items: `12.3 k tokens/s`."""
+        """Return a value for people; a throughput names its items: `12.3 k tokens/s`."""
         facts = self._facts.get((case, device))
         if metric == "throughput" and unit == "/s" and facts is not None:
             unit = f"{facts.work.item}/s"
@@ -192,7 +192,7 @@ class View:
         return f"{text} (±{width})" if width else text
 
     def limit(self, row: Row) -> str:
-        """`2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
+        """Return `2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
         if row.limit is None:
             return "–"
         match row.against:
@@ -206,7 +206,7 @@ class View:
                 assert_never(row.against)
 
     def change(self, row: Row, interval: bool = True) -> str:
-        """`+211 % (±0.4) slower`; `–` where nothing was compared."""
+        """Return `+211 % (±0.4) slower`; `–` where nothing was compared."""
         if row.change is None:
             return "–"
         width = half_width(row) if interval else ""
@@ -215,14 +215,14 @@ class View:
         )
 
     def median(self, entry: Measured | None, side: Side) -> str:
-        """The median over the workers of one side."""
+        """Return the median over the workers of one side."""
         if entry is None or side not in entry.sides:
             return "–"
         return self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:
-        """`0.1 %`: half of the interval of the median, relative to it; `–` for too few workers."""
+        """Return `0.1 %`: half of the interval of the median, relative to it; `–` for too few workers."""
         stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
@@ -230,7 +230,7 @@ class View:
 
     @staticmethod
     def workers(entry: Measured | None, side: Side) -> str:
-        """Number of workers behind a value."""
+        """Return number of workers behind a value."""
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
@@ -251,18 +251,18 @@ class View:
         return [(name, self.report.counts[name]) for name in CLASSES if self.report.counts.get(name)]
 
     def fails(self, name: Class) -> bool:
-        """Whether a row of this class fails the run."""
+        """Return whether a row of this class fails the run."""
         return any(row.class_ == name for row in self.failing)
 
     def commit(self, side: Side) -> str:
-        """`4d5993f`, the name of the ref where there is no commit, or `working tree`."""
+        """Return `4d5993f`, the name of the ref where there is no commit, or `working tree`."""
         facts = self.report.sides.get(side)
         if facts is None:
             return "–"
         return facts.commit[:7] if facts.commit else facts.ref or "working tree"
 
     def dirty(self, side: Side) -> bool:
-        """Whether uncommitted changes were measured in this side."""
+        """Return whether uncommitted changes were measured in this side."""
         return side in self.report.sides and self.report.sides[side].dirty
 
     @cached_property
@@ -337,7 +337,7 @@ class View:
 
     @staticmethod
     def check(facts: CaseFacts) -> Side | None:
-        """The side whose check is shown: head, or base where head was not checked."""
+        """Return the side whose check is shown: head, or base where head was not checked."""
         return next((side for side in reversed(SIDES) if side in facts.checks and facts.checks[side].shapes), None)
 
     @cached_property
@@ -400,7 +400,7 @@ def _name(text: str | None) -> str:
 
 
 def by_class(rows: Iterable[Row]) -> str:
-    """`2 inconclusive, 1 clock`: what kinds of rows these are."""
+    """Return `2 inconclusive, 1 clock`: what kinds of rows these are."""
     numbers: dict[Class, int] = {}
     for row in rows:
         numbers[row.class_] = numbers.get(row.class_, 0) + 1

@@ -20,12 +20,12 @@ def help_page(row: Row) -> str:
 
 
 def class_count(name: Class, number: int) -> str:
-    """`2 regressions`, `46 unchanged`."""
+    """Return `2 regressions`, `46 unchanged`."""
     return count(number, name) if name in _NOUNS else f"{number} {name}"
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `2 min 40 s`, `1 h 3 min`."""
+    """Return `4.2 s`, `2 min 40 s`, `1 h 3 min`."""
     if seconds < 59.5:
         return f"{significant(seconds, 2)} s"
     whole = round(seconds)
@@ -41,17 +41,17 @@ def times(number: float | None) -> str:
 
 
 def plain(text: str) -> str:
-    """A shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
+    """Return a shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
 
 
 def because(row: Row) -> str:
-    """Why a row has its class: what profilers saw first, where they did."""
+    """Return why a row has its class: what profilers saw first, where they did."""
     return f"{row.cause} · {row.reason}" if row.cause else row.reason
 
 
 def half_width(row: Row) -> str:
-    """`±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
+    """Return `±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
     if row.against != "base" or row.interval is None:
         return ""
     points = (row.interval.high - row.interval.low) / 2 * 100
@@ -71,7 +71,7 @@ def relative(low: float, high: float, centre: float) -> str:
 
 
 def direction(row: Row) -> str:
-    """Which way a value moved, in a word; empty where it is not known or means nothing."""
+    """Return which way a value moved, in a word; empty where it is not known or means nothing."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
     slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
@@ -79,10 +79,10 @@ def direction(row: Row) -> str:
 
 
 def command_line(report: Report) -> str:
-    """The command that repeats the run, quoted for a shell."""
+    """Return the command that repeats the run, quoted for a shell."""
     return shell(report.command)
 
 
 def bare_advice(report: Report) -> str:
-    """What to do, for a place that does not show the command it ends with."""
+    """Return what to do, for a place that does not show the command it ends with."""
     return f"{report.advice.removesuffix(':')}." if report.advised else report.advice

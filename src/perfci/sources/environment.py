@@ -61,7 +61,7 @@ def side_environment(
     threads: int,
     build: bool,
 ) -> dict[str, str]:
-    """The whole environment for builds (`build`) or workers of the side that lives in `side_dir`.
+    """Return the whole environment for builds (`build`) or workers of the side that lives in `side_dir`.
 
     Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
     libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
@@ -78,7 +78,7 @@ def side_environment(
 
 
 def passes(name: str, build: bool) -> bool:
-    """Whether the caller's `name` reaches builds (`build`) or workers without being named in the policy."""
+    """Return whether the caller's `name` reaches builds (`build`) or workers without being named in the policy."""
     if build and _INDEX.fullmatch(name):
         return True
     if is_secret(name) or _CACHE.fullmatch(name):
@@ -87,5 +87,5 @@ def passes(name: str, build: bool) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, as far as its name tells."""
+    """Return whether a variable of this name holds a secret, as far as its name tells."""
     return bool(_SECRET.search(name))

@@ -55,7 +55,7 @@ _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 
 
 def git_environment(caller: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every git call: quiet, English, without locks, and bound to no other repository."""
+    """Return the environment of every git call: quiet, English, without locks, and bound to no other repository."""
     env = {name: value for name, value in caller.items() if not name.startswith("GIT_") or name in _KEEP}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     env["GIT_CONFIG_COUNT"] = str(len(_CONFIG))
@@ -106,7 +106,7 @@ def run_git(
 
 
 def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
-    """What git wrote to `stderr` as an error of one line."""
+    """Return what git wrote to `stderr` as an error of one line."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
         folder = escaped(cwd)
@@ -121,7 +121,7 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
 
 
 def means_itself(rev: str, head: str) -> bool:
-    """Whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
+    """Return whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
 
     A branch or a tag means what it stands at, which may happen to be that commit.
     """
@@ -153,7 +153,7 @@ class Repository:
 
     @classmethod
     def find(cls, path: Path) -> "Repository | None":
-        """The repository that `path` (a folder or a file) lies in, or None outside git.
+        """Return the repository that `path` (a folder or a file) lies in, or None outside git.
 
         Raises UsageError for a path that does not exist, a bare repository, a git directory, a repository
         whose git directory is not there, and where git is not installed though `path` lies in a repository.
@@ -182,7 +182,7 @@ class Repository:
         return run_git(args, cwd=self.root, stdin=stdin, allow=allow, config=config)
 
     def head_commit(self) -> Commit | None:
-        """The commit that is checked out, named after its branch; None in a repository without a commit."""
+        """Return the commit that is checked out, named after its branch; None in a repository without a commit."""
         done = self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", allow=(0, 1))
         if done.returncode:
             return None
@@ -190,7 +190,7 @@ class Repository:
         return self._commit(_output(branch) or "HEAD", _output(done))
 
     def commit(self, rev: str) -> Commit:
-        """The commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
+        """Return the commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
         sha = self._resolve(rev)
         remote = f"refs/remotes/origin/{rev}"
         if sha is None and rev != "HEAD" and self._exists(remote):
@@ -208,18 +208,18 @@ class Repository:
         return self._commit(rev, sha)
 
     def _instead(self, rev: str) -> str:
-        """What to do about a name that is none here."""
+        """Return what to do about a name that is none here."""
         named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         hint = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
         fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
     def has_origin(self) -> bool:
-        """Whether there is a remote named origin to fetch from."""
+        """Return whether there is a remote named origin to fetch from."""
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
     def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
-        """What HEAD is compared with.
+        """Return what HEAD is compared with.
 
         For a pull request whose merge commit is checked out, that commit's first parent; otherwise the
         merge-base of HEAD and `ref`. Without `ref`: the default branch of origin, else `main` or `master`.
@@ -248,7 +248,7 @@ class Repository:
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
-        """A file of a commit, `path` relative to the root; None where there is no file of that name.
+        """Return a file of a commit, `path` relative to the root; None where there is no file of that name.
 
         Links are followed inside the commit, never out of it.
         """
@@ -265,7 +265,7 @@ class Repository:
         return rest[: int(words[2])]
 
     def is_dirty(self, exclude: Sequence[Path] = ()) -> bool:
-        """Whether the working tree differs from HEAD outside `exclude`, untracked files counted."""
+        """Return whether the working tree differs from HEAD outside `exclude`, untracked files counted."""
         args = [
             "status",
             "--porcelain",
@@ -289,7 +289,7 @@ class Repository:
         return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
 
     def is_shallow(self) -> bool:
-        """Whether the clone lacks a part of its history."""
+        """Return whether the clone lacks a part of its history."""
         return _output(self.git("rev-parse", "--is-shallow-repository")) == "true"
 
     def _resolve(self, rev: str) -> str | None:

@@ -258,7 +258,7 @@ def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) ->
 
 
 def _repository_at(folder: Path) -> Repository | None:
-    """The repository whose top is `folder` itself."""
+    """Return the repository whose top is `folder` itself."""
     if folder.is_symlink() or not (folder / ".git").exists():
         return None
     repo = Repository.find(folder)
@@ -320,7 +320,7 @@ def _below(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def _behind_link(root: Path, path: str) -> bool:
-    """Whether a folder of `path` was replaced by a link: git then takes the file for deleted."""
+    """Return whether a folder of `path` was replaced by a link: git then takes the file for deleted."""
     return any((root / parent).is_symlink() for parent in Path(path).parents if parent != Path())
 
 

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     ratios: LogRatios | None = None
     """Of the pairs that were decided on; None for bounds, and where there are no values with a logarithm."""
     only_at_equal_clock: bool = False
-    """Whether a change for the worse is shown at equal clock, and not by the measured values alone."""
+    """True where a change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
 def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool = False) -> Answer:
@@ -73,7 +73,8 @@ def silences(case: Case, metric: str) -> dict[Side, int]:
 
 
 def _told(case: Case, name: Side, metric: str) -> bool:
-    """Whether the first execution of a side reported `metric`, or the time from which it derives, and no pair does."""
+    """Return whether the first execution of a side reported `metric`, or the time from which it derives, and no pair
+    does."""
     told = case.sides[name].reports or ()
     source = "time" if metric in DERIVED and metric not in told else metric
     return source in told and not side_values(case, name, source).size

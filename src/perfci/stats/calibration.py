@@ -49,7 +49,7 @@ class Noise(NamedTuple):
     level: float
     """Exact coverage of [low, high], corrected for the number of cases; smaller than that where pairs are few."""
     differs: bool
-    """Whether the sides differ though their code is the same: the corrected interval excludes 0."""
+    """True where the sides differ though their code is the same: the corrected interval excludes 0."""
     bound: float
     """The bias is smaller than this at 99 %, for this case alone."""
 
@@ -143,7 +143,7 @@ def _bounds(looks: str, m: int) -> _Bounds:
 
 
 def _kept(bounds: _Bounds, r: float, last: int) -> bool:
-    """Whether both promises hold for a change of `r` standard deviations with looks up to `last`."""
+    """Return whether both promises hold for a change of `r` standard deviations with looks up to `last`."""
     seen = slice(0, last + 1)
     proves = (bounds.prove[:, seen] + r > 0) & (bounds.confirm[:, seen] + r > r / 2)
     clears = bounds.clear[:, seen] < 0
@@ -216,7 +216,7 @@ def draw(pairs: int, looks: Looks, runs: int = RUNS, *, flip: bool, seed: int = 
 
 
 def drawn(x: Sequence[float] | Array, draws: Draws) -> Array:
-    """The resampled values, shape (runs, cap)."""
+    """Return the resampled values, shape (runs, cap)."""
     values = np.asarray(x, dtype=np.float64)
     taken: Array = np.concatenate([values, -values])[draws.index]
     return taken
@@ -231,7 +231,7 @@ class Replay(NamedTuple):
 
 
 def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws: Draws) -> Replay:
-    """`decide(…, ended=True)` of every drawn run of one case, and the pairs it took: all ends at the last of the
+    """Return `decide(…, ended=True)` of every drawn run of one case, and the pairs it took: all ends at the last of the
     planned looks, beside which a last look says nothing new.
 
     `x`: ln(head/base) per pair, shape (draws.pairs,), positive is worse. `r_log`: the limit as a log ratio. Raises
@@ -283,7 +283,7 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
 
 
 def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
-    """Number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
+    """Return number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
     matrix = holds.astype(np.float32)
     runs, values = counts.shape
     # In slices that BLAS multiplies in one thread: on a busy machine its threads wait for each other.
@@ -317,7 +317,7 @@ def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float,
         return float(np.exp(terms).sum())
 
     def solve(most: int, tail: float) -> float:
-        """The share at which `most` or fewer hits have the probability `tail`; the probability falls with it."""
+        """Return the share at which `most` or fewer hits have the probability `tail`; the probability falls with it."""
         low, high = 0.0, 1.0
         for _ in range(60):
             half = 0.5 * (low + high)
@@ -330,5 +330,5 @@ def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float,
 
 
 def step_for(share: float) -> float | None:
-    """The smallest readable limit that is no smaller than `share`; None where it exceeds them all."""
+    """Return the smallest readable limit that is no smaller than `share`; None where it exceeds them all."""
     return next((step for step in STEPS if step >= share * (1 - 1e-9)), None)

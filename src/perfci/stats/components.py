@@ -44,7 +44,7 @@ class Components(NamedTuple):
     """In a placement and side."""
 
     def shares(self) -> dict[str, float]:
-        """The part of each in the variance of a pair, as measured."""
+        """Return the part of each in the variance of a pair, as measured."""
         return {
             "worker": self.worker**2,
             "placement": self.placement**2 / self.placements,
@@ -52,7 +52,8 @@ class Components(NamedTuple):
         }
 
     def noise(self, placements: int | None = None, blocks: int | None = None) -> float:
-        """The standard deviation of a pair's log ratio with so many placements and blocks; as measured for None."""
+        """Return the standard deviation of a pair's log ratio with so many placements and blocks; as measured for
+        None."""
         a, n = placements or self.placements, blocks or self.blocks
         return math.sqrt(self.worker**2 + self.placement**2 / a + self.block**2 / (a * n))
 
@@ -67,7 +68,7 @@ class Costs(NamedTuple):
 
 
 def scatter_of(blocks: Blocks) -> Scatter | None:
-    """The sums of squares of one pair from its block values.
+    """Return the sums of squares of one pair from its block values.
 
     None where a side is absent, sides or placements do not hold equally many blocks, at least one, or a value is not
     finite and positive. The clock's sums are 0 where a block has no clock.
@@ -99,7 +100,7 @@ def _moments(deviations: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> M
 
 
 def components(case: Case, first: int) -> Components | None:
-    """The components of a case's pairs, at equal clock. `first`: pairs of the first look.
+    """Return the components of a case's pairs, at equal clock. `first`: pairs of the first look.
 
     None where fewer than two pairs tell their scatter, where no pair has two placements or no placement two
     blocks, or a value is not finite. A component that the others account for is 0.
@@ -135,7 +136,7 @@ _HELP = {
 
 
 def sentence(found: Components) -> str:
-    """Which component dominates a pair's noise, and what would help."""
+    """Return which component dominates a pair's noise, and what would help."""
     shares = found.shares()
     total = math.fsum(shares.values())
     if not total > 0:

@@ -76,20 +76,20 @@ class Decision:
     """Hodges–Lehmann estimate over these pairs: a log ratio, positive is worse; for bounds a value in the
     metric's unit."""
     within: bool = False
-    """Whether a slow-down of the limit's size is excluded."""
+    """True where a slow-down of the limit's size is excluded."""
     reason_code: ReasonCode = ""
     """Why the status is `invalid`."""
     last: bool = False
-    """Whether the last look decided: over all pairs that there are, none of the planned looks."""
+    """True where the last look decided: over all pairs that there are, none of the planned looks."""
 
 
 def invalid(code: ReasonCode, n: int = 0) -> Decision:
-    """The decision that data or limit allow none."""
+    """Return the decision that data or limit allow none."""
     return Decision("invalid", None, n, None, None, reason_code=code)
 
 
 def margin(r: float, better: Direction) -> float:
-    """The log ratio, positive is worse, of a change for the worse by the share r.
+    """Return the log ratio, positive is worse, of a change for the worse by the share r.
 
     ln(1 + r) where lower is better, -ln(1 - r) where higher is better: r itself would acquit a true r where
     the noise is tiny. NaN where there is no such change (r < 0; r ≥ 1 where higher is better), which
@@ -101,13 +101,13 @@ def margin(r: float, better: Direction) -> float:
 
 
 def _may_prove_after(look: int, looks: Looks, m: int) -> bool:
-    """Whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
+    """Return whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
 
 def _left(shares: Sequence[float], looks: Looks, n: int) -> float:
-    """The share of an error rate that a last look at n pairs may spend; 0 before the first look."""
+    """Return the share of an error rate that a last look at n pairs may spend; 0 before the first look."""
     if n < looks.pairs[0]:
         return 0.0
     left = 1.0 - math.fsum(share for pairs, share in zip(looks.pairs, shares, strict=True) if pairs <= n)
@@ -115,7 +115,8 @@ def _left(shares: Sequence[float], looks: Looks, n: int) -> float:
 
 
 def pairs_needed(looks: Looks, m: int) -> int:
-    """The fewest pairs with which a look that may spend all of α/m can convict: the smallest p of n pairs is 2^-n."""
+    """Return the fewest pairs with which a look that may spend all of α/m can convict: the smallest p of n pairs is
+    2^-n."""
     return math.ceil(-math.log2(min(looks.alpha / m, looks.confirm)))
 
 
@@ -193,7 +194,7 @@ def _look(
     *,
     within: bool,
 ) -> tuple[Decision | None, float | None, bool]:
-    """What one look names, the p-value of an acquittal, and whether it looks faster by more than r/2.
+    """Return what one look names, the p-value of an acquittal, and whether it looks faster by more than r/2.
 
     `used`: of its n pairs. `look`: its index, None for the last one. `acquitted`: already, so that neither is asked
     again.
@@ -218,7 +219,8 @@ def _look(
 
 
 def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: tuple[int | None, float]) -> Decision:
-    """How an acquitted case ends. `look`: which ended it, None for the last one; `acquittal`: its look and p-value."""
+    """Return how an acquitted case ends. `look`: which ended it, None for the last one; `acquittal`: its look and
+    p-value."""
     p = used.p_less(-r_log)
     if p <= SEEN:
         return Decision("improvement", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
@@ -237,7 +239,7 @@ def decide_beside(
     *,
     ended: bool = False,
 ) -> Decision:
-    """The decision at equal clock, with an eye on what was measured: where the two part, the clock did it.
+    """Return the decision at equal clock, with an eye on what was measured: where the two part, the clock did it.
 
     `x`: log ratios at equal clock; `measured`: of the same pairs as measured; both as `decide` takes them,
     as is `ended`. The decision is `decide(x)`, save for two cases, which are `clock`:
@@ -317,7 +319,7 @@ def decide_bound(
 
 
 def _bound_look(used: Array, bound: float, beyond: Beyond, alpha: float, look: int | None) -> Decision | None:
-    """What one look says of a bound; `look`: its index, None for the last one."""
+    """Return what one look says of a bound; `look`: its index, None for the last one."""
     averages = Averages(used)
     centre = averages.hodges_lehmann()
     p = (averages.p_greater if beyond == "above" else averages.p_less)(bound)

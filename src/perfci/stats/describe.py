@@ -49,7 +49,7 @@ def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
 
 @lru_cache(maxsize=256)
 def _median_rank(n: int, level: float) -> tuple[int, float]:
-    """The largest k so that [x_(k), x_(n+1-k)] covers the median with `level` or more, else 1; its coverage.
+    """Return the largest k so that [x_(k), x_(n+1-k)] covers the median with `level` or more, else 1; its coverage.
 
     Order statistics and the binomial distribution: Hollander & Wolfe, 3.6. Integers, hence exact.
     """
@@ -66,7 +66,7 @@ def _median_rank(n: int, level: float) -> tuple[int, float]:
 
 
 def describe(values: Sequence[float] | Array) -> Description:
-    """Number, mean, standard deviation (n - 1; 0 for one value), median, and the median's exact interval.
+    """Return number, mean, standard deviation (n - 1; 0 for one value), median, and the median's exact interval.
 
     The interval covers 95 % or more; where there are too few values for that it is the range, with its
     exact coverage: 0 for one value. Raises ValueError where values are empty or not finite.

@@ -45,7 +45,7 @@ class LogRatios(NamedTuple):
     """Base's and head's clock, shape (pairs,) each; NaN in a pair without. None where there is no slope."""
 
     def first(self, n: int) -> "LogRatios":
-        """The first n pairs alone, with the same slope."""
+        """Return the first n pairs alone, with the same slope."""
         hertz = self.hertz and (self.hertz[0][:n], self.hertz[1][:n])
         return LogRatios(self.base[:n], self.head[:n], self.x[:n], self.measured[:n], self.slope, hertz)
 
@@ -69,7 +69,7 @@ def slope(pairs: Sequence[Pair]) -> float | None:
 
 
 def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
-    """The log ratios of `metric`: at equal clock for time and what derives from it, else as measured.
+    """Return the log ratios of `metric`: at equal clock for time and what derives from it, else as measured.
 
     `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes (from fewer where there
     are not yet as many). A later pair without a clock enters as measured.

@@ -14,12 +14,12 @@ _ABSENT = CaseSide()
 
 
 def in_order(case: Case) -> list[Pair]:
-    """The pairs in the order measured."""
+    """Return the pairs in the order measured."""
     return sorted(case.pairs, key=lambda pair: pair.index)
 
 
 def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
-    """The worker value of `metric`, None where it was not measured; NaN where it derives from a time that
+    """Return the worker value of `metric`, None where it was not measured; NaN where it derives from a time that
     is none."""
     values = pair.values.get(side, {})
     if metric in values:
@@ -36,7 +36,8 @@ def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
 
 
 def _declared(case: Case, side: Side, derived: PerTime) -> float:
-    """The work of both sides as base declares it, where it does: what head declares otherwise changes no value."""
+    """Return the work of both sides as base declares it, where it does: what head declares otherwise changes no
+    value."""
 
     def amount(work: Work) -> float:
         return float(sum(getattr(work, field) for field in derived.fields)) / derived.unit
@@ -47,13 +48,13 @@ def _declared(case: Case, side: Side, derived: PerTime) -> float:
 
 
 def side_values(case: Case, side: Side, metric: str) -> Array:
-    """The worker values of one side in the order measured, shape (workers,), in the metric's unit."""
+    """Return the worker values of one side in the order measured, shape (workers,), in the metric's unit."""
     found = (value(case, pair, side, metric) for pair in in_order(case))
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """The pairs that have a value of `metric` in both sides, in the order measured, with base's and head's."""
+    """Return the pairs that have a value of `metric` in both sides, in the order measured, with base's and head's."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)
@@ -63,7 +64,7 @@ def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
 
 
 def both(case: Case, metric: str) -> list[Pair]:
-    """The pairs that have a value of `metric` in both sides, in the order measured."""
+    """Return the pairs that have a value of `metric` in both sides, in the order measured."""
     return [pair for pair, _, _ in paired(case, metric)]
 
 
@@ -79,7 +80,7 @@ def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]
 
 
 def metrics(case: Case) -> list[str]:
-    """Names of the metrics that have a value in some worker: time first, then cycles, derived ones,
+    """Return names of the metrics that have a value in some worker: time first, then cycles, derived ones,
     reported ones."""
     reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
     known = ["time", "cycles", *DERIVED]

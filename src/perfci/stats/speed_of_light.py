@@ -23,7 +23,8 @@ def least_time(
     device: DeviceKind,
     l2_bytes: float | None = None,
 ) -> tuple[float, str] | None:
-    """Seconds that `work` takes at least on `device`, and the amount that says so; None where nothing can be said.
+    """Return seconds that `work` takes at least on `device`, and the amount that says so; None where nothing can be
+    said.
 
     `ceilings`: of the device. Declared reads count under a timing mode
     that leaves none of them in a cache: `cold`, or `rotating` whose `rotated_bytes` (of all `sets` together) are at
@@ -44,7 +45,7 @@ def least_time(
 
 
 def _cold_reads(work: Work, timing: Timing | None, device: DeviceKind, l2_bytes: float | None) -> float:
-    """Bytes of the declared reads that must come from the device's memory."""
+    """Return bytes of the declared reads that must come from the device's memory."""
     if device != "cuda" or timing is None:
         return 0.0
     if timing.mode == "cold":

@@ -65,13 +65,13 @@ def _averages(x: Sequence[float] | Array) -> Array:
 
 
 def middle(ordered: Array) -> float:
-    """The median of sorted values, exact for the smallest numbers and finite for the largest."""
+    """Return the median of sorted values, exact for the smallest numbers and finite for the largest."""
     low, high = ordered[(ordered.size - 1) // 2], ordered[ordered.size // 2]
     return float(min(max(0.5 * low + 0.5 * high, low), high))
 
 
 def walsh(x: Sequence[float] | Array) -> Array:
-    """The n(n+1)/2 Walsh averages of x (shape (n,)), sorted. Raises ValueError where x is empty or not
+    """Return the n(n+1)/2 Walsh averages of x (shape (n,)), sorted. Raises ValueError where x is empty or not
     finite."""
     return np.sort(_averages(x))
 
@@ -116,12 +116,12 @@ def p_less(x: Sequence[float] | Array, c: float) -> float:
 
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
-    """The median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
+    """Return the median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
     return Averages(x).hodges_lehmann()
 
 
 def interval(x: Sequence[float] | Array, level: float) -> Bounds:
-    """The narrowest interval between Walsh averages that covers the location with `level` or more.
+    """Return the narrowest interval between Walsh averages that covers the location with `level` or more.
 
     Where n is too small for the level it is the widest there is, with its exact coverage 1 - 2^(1-n): 0 for
     n = 1. Raises ValueError where x is empty or not finite, or level is outside (0, 1).

@@ -77,7 +77,8 @@ class Bounds:
 
 
 def regular(path: Path, largest: int) -> int:
-    """Bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or mostly holes."""
+    """Return bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or mostly
+    holes."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -93,7 +94,7 @@ def regular(path: Path, largest: int) -> int:
 
 
 def hollow(path: Path, status: os.stat_result) -> bool:
-    """Whether a large file has hardly a byte on the disk. Raises OSError."""
+    """Return whether a large file has hardly a byte on the disk. Raises OSError."""
     few = status.st_size >= _LARGE and status.st_blocks * 512 * SPARSE < status.st_size
     return few and _has_hole(path)
 
@@ -105,8 +106,8 @@ def check_size(status: os.stat_result, largest: int) -> None:
 
 
 def _has_hole(path: Path) -> bool:
-    """Whether a part of the file was never written; true where the system does not tell. Counts of blocks alone lie on
-    file systems that compress, or write late."""
+    """Return whether a part of the file was never written; true where the system does not tell. Counts of blocks alone
+    lie on file systems that compress, or write late."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return os.lseek(descriptor, 0, os.SEEK_HOLE) < os.fstat(descriptor).st_size
@@ -140,7 +141,7 @@ def take(made: Path, target: Path, largest: int) -> None:
 
 
 def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Account = SAME, /, **arguments: Any) -> T:
-    """What `function` of a module of perfci's returns, called with these `arguments` in a process of its own.
+    """Return what `function` of a module of perfci's returns, called with these `arguments` in a process of its own.
 
     Arguments and answer go as JSON, by the function's annotations. It runs in `folder`, a desk of `worker`, as that
     user, with none of this process's environment but where programs and libraries are. Raises Unread.
@@ -206,7 +207,7 @@ def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
 
 
 def _listen(process: "subprocess.Popen[bytes]", bounds: Bounds) -> tuple[bytes, str]:
-    """The answer, and the end of what was said beside it, once the process has ended. Raises Unread."""
+    """Return the answer, and the end of what was said beside it, once the process has ended. Raises Unread."""
     assert process.stdout is not None and process.stderr is not None
     deadline = time.monotonic() + bounds.wall
     answer, said = bytearray(), b""

@@ -117,7 +117,7 @@ class Lock:
 
 
 def parse(text: str) -> Frequency:
-    """`base`, `max` or a number of MHz, with or without the unit. Raises UsageError."""
+    """Return `base`, `max` or a number of MHz, with or without the unit. Raises UsageError."""
     match text:
         case "base" | "max":
             return text
@@ -194,7 +194,8 @@ def _make(driver: str) -> Driver:
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """The guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release it. Returns the exit code."""
+    """Return the guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release it. Returns the exit
+    code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)

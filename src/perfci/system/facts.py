@@ -61,7 +61,7 @@ def _host() -> str:
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """The processor's name, such as `AMD EPYC 9654 96-Core Processor`; its architecture if it has none."""
+    """Return the processor's name, such as `AMD EPYC 9654 96-Core Processor`; its architecture if it has none."""
     try:
         text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -84,12 +84,12 @@ def usable_cores() -> int:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
+    """Return bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
     return min([psutil.virtual_memory().total, *(group.limit for group in memory_groups(root))])
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
+    """Return bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
 
 
@@ -108,7 +108,7 @@ class MemoryGroup:
 
 
 def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
-    """The limited memory cgroups (version 1 and 2) that this process is in, innermost first."""
+    """Return the limited memory cgroups (version 1 and 2) that this process is in, innermost first."""
     found = []
     for folder, names in _memory_folders(root):
         limit = _number(folder / names[0])
@@ -148,7 +148,7 @@ def _memory_folders(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
 
 
 def _inside(path: PurePosixPath, shown: PurePosixPath) -> PurePosixPath:
-    """Where the group `path` lies below a mount that shows the tree from `shown` on."""
+    """Return where the group `path` lies below a mount that shows the tree from `shown` on."""
     if ".." in path.parts or not path.is_relative_to(shown):
         return PurePosixPath()
     return path.relative_to(shown)
@@ -159,7 +159,7 @@ def _unescape(word: str) -> str:
 
 
 def _number(file: Path) -> int | None:
-    """The number in a cgroup file; None where there is none, or `max`."""
+    """Return the number in a cgroup file; None where there is none, or `max`."""
     try:
         text = file.read_text().strip()
     except OSError:

@@ -35,13 +35,13 @@ _REMEDIES = {
 
 
 def disk_error(action: str, path: Path, error: OSError) -> MachineError:
-    """An OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
+    """Return an OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
     remedy = _REMEDIES.get(error.errno or 0, "fix the disk or the folder, or choose another")
     return MachineError(f"{escaped(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 
 def end_of(path: Path, most: int) -> bytes:
-    """The last `most` bytes of a file. Raises OSError."""
+    """Return the last `most` bytes of a file. Raises OSError."""
     with path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - most))
@@ -153,7 +153,7 @@ class Appender:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records that an Appender wrote; a last line without its newline, torn by a kill, is ignored.
+    """Return the records that an Appender wrote; a last line without its newline, torn by a kill, is ignored.
 
     Raises MachineError with file and line number for any other line that is no JSON object, or holds NaN or
     infinity.
@@ -162,7 +162,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
-    """The same, one after the other. A line of more than `longest` bytes is refused as well."""
+    """Yield the same, one after the other. A line of more than `longest` bytes is refused as well."""
     try:
         with path.open("rb") as file:
             number = 0

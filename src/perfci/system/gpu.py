@@ -97,7 +97,8 @@ class Gpu:
 
     @classmethod
     def open(cls, which: str | int, library: Any = None) -> "tuple[Gpu | None, str]":
-        """The GPU with this UUID (with or without `GPU-` in front) or NVML index; or None and why not, in one line.
+        """Return the GPU with this UUID (with or without `GPU-` in front) or NVML index; or None and why not, in one
+        line.
 
         Of a MIG instance it is the GPU that holds it. `library` stands in for pynvml.
         """
@@ -121,7 +122,7 @@ class Gpu:
             return None
 
     def state(self, ours: Collection[int] = ()) -> GpuState:
-        """The state now. `ours`: processes that, with all below them, do not count as others."""
+        """Return the state now. `ours`: processes that, with all below them, do not count as others."""
         ask = self._ask
         # Version 2 does not count what the driver keeps for itself as used.
         memory = ask("nvmlDeviceGetMemoryInfo", MEMORY_V2) or ask("nvmlDeviceGetMemoryInfo")
@@ -167,7 +168,7 @@ class Gpu:
         )
 
     def cuda(self) -> str:
-        """The CUDA version that the driver speaks, such as `13.0`; empty where it does not tell."""
+        """Return the CUDA version that the driver speaks, such as `13.0`; empty where it does not tell."""
         try:
             number = self._library.nvmlSystemGetCudaDriverVersion_v2()
         except (self._library.NVMLError, AttributeError):  # no such function: an old library
@@ -254,7 +255,7 @@ def _initial_pid_namespace() -> bool:
 
 
 def describe(states: Sequence[GpuState]) -> list[str]:
-    """Notes for the report, from the states before and after each round: `[before, after, before, after, …]`.
+    """Return notes for the report, from the states before and after each round: `[before, after, before, after, …]`.
 
     The first must be taken while perfci has nothing on the GPU yet. Pure. Nothing to say gives an empty list.
     """
@@ -267,7 +268,7 @@ Round = tuple[GpuState, GpuState]
 
 
 def _share(one: Round, *reasons: str) -> float | None:
-    """Share of a round for which one of `reasons` held the clocks down; None where that is not told."""
+    """Return share of a round for which one of `reasons` held the clocks down; None where that is not told."""
     before, after = one
     if before.held is None or after.held is None or after.at <= before.at:
         return None

@@ -81,7 +81,7 @@ class Lease:
         return True
 
     def _locked(self) -> int | None:
-        """The lock file's descriptor, locked; None while another process holds it. Raises OSError."""
+        """Return the lock file's descriptor, locked; None while another process holds it. Raises OSError."""
         while True:
             with ExitStack() as cleanup:
                 fd = self._open_patiently()
@@ -96,7 +96,7 @@ class Lease:
                     return fd
 
     def _open_patiently(self) -> int:
-        """`_open`, with time for another user's process that is about to open what it made to all."""
+        """Return `_open`, with time for another user's process that is about to open what it made to all."""
         for _ in range(5):
             with suppress(PermissionError):
                 return self._open()
@@ -104,7 +104,7 @@ class Lease:
         return self._open()
 
     def _open(self) -> int:
-        """The lock file's descriptor. Folder and file are for all users, whatever the umask."""
+        """Return the lock file's descriptor. Folder and file are for all users, whatever the umask."""
         make_folder()
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -122,7 +122,7 @@ class Lease:
         return fd
 
     def _holder(self) -> str:
-        """` (pid N, since …)`, or nothing where the holder cannot be read."""
+        """Return ` (pid N, since …)`, or nothing where the holder cannot be read."""
         try:
             note = json.loads(self.path.read_bytes())
             return f" (pid {int(note['pid'])}, since {escaped(note['started'])})"
@@ -131,7 +131,7 @@ class Lease:
 
 
 def make_folder() -> Path:
-    """The folder of the locks, which all users may write to. Raises MachineError, OSError."""
+    """Return the folder of the locks, which all users may write to. Raises MachineError, OSError."""
     folder = Path(tempfile.gettempdir()) / FOLDER
     try:
         folder.mkdir()
@@ -143,7 +143,7 @@ def make_folder() -> Path:
 
 
 def _is_named(fd: int, path: Path) -> bool:
-    """Whether the open file is still the one that `path` names."""
+    """Return whether the open file is still the one that `path` names."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:

@@ -39,7 +39,7 @@ class Variant(Document):
     packages: list[str]
 
     def arguments(self, name: str) -> dict[str, str]:
-        """The Dockerfile's arguments that make this variant, called `name`."""
+        """Return the Dockerfile's arguments that make this variant, called `name`."""
         from_index = not any(one.startswith("python3-torch=") for one in self.packages)
         return {
             "BASE": self.base + (f"@{self.digest}" if self.digest else ""),
@@ -60,7 +60,7 @@ def variants() -> dict[str, Variant]:
 
 
 def variant(name: str) -> Variant:
-    """The variant of this name. Raises UsageError."""
+    """Return the variant of this name. Raises UsageError."""
     try:
         return variants()[name]
     except KeyError:
@@ -68,7 +68,7 @@ def variant(name: str) -> Variant:
 
 
 def for_driver(driver: str) -> str | None:
-    """The name of NVIDIA's newest variant that a driver such as `580.95.05` runs; None for an older driver.
+    """Return the name of NVIDIA's newest variant that a driver such as `580.95.05` runs; None for an older driver.
 
     The driver's major version decides, not torch's CUDA: see pins.toml.
     """

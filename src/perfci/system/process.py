@@ -105,7 +105,8 @@ def _rss(process: psutil.Process) -> int:
 
 
 def _peer(sock: socket.socket) -> int | None:
-    """The process at the other end of a Unix socket; None where the system does not tell (unix(7), SO_PEERCRED)."""
+    """Return the process at the other end of a Unix socket; None where the system does not tell (unix(7),
+    SO_PEERCRED)."""
     if not sys.platform.startswith("linux"):
         return None
     pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -113,7 +114,7 @@ def _peer(sock: socket.socket) -> int | None:
 
 
 def _opened(log: Path) -> int:
-    """A log open for appending. Processes of another user get it so, and need not reach where it lies."""
+    """Return a log open for appending. Processes of another user get it so, and need not reach where it lies."""
     try:
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     except OSError as error:
@@ -121,7 +122,7 @@ def _opened(log: Path) -> int:
 
 
 def _greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
-    """A new connection, where process `pid` says at its other end that it is `name`."""
+    """Return a new connection, where process `pid` says at its other end that it is `name`."""
     if pid is not None and _peer(sock) not in (pid, None):
         return None  # code under test, in the place of a worker
     channel = Channel(sock)
@@ -187,7 +188,8 @@ class Parent:
         self.control = self._accept("parent", None, START_TIMEOUT, log)
 
     def _accept(self, name: int | str, pid: int | None, timeout: float, log: Path) -> Channel:
-        """The connection of a process that says it is `name`. Where `pid` is known, no other is believed that."""
+        """Return the connection of a process that says it is `name`. Where `pid` is known, no other is believed
+        that."""
         deadline = time.monotonic() + timeout
         while True:
             if isinstance(name, int) and name in self._exits:
@@ -362,7 +364,7 @@ class Parent:
                 self._pump()
 
     def wait_exit(self, ident: int, timeout: float) -> Exit | None:
-        """The exit of a process that is ending; None if it has not ended after `timeout` seconds."""
+        """Return the exit of a process that is ending; None if it has not ended after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while ident not in self._exits:
             left = deadline - time.monotonic()

@@ -41,7 +41,8 @@ class Account:
     """Path of setpriv(1)."""
 
     def prefix(self, capabilities: Sequence[int] = ()) -> tuple[str, ...]:
-        """What stands before a command line, for it to run as this user with these `capabilities` and no others."""
+        """Return what stands before a command line, for it to run as this user with these `capabilities` and no
+        others."""
         if self.ids is None:
             return ()
         kept = ",".join(["-all", *(f"+cap_{number}" for number in capabilities)])
@@ -139,7 +140,8 @@ class Account:
             return False
 
     def may_replace(self, path: Path) -> Path | None:
-        """The folder above `path` in which the user can put something else in the place of what leads to `path`."""
+        """Return the folder above `path` in which the user can put something else in the place of what leads to
+        `path`."""
         if self.ids is None:
             return None
         for inner, folder in zip((path, *path.parents), path.parents, strict=False):
@@ -161,7 +163,7 @@ SAME = Account()
 
 
 def find_account(env: Mapping[str, str] = os.environ) -> Account:
-    """Who `PERFCI_WORKER` says runs the code under test; the user of this process where it is not set.
+    """Return who `PERFCI_WORKER` says runs the code under test; the user of this process where it is not set.
 
     Raises UsageError for what is no user, MachineError where this process may not run anything as another.
     """
@@ -185,7 +187,7 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
 
 
 def held(capabilities: Sequence[int]) -> list[int]:
-    """Those of `capabilities` that this process has in effect; none where there is no /proc."""
+    """Return those of `capabilities` that this process has in effect; none where there is no /proc."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

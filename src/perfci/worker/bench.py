@@ -99,7 +99,7 @@ class Bench:
         return self._random
 
     def dtype(self, name: Dtype) -> Any:
-        """The torch.dtype called `name`. Raises ValueError where torch knows none."""
+        """Return the torch.dtype called `name`. Raises ValueError where torch knows none."""
         torch = _torch()
         found = getattr(torch, SHORT_DTYPES.get(name, name), None) if isinstance(name, str) else name
         if not isinstance(found, torch.dtype):
@@ -169,7 +169,7 @@ class Bench:
     def full(
         self, shape: Any, value: Any, *, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False
     ) -> Tensor:
-        """`value` everywhere."""
+        """Return `value` everywhere."""
         return self._take("full", self._place((shape,), dtype, host, pinned).fill_(value))
 
     def empty(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
@@ -180,7 +180,7 @@ class Bench:
         return self._take("empty", out)
 
     def tensor(self, data: Any, *, dtype: Optional[Dtype] = None, host: bool = False, pinned: bool = False) -> Tensor:
-        """A copy of `data`, a tensor or nested lists of numbers, placed like a drawn one."""
+        """Return a copy of `data`, a tensor or nested lists of numbers, placed like a drawn one."""
         torch = _torch()
         source = torch.as_tensor(data, dtype=None if dtype is None else self.dtype(dtype))
         return self._take("tensor", self._place((source.shape,), source.dtype, host, pinned).copy_(source))
@@ -224,7 +224,7 @@ class Bench:
         return dict(self._work or {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"})
 
     def declared_reference(self) -> Optional[Reference]:
-        """The reference, if the case declared one."""
+        """Return the reference, if the case declared one."""
         return self._reference
 
     def shapes(self) -> list[str]:
@@ -232,7 +232,8 @@ class Bench:
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
-        """Bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not count."""
+        """Return bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not
+        count."""
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
@@ -245,7 +246,7 @@ class Bench:
         return max(sizes, key=lambda name: sizes[name]) if sizes else ""
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` lies in memory that was drawn."""
+        """Return whether `tensor` lies in memory that was drawn."""
         memory = tensor.untyped_storage().data_ptr()
         return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
@@ -274,7 +275,7 @@ class Bench:
     # ---------------------------------------------------------------- placing
 
     def _integer(self, purpose: str) -> int:
-        """63 bits out of seed, placement and purpose. hash() would differ between processes."""
+        """Return 63 bits out of seed, placement and purpose. hash() would differ between processes."""
         return int.from_bytes(hashlib.sha256(f"{self._seed}/{purpose}".encode()).digest()[:8], "big") >> 1
 
     def _stream(self, purpose: str) -> Random:

@@ -18,7 +18,7 @@ HASHED, CHECKED = 1, 2
 
 
 def faulty(path: str) -> bool:
-    """Whether the interpreter would load this bytecode, and it is not what its source compiles to."""
+    """Return whether the interpreter would load this bytecode, and it is not what its source compiles to."""
     stem, _, tail = os.path.basename(path)[: -len(".pyc")].partition(f".{sys.implementation.cache_tag}")
     if not stem or tail not in ("", ".opt-1", ".opt-2"):
         return False

@@ -159,7 +159,7 @@ def _link(torch: Any, timer: Timer, to_device: bool) -> Rate:
 
 
 def _rate(amount: float, timer: Timer, fn: Callable[[], Any], how: str) -> Rate:
-    """`amount` per second of the fastest execution."""
+    """Return `amount` per second of the fastest execution."""
     try:
         return {"value": amount / timer(fn), "how": how}
     except (RuntimeError, ValueError) as error:  # not for this type, not on this device, no memory
@@ -175,7 +175,7 @@ def _line(error: BaseException) -> str:
 
 
 def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
-    """Seconds of the fastest of several executions on the GPU, after two that warm up."""
+    """Return seconds of the fastest of several executions on the GPU, after two that warm up."""
     fn()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -193,7 +193,7 @@ def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
 
 
 def _best_of_calls(fn: Callable[[], Any]) -> float:
-    """The same on the CPU. What takes LONG even when it is warm is done in software: once is enough."""
+    """Return the same on the CPU. What takes LONG even when it is warm is done in software: once is enough."""
     fn()
     times: list[float] = []
     while len(times) < REPEATS and not (times and times[0] > 5 * LONG):

@@ -45,11 +45,12 @@ class Channel:
         self._sock.sendall(data)
 
     def file(self) -> int:
-        """The open file that came with the message just received. Messages that bring one are dealt with in turn."""
+        """Return the open file that came with the message just received. Messages that bring one are dealt with in
+        turn."""
         return self._files.pop(0)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[dict[str, Any]]:
-        """The next message, or None at the end of the stream.
+        """Return the next message, or None at the end of the stream.
 
         Raises TimeoutError after `timeout` seconds without a whole message, and Garbage.
         """
@@ -87,7 +88,7 @@ class Channel:
         return chunk
 
     def pending(self) -> bool:
-        """Whether a whole message is already here."""
+        """Return whether a whole message is already here."""
         return b"\n" in self._buffer
 
     def close(self) -> None:

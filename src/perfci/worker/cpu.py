@@ -27,7 +27,7 @@ class CpuSampler:
         """There is no queue on the CPU."""
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on besides the case."""
+        """Return what the numbers depend on besides the case."""
         kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the run's setting, unless the policy has another
         return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
 
@@ -52,7 +52,7 @@ class CpuSampler:
         return max(best, 1e-9)
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """`samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
+        """Return `samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
 
         One untimed batch goes before them, whatever `bracket` says: the other side has just used the caches.
         """

@@ -61,7 +61,7 @@ class Kernel:
     line: int = 0
 
     def cases(self, device: str) -> list[CaseSpec]:
-        """The cases on `device` ("cuda" or "cpu"), in the order declared; none where it is not named."""
+        """Return the cases on `device` ("cuda" or "cpu"), in the order declared; none where it is not named."""
         variant = self.devices.get(device)
         return [
             CaseSpec(case_id(self.name, params), self.name, params, device, self.file, self.line)
@@ -69,7 +69,7 @@ class Kernel:
         ]
 
     def fuzz_sets(self, device: str, params: Params) -> list[Params]:
-        """The sets at which the case with `params` is also checked: each once, `params` itself left out."""
+        """Return the sets at which the case with `params` is also checked: each once, `params` itself left out."""
         variant = self.devices.get(device)
         sets: list[Params] = []
         for values in product(variant.fuzz) if variant and variant.fuzz else []:
@@ -80,12 +80,12 @@ class Kernel:
 
 
 def product(values: Mapping[str, Sequence[Any]]) -> list[Params]:
-    """All combinations of the values of each name, the last name varying fastest."""
+    """Return all combinations of the values of each name, the last name varying fastest."""
     return [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
 
 
 def case_id(name: str, params: Params) -> str:
-    """The id of a case: `name/param=value/…`, values by str() with all but [A-Za-z0-9_.+-] as `_`."""
+    """Return the id of a case: `name/param=value/…`, values by str() with all but [A-Za-z0-9_.+-] as `_`."""
     return "/".join([name, *(f"{key}={NOT_IN_IDS.sub('_', str(value))}" for key, value in params.items())])
 
 

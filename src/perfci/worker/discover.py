@@ -100,7 +100,7 @@ def _failure(file: str, text: str, kind: str = "import") -> dict[str, Any]:
 
 
 def _module_name(file: str) -> str:
-    """A name of its own for every file, also of the same stem; the same in both sides."""
+    """Return a name of its own for every file, also of the same stem; the same in both sides."""
     stem = re.sub(r"\W", "_", Path(file).stem)
     return f"{SUITE_PREFIX}{hashlib.sha256(file.encode()).hexdigest()[:8]}_{stem}"
 
@@ -127,7 +127,7 @@ def _explained(error: BaseException, top: Path) -> str:
 
 
 def _relative(file: str, top: Path) -> Optional[str]:
-    """`file` below `top`, with forward slashes, or None."""
+    """Return `file` below `top`, with forward slashes, or None."""
     if not os.path.isabs(file):
         return None  # such as <string>
     path = Path(os.path.realpath(file))

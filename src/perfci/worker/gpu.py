@@ -112,7 +112,7 @@ class Rig:
 
 @functools.lru_cache(maxsize=1)
 def rig() -> Rig:
-    """The rig of this process."""
+    """Return the rig of this process."""
     return Rig()
 
 
@@ -130,7 +130,7 @@ class GpuSampler(abc.ABC):
     """Times blocks of samples on the current device and stream. What a sample is, a subclass says in `_queue`."""
 
     windows = False
-    """Whether `_queue` stamps the clock around every sample: needed where something else lies between them."""
+    """True where `_queue` stamps the clock around every sample: needed where something else lies between them."""
 
     def __init__(self) -> None:
         self.rig = rig()
@@ -148,14 +148,14 @@ class GpuSampler(abc.ABC):
 
     @abc.abstractmethod
     def _besides(self, times: list[float]) -> float:
-        """Seconds of GPU time in a block besides the `times` of its samples."""
+        """Return seconds of GPU time in a block besides the `times` of its samples."""
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """What is wrong where the case works on after the current stream is done with it."""
+        """Return what is wrong where the case works on after the current stream is done with it."""
         return None
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """`samples` GPU times of one execution, in seconds; each sample is `batch` executions.
+        """Return `samples` GPU times of one execution, in seconds; each sample is `batch` executions.
 
         `bracket`: of graphs, whether a replay goes before and one behind the samples.
 
@@ -215,11 +215,11 @@ class GpuSampler(abc.ABC):
         return "as found" if self.rig.clock is None else "as found, measured"
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on besides the case."""
+        """Return what the numbers depend on besides the case."""
         return self.rig.settings()
 
     def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> Any:
-        """The Outcome of checking what was timed, where that is not the function that was checked already."""
+        """Return the Outcome of checking what was timed, where that is not the function that was checked already."""
         return None
 
     def finish(self) -> None:
@@ -263,7 +263,7 @@ class ColdSampler(GpuSampler):
         return (len(times) + 1) * self.rig.flush_seconds + times[-1]
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """What is wrong where the case works on after the current stream is done with it."""
+        """Return what is wrong where the case works on after the current stream is done with it."""
         return guard.work_elsewhere(self.fn, seconds, self.learned.queue_seconds)
 
     def settle(self) -> None:

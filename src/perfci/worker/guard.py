@@ -91,7 +91,7 @@ class Trusted:
             self.then.update((name, _identity(found)) for name, found in _own())
 
     def tampered(self) -> Optional[str]:
-        """One line on the first thing that was replaced since; None when all is as it was.
+        """Return one line on the first thing that was replaced since; None when all is as it was.
 
         Looked at are identity and code object: a function can be exchanged without its name.
         """
@@ -114,7 +114,7 @@ def trust() -> None:
 
 
 def tampered() -> Optional[str]:
-    """What the suite replaced, as one line; None when nothing. Before trust() only clocks are looked after."""
+    """Return what the suite replaced, as one line; None when nothing. Before trust() only clocks are looked after."""
     return _trusted.tampered()
 
 
@@ -155,7 +155,7 @@ _first = _trusted = Trusted(("time.perf_counter", "time.perf_counter_ns"), own=F
 
 
 def _driver() -> Any:
-    """The driver's library, once torch has made a context; None before."""
+    """Return the driver's library, once torch has made a context; None before."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -179,7 +179,7 @@ def forbid_persisting_l2() -> None:
 
 
 def persisting_l2_bytes() -> Optional[int]:
-    """Bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such thing."""
+    """Return bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such thing."""
     driver = _driver()
     if driver is None:
         return None
@@ -189,7 +189,7 @@ def persisting_l2_bytes() -> Optional[int]:
 
 
 def persisting_l2() -> Optional[str]:
-    """One line where the code under test set some of the L2 aside since forbid_persisting_l2(), else None."""
+    """Return one line where the code under test set some of the L2 aside since forbid_persisting_l2(), else None."""
     size = persisting_l2_bytes()
     if not size:
         return None
@@ -200,7 +200,8 @@ def persisting_l2() -> Optional[str]:
 
 
 def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: float) -> Optional[str]:
-    """One line where `fn` works on after the current stream is done with it, as on a stream that nothing waits for.
+    """Return one line where `fn` works on after the current stream is done with it, as on a stream that nothing waits
+    for.
 
     `event_seconds`: one execution as event pairs on the current stream tell; `queue_seconds`: the CPU's time to
     queue one, roughly. Batches of executions are timed from the first call to the end of all work on the device, and
@@ -227,7 +228,8 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
 
 
 def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[str]:
-    """The rule of work_elsewhere: `batches` holds (wall, events, queueing) in seconds of `count` executions each."""
+    """Return the rule of work_elsewhere: `batches` holds (wall, events, queueing) in seconds of `count` executions
+    each."""
     wall, explained = min(
         ((wall, events + queued) for wall, events, queued in batches),
         key=lambda both: both[0] - both[1],
@@ -239,7 +241,8 @@ def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[
 
 
 def clocks_agree(event_seconds: float, stamp_nanoseconds: float, besides_seconds: float = 0.0) -> Optional[str]:
-    """One line where the event times of a block do not fit the span between its two stamps of the GPU's own timer.
+    """Return one line where the event times of a block do not fit the span between its two stamps of the GPU's own
+    timer.
 
     `event_seconds`: the sum of all event pairs of the block; `besides_seconds`: what else lies between the
     stamps, such as flushes, work behind the last sample and first replays. Events may not add up to more than the

@@ -71,7 +71,7 @@ def _torch() -> Any:
 
 
 def _cuda(torch: Any) -> bool:
-    """Whether torch can use the GPU: tried with one addition."""
+    """Return whether torch can use the GPU: tried with one addition."""
     _say("begin", what="torch.cuda")
     facts: "dict[str, Any]" = {"available": bool(torch.cuda.is_available()), "error": "", "ran": False}
     try:

@@ -37,7 +37,7 @@ def children() -> dict[int, list[int]]:
 
 
 def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
-    """All processes below `pid`."""
+    """Return all processes below `pid`."""
     found, todo = [], [pid]
     while todo:
         below = table.get(todo.pop(), [])

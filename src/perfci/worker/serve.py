@@ -36,7 +36,8 @@ def described(error: BaseException) -> str:
 
 
 def facade() -> types.ModuleType:
-    """The module that suite files get for `import perfci`, whatever the interpreter has installed under that name."""
+    """Return the module that suite files get for `import perfci`, whatever the interpreter has installed under that
+    name."""
     module = types.ModuleType("perfci", "perfci, as seen by the code under test")
     module.kernel = declare.kernel  # type: ignore[attr-defined]
     module.Bench = bench.Bench  # type: ignore[attr-defined]
@@ -122,7 +123,7 @@ class Worker:
         guard.trust()  # before the suite can put anything in the place of what times and checks
 
     def poisoned(self) -> bool:
-        """Whether the CUDA context of this process no longer works."""
+        """Return whether the CUDA context of this process no longer works."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return False
@@ -155,7 +156,7 @@ class Worker:
         return facts
 
     def do_ceilings(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The most that a device does."""
+        """Return the most that a device does."""
         return ceilings.measure(message["device"])
 
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +252,7 @@ class Worker:
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
+        """Return whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
         try:
             return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
@@ -323,20 +324,20 @@ class Worker:
 
 
 def _sampler(mode: str, fns: list[Any]) -> Any:
-    """The sampler of a timing mode."""
+    """Return the sampler of a timing mode."""
     if mode == "cpu":
         return CpuSampler(fns[0])
     return ColdSampler(fns[0]) if mode == "cold" else GraphSampler(fns)
 
 
 def _allocated(device: str) -> int:
-    """Bytes of device memory that tensors of this process hold."""
+    """Return bytes of device memory that tensors of this process hold."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
 
 
 def _peak(device: str) -> int:
-    """Bytes of device memory that tensors of this process have held at most since the case was checked."""
+    """Return bytes of device memory that tensors of this process have held at most since the case was checked."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0
@@ -344,7 +345,7 @@ def _peak(device: str) -> int:
 
 
 def _transient(device: str, fn: Any) -> int:
-    """Bytes of device memory that tensors hold at most during one execution, besides what they held before."""
+    """Return bytes of device memory that tensors hold at most during one execution, besides what they held before."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0

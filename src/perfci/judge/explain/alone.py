@@ -120,7 +120,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def _limiter(group: Group) -> str:
-    """What limits the occupancy, as a rule says; empty where it does not."""
+    """Return what limits the occupancy, as a rule says; empty where it does not."""
     for one in group.counted:
         for rule in one.rules:
             if match := _LIMITED.search(rule.message):
@@ -129,7 +129,7 @@ def _limiter(group: Group) -> str:
 
 
 def longest(seen: Seen) -> str:
-    """Where the device time goes, in one line; empty where no kernel or copy was seen."""
+    """Return where the device time goes, in one line; empty where no kernel or copy was seen."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

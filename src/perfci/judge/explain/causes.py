@@ -13,7 +13,7 @@ from perfci.model.metrics import CATALOGUE, CHECKED
 
 
 def findings(base: Seen, head: Seen) -> list[Finding]:
-    """All that differs, in no order."""
+    """Return all that differs, in no order."""
     found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
     if not any("tensor cores" in one.text for one in found):
         found += kernel_change.tensor(base, head)
@@ -28,7 +28,8 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _metrics(base: Seen, head: Seen) -> list[Finding]:
-    """Values of the catalogue: the peak memory, and where kernels cannot be compared one by one all that is told."""
+    """Return values of the catalogue: the peak memory, and where kernels cannot be compared one by one all that is
+    told."""
     unseen = base.groups is None or head.groups is None
     found = []
     for name, known in CATALOGUE.items():
@@ -49,7 +50,7 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _ranges(base: Seen, head: Seen) -> list[Finding]:
-    """The NVTX range of the user's own whose device time changed most."""
+    """Return the NVTX range of the user's own whose device time changed most."""
     if base.trace is None or head.trace is None:
         return []
     before: dict[str, float] = {}

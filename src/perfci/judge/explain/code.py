@@ -34,7 +34,7 @@ def changes(base: Seen, head: Seen) -> list[Finding]:
 
 
 def told(seen: Seen) -> list[str]:
-    """Whether the longest kernels of one side use tensor cores, as far as their code is at hand."""
+    """Return whether the longest kernels of one side use tensor cores, as far as their code is at hand."""
     codes, groups = _coded(seen), seen.groups or {}
     long = [key for key in codes if groups[key].seconds >= DOMINANT * seen.device > 0]
     return [
@@ -45,7 +45,7 @@ def told(seen: Seen) -> list[str]:
 
 
 def unread(sides: Iterable[Profile]) -> list[str]:
-    """Why machine code was not read, or not all: each reason once."""
+    """Return why machine code was not read, or not all: each reason once."""
     faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
@@ -65,7 +65,7 @@ def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
 
 
 def _of(code: KernelCode, use: KernelUse | KernelCounters) -> bool:
-    """Whether it is the code of this launch, and not of another configuration of the same name."""
+    """Return whether it is the code of this launch, and not of another configuration of the same name."""
     registers = use.registers if isinstance(use, KernelUse) else use.values.get("registers")
     return code.name == use.name and (code.registers is None or registers is None or code.registers == registers)
 
@@ -80,7 +80,7 @@ def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
 
 
 def _words(tensor: dict[str, int]) -> str:
-    """`10 HMMA`, `16 HGMMA and 4 HMMA`, `no tensor instruction`."""
+    """Return `10 HMMA`, `16 HGMMA and 4 HMMA`, `no tensor instruction`."""
     return " and ".join(f"{count} {opcode}" for opcode, count in sorted(tensor.items())) or "no tensor instruction"
 
 
@@ -105,7 +105,7 @@ def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[
 
 
 def _stack(group: Group, codes: Sequence[KernelCode]) -> float | None:
-    """Bytes a thread; None where the code does not tell them, or the timeline does."""
+    """Return bytes a thread; None where the code does not tell them, or the timeline does."""
     known = [one.stack for one in codes if one.stack is not None]
     told_already = any(isinstance(use, KernelUse) and use.local is not None for use in group.uses)
     return float(max(known)) if known and not told_already else None

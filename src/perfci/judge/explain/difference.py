@@ -48,7 +48,7 @@ class Explanation(Document):
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
-    """What moved between `base` and `head`, ranked by how much of the change it accounts for.
+    """Return what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
     `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
     number where it is unknown: the profilers' own times then decide. Findings that account for a tenth of the change
@@ -74,7 +74,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
 
 
 def explain_one(head: Profile) -> Explanation:
-    """What stands out in one record. There is always at least one sentence."""
+    """Return what stands out in one record. There is always at least one sentence."""
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
@@ -102,7 +102,8 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
 
 
 def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
-    """What to say where there is no finding: that nothing moved, or nothing where there was nothing to compare."""
+    """Return what to say where there is no finding: that nothing moved, or nothing where there was nothing to
+    compare."""
     suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
@@ -128,7 +129,7 @@ _PARTS: tuple[tuple[Part, str], ...] = (
 
 
 def _missing(sides: dict[Side, Profile]) -> list[str]:
-    """One sentence for each part of the evidence that is missing in a side or that a fault taints.
+    """Return one sentence for each part of the evidence that is missing in a side or that a fault taints.
 
     A part that no side has and of which no fault speaks was not asked for.
     """
@@ -197,7 +198,8 @@ def _rules(seen: Seen) -> list[str]:
 
 
 def _plain(message: str) -> str:
-    """A rule's message without its links, from the first sentence on that holds a number: definitions stand before."""
+    """Return a rule's message without its links, from the first sentence on that holds a number: definitions stand
+    before."""
 
     def text(match: re.Match[str]) -> str:
         first, _, second = match[2].partition(":")
@@ -220,7 +222,7 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """The first sentence: what is too long ends behind a whole part of it, where there is one to end behind."""
+    """Return the first sentence: what is too long ends behind a whole part of it, where there is one to end behind."""
     if len(text) <= FIRST:
         return text
     end = text.rfind(", ", FIRST // 2, FIRST - 2)

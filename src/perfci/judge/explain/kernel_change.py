@@ -74,7 +74,8 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
 
 
 def _retyped(before: Group, after: Group) -> str:
-    """`works in float32 (was bfloat16)` where a kernel's types grew or shrank; empty for casts, and where unknown."""
+    """Return `works in float32 (was bfloat16)` where a kernel's types grew or shrank; empty for casts, and where
+    unknown."""
     if not before.types or not after.types or before.types == after.types or after.kernel.family == "cast":
         return ""
     old, now = (sorted(group.types - other.types) for group, other in ((before, after), (after, before)))
@@ -101,7 +102,7 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
 
 
 def _configuration(before: Group, after: Group) -> list[str]:
-    """How the launch configuration differs: of the longest launches that have none alike in the other side."""
+    """Return how the launch configuration differs: of the longest launches that have none alike in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
@@ -126,7 +127,7 @@ def _configuration(before: Group, after: Group) -> list[str]:
 
 
 def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
-    """Two grids or blocks by their size, by their sides where that is the same."""
+    """Return two grids or blocks by their size, by their sides where that is the same."""
     old, new = math.prod(before), math.prod(after)
     if old != new:
         return arrow(old, new)
@@ -134,7 +135,8 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
 
 
 def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
-    """What the counters of a kernel say: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
+    """Return what the counters of a kernel say: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit
+    rates.
 
     `spilled`: whether spills are told already.
     """
@@ -177,13 +179,14 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
 
 
 def _tensor(base: Seen, head: Seen) -> tuple[float, float] | None:
-    """Share of cycles with the tensor pipes active, over all kernels; where they were gained or lost, else None."""
+    """Return share of cycles with the tensor pipes active, over all kernels; where they were gained or lost, else
+    None."""
     two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
     return two if two and max(two) >= TENSOR and max(two) > LOST * min(two) else None
 
 
 def tensor_words(base: Seen, head: Seen) -> str:
-    """`tensor cores 41.3 → 0.577 % active` where they were gained or lost, else nothing."""
+    """Return `tensor cores 41.3 → 0.577 % active` where they were gained or lost, else nothing."""
     two = _tensor(base, head)
     return f"tensor cores {arrow(*two, '%')} active" if two else ""
 

@@ -11,7 +11,7 @@ from perfci.model.text import listed
 
 
 def kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Which kernels appeared, vanished or changed count, by what it means."""
+    """Return which kernels appeared, vanished or changed count, by what it means."""
     if base.groups is None or head.groups is None:
         return []
     before, after = base.groups, head.groups
@@ -40,7 +40,7 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """`, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both sides and moved, else nothing."""
+    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both sides and moved, else nothing."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""
@@ -52,7 +52,7 @@ def _launches(base: Seen, head: Seen) -> str:
 
 
 def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """A fused attention left, taken or exchanged for another."""
+    """Return a fused attention left, taken or exchanged for another."""
     before, after = ({group.kernel.attention for group in (seen.groups or {}).values()} - {""} for seen in (base, head))
     left, taken = sorted(before - after), sorted(after - before)
     if not left and not taken:

@@ -105,7 +105,7 @@ class Kernel:
 
 @functools.lru_cache(maxsize=4096)
 def identify(name: str) -> Kernel:
-    """What the demangled `name` tells. Pure; any text is taken."""
+    """Return what the demangled `name` tells. Pure; any text is taken."""
     plain, base, arguments = parts(name)
     generic = base in LAUNCHERS
     operation = computed(arguments)[1] if generic else ""
@@ -131,12 +131,12 @@ def identify(name: str) -> Kernel:
 
 
 def spaced(name: str) -> str:
-    """`name` in one line, with single spaces."""
+    """Return `name` in one line, with single spaces."""
     return " ".join(printable(name).split())
 
 
 def parts(name: str) -> tuple[str, str, str]:
-    """`name` in one line without return type and anonymous namespaces; its function; what stands behind that."""
+    """Return `name` in one line without return type and anonymous namespaces; its function; what stands behind that."""
     plain = _ANONYMOUS.sub("", spaced(name))
     plain = plain.removeprefix("void ").replace("at::native::", "at::")
     head = re.split(r"[<(\[{]", plain, maxsplit=1)[0].strip() or plain
@@ -144,7 +144,7 @@ def parts(name: str) -> tuple[str, str, str]:
 
 
 def computed(arguments: str) -> tuple[str, str]:
-    """What a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`, `lerp_tensor`),
+    """Return what a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`, `lerp_tensor`),
     (`CUDAFunctor_add`, `add`); empty where its arguments do not tell."""
     for match in _OPERATION.finditer(arguments):
         if match[1].lower() not in _WRAPPERS:
@@ -191,7 +191,7 @@ def _family(*texts: str) -> Family:
 
 
 def _stable(base: str) -> str:
-    """A name without what changes from build to build: hashes, Triton's numbers and specialisations."""
+    """Return a name without what changes from build to build: hashes, Triton's numbers and specialisations."""
     for pattern in (_HASH, _SPECIALISED):
         base = pattern.sub("", base) or base
     if _TRITON.match(base):

@@ -41,7 +41,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def brief_names(names: Iterable[str]) -> list[str]:
-    """Names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
+    """Return names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
     given = list(dict.fromkeys(names))
     short = {name: _fitting(name, _telling) for name in given}
     bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}
@@ -49,14 +49,16 @@ def brief_names(names: Iterable[str]) -> list[str]:
 
 
 def _fitting(name: str, form: Callable[[str], str]) -> str:
-    """`name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to show."""
+    """Return `name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to
+    show."""
     whole = spaced(name)
     spelt = form(name)
     return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
 
 
 def _telling(name: str) -> str:
-    """`vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0, 0>`."""
+    """Return `vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0,
+    0>`."""
     _, function, arguments = parts(name)
     if function in LAUNCHERS and (spelt := computed(arguments)[0]):
         return shorten(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
@@ -64,13 +66,13 @@ def _telling(name: str) -> str:
 
 
 def _with_arguments(name: str) -> str:
-    """The function with its template arguments, as far as they fit."""
+    """Return the function with its template arguments, as far as they fit."""
     _, function, arguments = parts(name)
     return shorten(function + _template(arguments), LONGER)
 
 
 def _template(arguments: str) -> str:
-    """The template arguments without scopes and casts, and without the function's parameters behind them."""
+    """Return the template arguments without scopes and casts, and without the function's parameters behind them."""
     depth = 0
     for at, character in enumerate(arguments):
         if character in "<([{":

@@ -8,19 +8,19 @@ from perfci.model.units import percent, show, significant
 
 
 def finite(number: float | None) -> float | None:
-    """`number` where it is finite, else None."""
+    """Return `number` where it is finite, else None."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def number(amount: float, unit: str = "") -> str:
-    """A quantity; whole ones without a decimal point."""
+    """Return a quantity; whole ones without a decimal point."""
     if not unit and amount == int(amount) and abs(amount) < 1e5:
         return str(int(amount))
     return show(amount, unit)
 
 
 def arrow(base: float, head: float, unit: str = "") -> str:
-    """`64 → 96`, `16.9 → 42.2 MB`, `59.7 MB → 2.64 GB`."""
+    """Return `64 → 96`, `16.9 → 42.2 MB`, `59.7 MB → 2.64 GB`."""
     before, after = number(base, unit), number(head, unit)
     if unit:
         short, _, suffix = before.rpartition(" ")
@@ -30,18 +30,19 @@ def arrow(base: float, head: float, unit: str = "") -> str:
 
 
 def times(base: float, head: float) -> str:
-    """` (44×)` where head is that many times base, else nothing."""
+    """Return ` (44×)` where head is that many times base, else nothing."""
     grown = finite(head / base) if base > 0 else None
     return f" ({significant(grown, 2)}×)" if grown is not None and MANY <= grown < 1e6 else ""
 
 
 def counted(n: float, what: str) -> str:
-    """`1 kernel`, `14 kernels`."""
+    """Return `1 kernel`, `14 kernels`."""
     return f"{number(n)} {plural(n, what)}"
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
-    """Whether two known quantities differ by more than `relative` of the smaller one and by more than `least`."""
+    """Return whether two known quantities differ by more than `relative` of the smaller one and by more than
+    `least`."""
     if base is None or head is None:
         return False
     gap = abs(head - base)
@@ -49,7 +50,7 @@ def moved(base: float | None, head: float | None, relative: float, least: float 
 
 
 def gain(whole: float, part: float) -> str:
-    """` up to 9×`: how much faster at most without `part` of `whole`; empty where that is next to nothing.
+    """Return ` up to 9×`: how much faster at most without `part` of `whole`; empty where that is next to nothing.
 
     Amdahl's bound 1 / (1 - part/whole), rounded down, since it is one.
     """
@@ -63,18 +64,18 @@ def gain(whole: float, part: float) -> str:
 
 
 def percent_of(part: float, whole: float) -> str:
-    """`31.2 %`; `0 %` of nothing."""
+    """Return `31.2 %`; `0 %` of nothing."""
     share = finite(part / whole) if whole > 0 else None
     return percent(min(share, 1.0)) if share is not None else "0 %"
 
 
 def n_to(n: float, m: float, what: str) -> str:
-    """`1 → 3 casts`."""
+    """Return `1 → 3 casts`."""
     return f"{number(n)} → {counted(m, what)}"
 
 
 def pair(base: float | None, head: float | None) -> tuple[float, float] | None:
-    """Two quantities, both finite, or None."""
+    """Return two quantities, both finite, or None."""
     return (
         (base, head) if base is not None and head is not None and math.isfinite(base) and math.isfinite(head) else None
     )

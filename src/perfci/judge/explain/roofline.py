@@ -78,14 +78,14 @@ class Link(Document):
     share: float
     """rate / ceiling."""
     pageable: bool
-    """Whether any of the bytes are of pageable host memory."""
+    """True where any of the bytes are of pageable host memory."""
     sentence: str
 
 
 def roofline(
     work: Work, seconds: float, ceilings: Ceilings, counters: Counters | None = None, dtype: str | None = None
 ) -> Roofline | None:
-    """The roofline of `work` done in `seconds`; None where it cannot be drawn.
+    """Return the roofline of `work` done in `seconds`; None where it cannot be drawn.
 
     `ceilings`: of the case's device. `counters`: of one execution. `dtype`: the type of the operands as far as it is
     known (`bf16`, `torch.bfloat16`, …).
@@ -160,7 +160,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
 
 
 def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
-    """Both sides of `case` under one roofline, which is head's, or base's where head has none.
+    """Return both sides of `case` under one roofline, which is head's, or base's where head has none.
 
     `ceilings`: as `links` takes them. None where it can be drawn for no side.
     """
@@ -178,7 +178,7 @@ def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
 
 
 def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | None:
-    """The roofline of one side of `case`, with the median of its times."""
+    """Return the roofline of one side of `case`, with the median of its times."""
     times = side_values(case, name, "time")
     if not times.size or ceilings is None:
         return None
@@ -209,7 +209,7 @@ def _over(part: float, whole: float) -> float | None:
 
 
 def _memory_time(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
-    """Seconds to move the declared bytes; None where none are declared or no rate was measured."""
+    """Return seconds to move the declared bytes; None where none are declared or no rate was measured."""
     if work.read + work.written <= 0:
         return None
     read, copy = ceilings.read.usable, ceilings.copied.usable
@@ -228,7 +228,7 @@ def _memory_time(work: Work, ceilings: Ceilings, assumptions: list[str]) -> floa
 def _compute(
     ceilings: Ceilings, dtype: str | None, counters: Counters | None, assumptions: list[str]
 ) -> tuple[float, str] | None:
-    """The compute ceiling in operations per second and its type; None where none was measured."""
+    """Return the compute ceiling in operations per second and its type; None where none was measured."""
     rates = {name: rate for name, one in ceilings.matmul.items() if (rate := one.usable) is not None}
     if not rates:
         return None
@@ -249,7 +249,7 @@ def _compute(
 
 
 def _kind(dtype: str | None) -> str:
-    """`torch.bfloat16` → `bf16`; empty for what no ceiling is measured of."""
+    """Return `torch.bfloat16` → `bf16`; empty for what no ceiling is measured of."""
     plain = (dtype or "").lower().removeprefix("torch.")
     for name, others in NAMES.items():
         if plain == name or plain in others or (name == "fp8" and plain.startswith(("float8", "fp8"))):
@@ -262,7 +262,7 @@ def _tensor_active(counters: Counters | None) -> bool:
 
 
 def _counted(counters: Counters | None) -> float:
-    """Bytes of device memory over all kernels; 0 where any kernel lacks them."""
+    """Return bytes of device memory over all kernels; 0 where any kernel lacks them."""
     known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
     total = sum(one for one in known if one is not None)
     return total if known and None not in known and math.isfinite(total) else 0.0
@@ -272,7 +272,7 @@ def _sentence(
     bound: Bound, share: float, headroom: float, shape: Mapping[str, float | None],
     memory: float | None, compute: float | None, kind: str, declared: tuple[bool, bool],
 ) -> str:  # fmt: skip
-    """`memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
+    """Return `memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
     where = ""
     if shape["intensity"] is not None and shape["ridge"] is not None:
         where = f" ({significant(shape['intensity'])} FLOP/B, ridge at {significant(shape['ridge'])})"

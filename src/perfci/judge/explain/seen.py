@@ -39,7 +39,7 @@ class Group:
     types: frozenset[str] = frozenset()
 
     def value(self, name: str) -> float | None:
-        """A counter over all launches; None where any of them lacks it or there is no finite answer."""
+        """Return a counter over all launches; None where any of them lacks it or there is no finite answer."""
         return value(self.counted, name)
 
 
@@ -66,12 +66,12 @@ class Seen:
 
 
 def value(counted: Sequence[KernelCounters], name: str) -> float | None:
-    """A counter over kernels; None where there is no kernel, one lacks it, or the result is not finite."""
+    """Return a counter over kernels; None where there is no kernel, one lacks it, or the result is not finite."""
     return combined(name, [(one.values.get(name), one.seconds) for one in counted])
 
 
 def usable(profile: Profile) -> Trace | None:
-    """The trace, unless it holds nothing and a fault says why: an empty table is then no observation."""
+    """Return the trace, unless it holds nothing and a fault says why: an empty table is then no observation."""
     trace = profile.trace
     if trace is None or trace.kernels or trace.copies:
         return trace
@@ -132,7 +132,7 @@ UP: Mapping[CopyKind, str] = {
 
 
 def pinning(kind: CopyKind) -> str:
-    """What to do about a pageable copy."""
+    """Return what to do about a pageable copy."""
     return f"pin the host memory of {UP[kind]} (pin_memory=True, cudaHostAlloc)"
 
 
@@ -144,7 +144,7 @@ class Copied:
     bytes: float
     seconds: float
     pageable: bool | None
-    """Whether most of the bytes are of pageable host memory; None where most are of unknown or no host memory."""
+    """True where most of the bytes are of pageable host memory; None where most are of unknown or no host memory."""
 
     @property
     def rate(self) -> float | None:
@@ -153,7 +153,7 @@ class Copied:
 
 
 def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
-    """The copies of `kind`; None where there are none or their sums are not finite."""
+    """Return the copies of `kind`; None where there are none or their sums are not finite."""
     of_kind = [one for one in trace.copies if one.kind == kind] if trace else []
     count, moved_bytes, seconds = (sum(getattr(one, name) for one in of_kind) for name in ("count", "bytes", "seconds"))
     if count <= 0 or not math.isfinite(count + moved_bytes + seconds):
@@ -168,7 +168,7 @@ def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
 
 
 def calls_of(trace: Trace, kind: str) -> list[Call]:
-    """The host's calls of one kind."""
+    """Return the host's calls of one kind."""
     return [call for call in trace.calls if call.kind == kind]
 
 

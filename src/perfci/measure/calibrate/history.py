@@ -35,17 +35,19 @@ _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """What is decided on: ln(head/base) of `metric` per pair, at equal clock where it was measured, shape (pairs,)."""
+    """Return what is decided on: ln(head/base) of `metric` per pair, at equal clock where it was measured, shape
+    (pairs,)."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
 def noise_metric(metric: str) -> str:
-    """The metric whose pairs tell the noise of `metric`: what derives from time scatters as time does."""
+    """Return the metric whose pairs tell the noise of `metric`: what derives from time scatters as time does."""
     return "time" if metric in DERIVED else metric
 
 
 def limit_in_effect(criterion: Criterion, value: float | None, timing: Timing | None) -> float:
-    """The relative limit, never under its least change. `value`: a typical worker value in the metric's unit, if known.
+    """Return the relative limit, never under its least change. `value`: a typical worker value in the metric's unit, if
+    known.
 
     `timing`: None where it is not known yet; then what the timer resolves is left out.
     """
@@ -59,7 +61,8 @@ def limit_in_effect(criterion: Criterion, value: float | None, timing: Timing | 
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory Specification)."""
+    """Return `$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory
+    Specification)."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE]).expanduser()
     cache = environ.get("XDG_CACHE_HOME", "")
@@ -67,7 +70,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def machine(facts: Fingerprint, device: DeviceKind) -> dict[str, str]:
-    """What makes noise comparable: not the card's own number, not what happens to be free."""
+    """Return what makes noise comparable: not the card's own number, not what happens to be free."""
     found = {
         "kind": device,
         "device": facts.devices.get(device, ""),
@@ -80,13 +83,13 @@ def machine(facts: Fingerprint, device: DeviceKind) -> dict[str, str]:
 
 
 def key_of(facts: Mapping[str, str]) -> str:
-    """The name under which a machine is stored."""
+    """Return the name under which a machine is stored."""
     return _digest(dict(facts))
 
 
 def question(side: CaseSide, plan: Plan) -> str:
-    """Digest of what a case asks: noise is comparable where parameters, declared work, timing mode and schedule are
-    alike.
+    """Return digest of what a case asks: noise is comparable where parameters, declared work, timing mode and schedule
+    are alike.
 
     What a timing mode says that depends on measured times is left out, or no two runs would ask the same.
     """
@@ -107,7 +110,8 @@ def _digest(data: object) -> str:
 
 
 def read(key: str) -> tuple[Machine | None, str]:
-    """The stored calibration of a machine, None where there is none; and why a file that is there cannot be used."""
+    """Return the stored calibration of a machine, None where there is none; and why a file that is there cannot be
+    used."""
     path = folder() / f"{key}.json"
     try:
         return Machine.model_validate_json(path.read_bytes()), ""
@@ -142,7 +146,7 @@ def _entry(case: str, device: DeviceKind, metric: str, asks: str) -> str:
 
 
 def stored(plan: Plan, facts: Fingerprint) -> tuple[dict[DeviceKind, Machine], list[str]]:
-    """The calibrations of this machine by device, and notes on files that cannot be used."""
+    """Return the calibrations of this machine by device, and notes on files that cannot be used."""
     found: dict[DeviceKind, Machine] = {}
     notes = []
     for device in plan.devices:
@@ -158,7 +162,7 @@ def stored(plan: Plan, facts: Fingerprint) -> tuple[dict[DeviceKind, Machine], l
 
 
 def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bool) -> list[str]:
-    """Notes on limits that are smaller than what this machine can hold. Call once the timing modes are known.
+    """Return notes on limits that are smaller than what this machine can hold. Call once the timing modes are known.
 
     Raises UsageError under `strict` for one that can let the run fail. Without a calibration there is nothing to say,
     except under `strict`: that it is not known.
@@ -197,7 +201,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
 
 
 def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
-    """What is wrong with a limit; empty where the case can hold it."""
+    """Return what is wrong with a limit; empty where the case can hold it."""
     smallest = found.smallest_within(pairs)
     limit = limit_in_effect(criterion, found.value, timing)
     if smallest is None or margin(limit, criterion.better) >= smallest:
@@ -236,7 +240,7 @@ class CasePlan(NamedTuple):
     seconds: float
     """Of one pair."""
     estimated: bool
-    """Whether the seconds come from the schedule alone."""
+    """True where the seconds come from the schedule alone."""
     outlook: Outlook
 
 
@@ -260,7 +264,8 @@ class _Known(NamedTuple):
 
 
 def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) -> Forecast:
-    """What a comparison by `plan` can show and takes, from the stored calibration, else from the results at `last`.
+    """Return what a comparison by `plan` can show and takes, from the stored calibration, else from the results at
+    `last`.
 
     `cases` are as discovered: timing modes are not known, so that the newest calibration of a case counts.
     """
@@ -308,7 +313,7 @@ def _case(
 
 
 def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: Results | None) -> _Known | None:
-    """What is known of one metric of a case: from calibration, else from the last results."""
+    """Return what is known of one metric of a case: from calibration, else from the last results."""
     entries = [
         one
         for one in (known.cases.values() if known else ())
@@ -332,7 +337,7 @@ def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: R
 
 
 def _last(path: Path, plan: Plan, facts: Fingerprint) -> Results | None:
-    """The results at `path` where they are of this machine, else None."""
+    """Return the results at `path` where they are of this machine, else None."""
     try:
         results = Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):

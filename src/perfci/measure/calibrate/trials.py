@@ -55,7 +55,7 @@ _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
-    """What to measure: HEAD as committed in both sides, so many pairs of each case; HEAD's policy; notes.
+    """Return what to measure: HEAD as committed in both sides, so many pairs of each case; HEAD's policy; notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
@@ -110,7 +110,7 @@ def conclude(
     whole: bool = True,
     notes: Iterable[str] = (),
 ) -> Calibration:
-    """What results of HEAD against itself say. Pure: the same results give the same calibration.
+    """Return what results of HEAD against itself say. Pure: the same results give the same calibration.
 
     `spent`: case key → wall seconds of its pairs, empty where not known. `whole`: whether all cases of the suite were
     asked for. Raises MachineError where no case has enough pairs.
@@ -158,7 +158,7 @@ def conclude(
 
 
 def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]:
-    """What can be calibrated; and a line for each case that cannot."""
+    """Return what can be calibrated; and a line for each case that cannot."""
     found, lacking = [], []
     for case in results.cases:
         if case.stopped == "skipped":
@@ -183,7 +183,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 
 
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
-    """Every relative criterion on resampled runs; cases with equally many pairs share the draws."""
+    """Return every relative criterion on resampled runs; cases with equally many pairs share the draws."""
     draws = {n: [draw(n, plan.looks, flip=flip) for flip in (False, True)] for n in {one.x.size for one in measured}}
     by_key = {(one.case.key, one.metric): one for one in measured}
     found = []
@@ -281,7 +281,7 @@ def _worry(case: CaseCalibration) -> tuple[object, ...]:
 
 
 def _matters(case: CaseCalibration) -> bool:
-    """Whether a proven bias is large enough to be worth failing for."""
+    """Return whether a proven bias is large enough to be worth failing for."""
     limit = min(case.asked or STEPS[0], STEPS[0])
     return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
 
@@ -373,7 +373,7 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
 
 
 def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
-    """Lines of YAML for `limits:`: the smallest readable limits that the cases can hold.
+    """Return lines of YAML for `limits:`: the smallest readable limits that the cases can hold.
 
     A kernel whose cases all hold the same limit is named by a glob, if the `whole` suite was calibrated. A case that
     holds none up to the largest step gets a comment.
@@ -407,7 +407,8 @@ def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
 
 
 def policy_text(calibration: Calibration, policy: Policy) -> str:
-    """`policy`, with the proposed limits behind its own: of several limits on a case and metric the last one counts."""
+    """Return `policy`, with the proposed limits behind its own: of several limits on a case and metric the last one
+    counts."""
     fields = policy.model_dump(mode="json", exclude_defaults=True)
     fields.pop("limits", None)
     own: Sequence[Limit] = policy.limits or DEFAULT_LIMITS

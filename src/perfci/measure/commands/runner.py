@@ -45,7 +45,7 @@ class Runner:
     """Side and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
     def command(self, name: Side, command: str) -> Command | None:
-        """The side's own form of a command."""
+        """Return the side's own form of a command."""
         return next((c for c in self.sides[name].policy.commands if c.name == command), None)
 
     def execute(self, name: Side, command: Command) -> dict[str, Reported]:
@@ -95,11 +95,11 @@ class Runner:
         return ["/bin/sh", "-c", line], env
 
     def time(self, command: Command) -> float:
-        """Seconds that one execution may take."""
+        """Return seconds that one execution may take."""
         return command.timeout or self.timeout
 
     def pinned(self, command: Command) -> Sequence[int]:
-        """The cores of one execution; none where it may use all."""
+        """Return the cores of one execution; none where it may use all."""
         return self.cores if command.device == "cpu" else ()
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
@@ -125,13 +125,13 @@ class Runner:
         return list(cases.values())
 
     def names(self) -> list[str]:
-        """The commands of both sides."""
+        """Return the commands of both sides."""
         return list(dict.fromkeys(command.name for side in self.sides.values() for command in side.policy.commands))
 
     def _first(
         self, side: Side, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
     ) -> dict[str, Reported] | Reason:
-        """What the first execution of a side's command reports, or why it is none of this device."""
+        """Return what the first execution of a side's command reports, or why it is none of this device."""
         failure = self.sides[side].failure
         if form is None:
             return Reason(kind="absent", text=f"{side} does not declare it")
@@ -159,7 +159,7 @@ class Runner:
         }
 
     def idents(self, *names: Side) -> set[str]:
-        """Ids of all cases of commands, as far as they are known, in these sides or in all."""
+        """Return ids of all cases of commands, as far as they are known, in these sides or in all."""
         found: set[str] = set()
         for name in names or self.sides:
             for command in self.sides[name].policy.commands:
@@ -200,7 +200,8 @@ class Runner:
                     timing.units[metric] = unit
 
     def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
-        """Cases that neither side reported in its first execution: nobody planned to measure them, so they are in none.
+        """Return cases that neither side reported in its first execution: nobody planned to measure them, so they are
+        in none.
 
         Where base alone was late with one of `cases`, it is marked there: what head did is not new.
         """
@@ -219,7 +220,7 @@ class Runner:
         return list(found.values())
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
-        """The commands as cases, without running them: those that report sub-cases count as one."""
+        """Return the commands as cases, without running them: those that report sub-cases count as one."""
         cases: list[Case] = []
         for name in self.names():
             command = self.command("head", name)
@@ -233,7 +234,7 @@ class Runner:
     def _cases(
         self, command: str, device: DeviceKind, found: Mapping[Side, dict[str, Reported] | Reason]
     ) -> list[Case]:
-        """What a first execution in each side found, as cases."""
+        """Return what a first execution in each side found, as cases."""
         idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
         cases = []
         for ident in idents:
@@ -246,7 +247,7 @@ class Runner:
         return cases
 
     def _side(self, name: Side, command: str, found: dict[str, Reported] | Reason, ident: str) -> CaseSide:
-        """What one side says of one case of a command."""
+        """Return what one side says of one case of a command."""
         if isinstance(found, Reason):
             return CaseSide(status=status_of(found), reason=found)
         if ident not in found:
@@ -261,7 +262,7 @@ class Runner:
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
-        """One pair of every case of one command: the sides in turns, short commands several times."""
+        """Return one pair of every case of one command: the sides in turns, short commands several times."""
         rng = random.Random(f"{seed}/command/{command}/{index}")
         outcomes = {case.id: Outcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
@@ -293,7 +294,7 @@ class Runner:
         return list(outcomes.values())
 
     def _repeats(self, gathered: Mapping[Side, Mapping[str, list[Reported]]], command: str) -> int:
-        """How often each side runs in a pair; wall-time commands only, others sample by themselves."""
+        """Return how often each side runs in a pair; wall-time commands only, others sample by themselves."""
         first = next(iter(gathered.values())).get(command)
         if not first or set(first[0].values) != {"time"} or len(first[0].values["time"]) != 1:
             return 1
@@ -301,18 +302,19 @@ class Runner:
 
 
 def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
-    """What a reason makes of a case's side."""
+    """Return what a reason makes of a case's side."""
     return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
 
 
 def adds_options(command: Command) -> bool:
-    """Whether perfci adds the tool's options to the command line, which does not say itself where to write to."""
+    """Return whether perfci adds the tool's options to the command line, which does not say itself where to write
+    to."""
     form = FORMATS.get(command.reads)
     return form is not None and bool(form.options) and form.variable not in command.run
 
 
 def repeats(command: Command) -> bool:
-    """Whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
+    """Return whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
     if command.reads == "nvbench":
         return not adds_options(command)  # --profile among them
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")

@@ -41,7 +41,7 @@ class Observation(NamedTuple, Generic[Seen]):
 
 
 def range_name(number: int, case: Case) -> str:
-    """A name that no tool takes for an operator of its filters: letters, digits, `_` and `-`."""
+    """Return a name that no tool takes for an operator of its filters: letters, digits, `_` and `-`."""
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
 
 

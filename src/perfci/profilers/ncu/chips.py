@@ -36,18 +36,20 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def chip_of(major: int, minor: int) -> str | None:
-    """The chip of a compute capability, such as `gh100`: the first of its family. None where perfci knows none."""
+    """Return the chip of a compute capability, such as `gh100`: the first of its family. None where perfci knows
+    none."""
     return _COMPUTE.get((major, minor))
 
 
 @lru_cache(maxsize=256)
 def family(chip: str) -> str | None:
-    """The family of a chip such as `GB203`, in any case; None where perfci does not know it."""
+    """Return the family of a chip such as `GB203`, in any case; None where perfci does not know it."""
     return next((name for name, chips in FAMILIES.items() if chip.lower() in chips), None)
 
 
 def expand(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of counters, of a set where `names` is the name of one. Raises UsageError for what ncu does not count."""
+    """Return names of counters, of a set where `names` is the name of one. Raises UsageError for what ncu does not
+    count."""
     if isinstance(names, str):
         names = SETS.get(names, (names,))
     wanted = tuple(dict.fromkeys(names))
@@ -59,7 +61,7 @@ def expand(names: str | Iterable[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def source(name: str, chip: str) -> NcuSum | None:
-    """Where `name` comes from on a chip; None where that cannot give it. Raises KeyError for an unknown name.
+    """Return where `name` comes from on a chip; None where that cannot give it. Raises KeyError for an unknown name.
 
     On a chip that perfci does not know it is a source that all known chips share.
     """
@@ -72,7 +74,8 @@ def source(name: str, chip: str) -> NcuSum | None:
 
 @lru_cache(maxsize=1024)
 def sources(name: str, chip: str) -> tuple[NcuSum, ...]:
-    """All that a report may hold `name` under, best first; where the chip is not known, on any. KeyError as above."""
+    """Return all that a report may hold `name` under, best first; where the chip is not known, on any. KeyError as
+    above."""
     counter, where = COUNTED[name], family(chip)
     if not chip:
         return counter.ncu + counter.ncu_also
@@ -81,7 +84,8 @@ def sources(name: str, chip: str) -> tuple[NcuSum, ...]:
 
 
 def metrics_for(names: str | Iterable[str], chip: str) -> list[str]:
-    """What to hand to ncu's `--metrics` for a set or for counters, time first, without what the chip cannot give.
+    """Return what to hand to ncu's `--metrics` for a set or for counters, time first, without what the chip cannot
+    give.
 
     Raises UsageError as `expand` does.
     """

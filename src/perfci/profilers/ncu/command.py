@@ -67,7 +67,8 @@ def installations(root: Path = Path("/")) -> list[Path]:
 
 
 def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
-    """Every ncu there is: that of `path` (as $PATH, which is the default), of the CUDA toolkit, of the packages."""
+    """Return every ncu there is: that of `path` (as $PATH, which is the default), of the CUDA toolkit, of the
+    packages."""
     on_path = shutil.which("ncu", path=path)
     known = [root / "usr/local/cuda/bin/ncu", *(folder / "ncu" for folder in installations(root))]
     found = [one for one in known if one.is_file() and os.access(one, os.X_OK)]
@@ -75,7 +76,7 @@ def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
 
 
 def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
-    """What `ncu --version` says, such as `2025.3.1`, or why it says nothing."""
+    """Return what `ncu --version` says, such as `2025.3.1`, or why it says nothing."""
     remedy = "install Nsight Compute anew"
     try:
         done = subprocess.run(
@@ -101,7 +102,7 @@ def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
 def find(
     driver_cuda: str = "", *, path: str | None = None, root: Path = Path("/"), timeout: float = 30.0
 ) -> InstalledNcu | Fault:
-    """The first ncu that runs and fits the driver, of `candidates`; or why there is none.
+    """Return the first ncu that runs and fits the driver, of `candidates`; or why there is none.
 
     `driver_cuda`: the CUDA version of the driver, such as `12.8`; empty where it is not known, then any fits.
     """
@@ -121,14 +122,15 @@ def find(
 
 
 def cuda_of(ncu_version: str) -> tuple[int, int] | None:
-    """The CUDA version that ships an ncu, as (13, 0); of one newer than perfci knows the newest known. None: older."""
+    """Return the CUDA version that ships an ncu, as (13, 0); of one newer than perfci knows the newest known. None:
+    older."""
     release = version_numbers(ncu_version)[:2]
     known = [cuda for ncu, cuda in sorted(_CUDA.items()) if ncu <= release]
     return known[-1] if known and len(release) == 2 else None
 
 
 def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
-    """Why ncu will refuse the driver, or None where nothing is known against it.
+    """Return why ncu will refuse the driver, or None where nothing is known against it.
 
     `driver_cuda`: what the driver tells as its CUDA version (cuDriverGetVersion, `13.0`), never torch's. The rule was
     seen in the field: ncu's CUDA major must not exceed the driver's; a newer minor works.
@@ -153,7 +155,7 @@ _RUNTIME = "use a machine whose containers run under runc, or go without counter
 
 
 def may_count(root: Path = Path("/")) -> Fault | None:
-    """Why this process will not be let count, or None where nothing is known against it.
+    """Return why this process will not be let count, or None where nothing is known against it.
 
     gVisor has no such interface. Else the driver decides: it asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does)
     where its parameter RmProfilingAdminOnly is 1; a root without the capability, as in most containers, is refused.
@@ -180,7 +182,7 @@ def may_count(root: Path = Path("/")) -> Fault | None:
 
 
 def admin_only(root: Path = Path("/")) -> bool:
-    """Whether the driver says that only administrators may count."""
+    """Return whether the driver says that only administrators may count."""
     told = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
     return told is not None and told[1] != "0"
 
@@ -208,7 +210,7 @@ def command(
     skip: int = 0,
     capture: bool = True,
 ) -> list[str]:
-    """The command line that profiles `target`.
+    """Return the command line that profiles `target`.
 
     `report`: where to write to, with `.ncu-rep` at its end. `log`: takes what ncu says once the target runs; what keeps
     it from that (a bad option, a stub libcuda) goes to stdout and stderr. `metrics`: as from `chips.metrics_for`.
@@ -254,7 +256,7 @@ def command(
 
 
 def raw_page(ncu: Path, report: Path) -> list[str]:
-    """The command line that prints a report's raw page as CSV, in base units."""
+    """Return the command line that prints a report's raw page as CSV, in base units."""
     return [
         str(ncu), "--config-file", "off", "--import", str(report), "--page", "raw", "--csv", "--print-units", "base",
     ]  # fmt: skip
@@ -350,7 +352,7 @@ _UNSAID: tuple[tuple[str, str], ...] = (
 
 
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    """What went wrong with a run of ncu, or None where nothing did as far as it tells.
+    """Return what went wrong with a run of ncu, or None where nothing did as far as it tells.
 
     `exit_code`: ncu's; None or below zero where a signal ended it. `log_text`: its log, and stdout and stderr of it and
     the program. Lines that begin as ncu's do count; others only for the reason of a failure of which ncu knows none.
@@ -363,7 +365,7 @@ def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | N
 
 
 def _unsaid(log_text: str) -> Fault | None:
-    """What the program itself says of a driver that does not work."""
+    """Return what the program itself says of a driver that does not work."""
     for pattern, words in _UNSAID:
         line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
         if line is not None:
@@ -373,7 +375,7 @@ def _unsaid(log_text: str) -> Fault | None:
 
 
 def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    """What ncu itself says."""
+    """Return what ncu itself says."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
     for pattern, kind, text, remedy in _KNOWN:

@@ -39,7 +39,7 @@ _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
 def read(path: Path, name: str) -> Content:
-    """The raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
+    """Return the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
 
     A file that ends within a row is told so, and so are launches that are left out between others; one whose last
     launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
@@ -107,7 +107,7 @@ def _kept(column: str) -> bool:
 
 
 def _once(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
-    """The rows, each launch once, and what their numbers say is missing: ncu counts launches from 0."""
+    """Return the rows, each launch once, and what their numbers say is missing: ncu counts launches from 0."""
     told: list[dict[str, str]] = []
     by_number: dict[str, dict[str, str]] = {}
     differ = 0
@@ -127,7 +127,8 @@ def _once(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
 
 
 def _records(file: Iterable[str]) -> Iterator[str]:
-    """Lines of the table, without ncu's own (`==PROF== …`), without NUL and without empty ones; the last one must end.
+    """Yield lines of the table, without ncu's own (`==PROF== …`), without NUL and without empty ones; the last one must
+    end.
 
     ncu quotes every field and writes no line break into one, so that a line is a row.
     """
@@ -153,12 +154,12 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> L
 
 
 def _number(cell: str) -> str:
-    """`1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
+    """Return `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
     return cell.split(" (", 1)[0].strip()
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """A number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
+    """Return a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
 
     `mark`: of decimals in this page, empty where that is not known.
     """

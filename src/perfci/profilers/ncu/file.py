@@ -24,7 +24,7 @@ MEMORY = 8 * 2**30
 def content(
     path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float, python: str = ""
 ) -> Content:
-    """The launches in the file at `path`, and what it lacks. Never raises for what a file holds.
+    """Return the launches in the file at `path`, and what it lacks. Never raises for what a file holds.
 
     `ncu`, `modules`, `timeout`, `python`: as in `perfci.profilers.ncu.report.read`.
     """
@@ -55,7 +55,7 @@ def _report(
     path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
     timeout: float, python: str,
 ) -> Content:  # fmt: skip
-    """A report through the first module that is at least as new as it and can be imported, else through ncu."""
+    """Return a report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
     for module in ncu_module.modules() if modules is None else modules:
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
@@ -84,7 +84,7 @@ def _counted(path: Path, content: Content, results: int) -> Content:
 
 
 def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
-    """A report through `ncu --import`, as the raw page."""
+    """Return a report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(

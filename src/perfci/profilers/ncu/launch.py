@@ -58,7 +58,7 @@ class Launch:
     """Metric → what stands where its number should."""
 
     def said(self, metric: str) -> str:
-        """What the source has of a metric, for people."""
+        """Return what the source has of a metric, for people."""
         if metric not in self.values:
             return "absent"
         value, unit = self.values[metric]
@@ -94,7 +94,8 @@ _UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}, "": _COUNT
 
 
 def scaled(launch: Launch, metric: str, unit: str) -> float | None:
-    """A metric in perfci's unit. None where it is absent, not finite, below zero, or in a unit of another kind."""
+    """Return a metric in perfci's unit. None where it is absent, not finite, below zero, or in a unit of another
+    kind."""
     value, told = launch.values.get(metric, (None, ""))
     factor = _UNITS[unit].get(told)
     if value is None or factor is None:
@@ -104,7 +105,7 @@ def scaled(launch: Launch, metric: str, unit: str) -> float | None:
 
 
 def triple_of(values: Values, names: Iterable[str]) -> tuple[int, int, int] | None:
-    """The sides of a grid or block; None where one is not known."""
+    """Return the sides of a grid or block; None where one is not known."""
     numbers = [values.get(name, (None, ""))[0] for name in names]
     whole = [int(n) for n in numbers if n is not None and math.isfinite(n) and 0 < n < 2**32 and n == int(n)]
     return (whole[0], whole[1], whole[2]) if len(whole) == 3 else None

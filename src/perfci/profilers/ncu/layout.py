@@ -35,8 +35,8 @@ class Block:
 
 
 def blocks(file: BinaryIO, size: int) -> list[Block] | None:
-    """The file header and the blocks of a report of `size` bytes, in order; None where it does not end with one, as one
-    that was cut.
+    """Return the file header and the blocks of a report of `size` bytes, in order; None where it does not end with one,
+    as one that was cut.
 
     After the magic come a FileHeader and blocks: the size of the header in 4 bytes, the header, a block's payload.
     Behind a file header of a layout that perfci does not know there is nothing. Payloads are passed over.
@@ -70,7 +70,7 @@ def written_by(file: BinaryIO) -> str:
 
 
 def _fields(message: bytes) -> dict[int, int] | None:
-    """The numbers in a protobuf message (protobuf.dev/programming-guides/encoding); None where it is none."""
+    """Return the numbers in a protobuf message (protobuf.dev/programming-guides/encoding); None where it is none."""
     found: dict[int, int] = {}
     at = 0
 

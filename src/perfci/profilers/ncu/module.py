@@ -54,7 +54,7 @@ class Module:
 
 
 def modules(root: Path = Path("/")) -> list[Module]:
-    """The `ncu_report` of this interpreter, then the copies beside installed Nsight Computes, newest first."""
+    """Return the `ncu_report` of this interpreter, then the copies beside installed Nsight Computes, newest first."""
     found = []
     spec = importlib.util.find_spec("ncu_report")
     if spec is not None and spec.origin is not None:
@@ -68,7 +68,7 @@ def modules(root: Path = Path("/")) -> list[Module]:
 
 
 def copies(root: Path = Path("/")) -> list[Module]:
-    """The copies of `ncu_report` beside installed Nsight Computes, newest first."""
+    """Return the copies of `ncu_report` beside installed Nsight Computes, newest first."""
     found = []
     for folder in ncu_command.installations(root):
         python = folder / "extras" / "python"
@@ -79,7 +79,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 
 
 def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
-    """A report through `ncu_report`, in a process of its own. None where that cannot be imported.
+    """Return a report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
     `python`: the interpreter for it; this one where none is given.
     """
@@ -158,7 +158,7 @@ _OPTIMIZATION = 2
 
 
 def _rule(told: Mapping[str, Any]) -> Rule | None:
-    """A finding, or None for what is none: no message, or one that says that all is well."""
+    """Return a finding, or None for what is none: no message, or one that says that all is well."""
     message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
     if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
         return None

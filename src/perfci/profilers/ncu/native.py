@@ -78,7 +78,7 @@ def _nvtx(state: Any) -> list[list[str]]:
 
 
 def _text(told: Any) -> str:
-    """A string of the library's, which is None in some damaged files, as text that can be encoded."""
+    """Return a string of the library's, which is None in some damaged files, as text that can be encoded."""
     return "" if told is None else str(told).encode(errors="replace").decode()
 
 

@@ -40,7 +40,7 @@ class Ncu(Profiler[Counters]):
     """Sections of ncu, for its rules."""
     seconds: float
     whole: bool = False
-    """Whether all that the process launches is counted, under the name ""."""
+    """True where all that the process launches is counted, under the name ""."""
     kernels: str | None = None
     """A regular expression for the functions that are profiled; None for all."""
     launches: int = LAUNCHES

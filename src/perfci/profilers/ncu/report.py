@@ -51,7 +51,7 @@ def read(
     timeout: float = TIMEOUT,
     python: str = "",
 ) -> Reading:
-    """What the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
+    """Return what the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
 
     `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
     without a launch is a fault. None: to the outermost range in DOMAINS. `whole`: every launch belongs to "", whatever
@@ -195,7 +195,7 @@ def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
-    """A quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or the
+    """Return a quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or the
     sum is more than the quantity can be."""
     source, counter = _source(launch, name, chip), chips.COUNTED[name]
     total = 0.0
@@ -208,7 +208,7 @@ def _value(launch: Launch, name: str, chip: str) -> float | None:
 
 
 def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
-    """The metrics that keep a launch from having a quantity."""
+    """Return the metrics that keep a launch from having a quantity."""
     source = _source(launch, name, chip)
     metrics = list(source.metrics) if source else []
     return [one for one in metrics if scaled(launch, one, chips.COUNTED[name].unit) is None] or metrics
@@ -235,7 +235,8 @@ def _group(members: Sequence[tuple[Launch, float, dict[str, float]]], names: Ite
 
 
 def _ordered(rules: Iterable[Rule]) -> list[Rule]:
-    """Each finding once, with the largest estimate of any launch, largest first; those without one in ncu's order."""
+    """Return each finding once, with the largest estimate of any launch, largest first; those without one in ncu's
+    order."""
     best: dict[str, Rule] = {}
     for rule in rules:
         known = best.get(rule.name)

@@ -54,7 +54,7 @@ class InstalledNsys:
 
 
 def candidates(environ: Mapping[str, str]) -> list[Path]:
-    """Where an nsys may be, best first: `PATH`, then NVIDIA's own folders with the newest version first."""
+    """Return where an nsys may be, best first: `PATH`, then NVIDIA's own folders with the newest version first."""
     found = [Path(path)] if (path := shutil.which("nsys", path=environ.get("PATH", os.defpath))) else []
     for place in _PLACES:
         found += sorted((p for p in Path("/").glob(place[1:]) if os.access(p, os.X_OK)), key=_natural, reverse=True)
@@ -62,7 +62,7 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
 
 
 def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
-    """The first nsys that runs; else the fault of the first that does not, or that there is none."""
+    """Return the first nsys that runs; else the fault of the first that does not, or that there is none."""
     environ = os.environ if environ is None else environ
     faults = []
     for path in candidates(environ):
@@ -74,7 +74,7 @@ def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
 
 
 def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
-    """The nsys at `path`, asked for its version and its options; a fault where it does not answer."""
+    """Return the nsys at `path`, asked for its version and its options; a fault where it does not answer."""
     env = environment(environ)
     answers = []
     for arguments in (["--version"], ["profile", "--help"]):
@@ -120,7 +120,7 @@ _CUDA = {
 
 
 def behind(version: str, driver_cuda: str) -> str:
-    """Why an nsys may lose events of a driver, one line; empty where nothing is known against it.
+    """Return why an nsys may lose events of a driver, one line; empty where nothing is known against it.
 
     `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
     driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
@@ -146,7 +146,8 @@ def profile_command(
     duration: int | None = None,
     software: bool = False,
 ) -> list[str]:
-    """The command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left out.
+    """Return the command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left
+    out.
 
     `cuda`: whether there is a GPU to trace. `capture_range`: record between cudaProfilerStart and cudaProfilerStop
     only; without CUDA that range never opens, so it is ignored there. `duration`: seconds after which recording ends,
@@ -182,13 +183,13 @@ def profile_command(
 
 
 def export_command(nsys: InstalledNsys, report: Path, output: Path) -> list[str]:
-    """The command line that writes the SQLite export `output` of `report`."""
+    """Return the command line that writes the SQLite export `output` of `report`."""
     options = ["--type=sqlite", "--force-overwrite=true", f"--output={output}"]
     return [str(nsys.path), "export", *options, str(report)]
 
 
 def used(folder: Path) -> int:
-    """Bytes below `folder`: give nsys a TMPDIR of its own there and end it where this passes SIZE."""
+    """Return bytes below `folder`: give nsys a TMPDIR of its own there and end it where this passes SIZE."""
     total = 0
     for top, _, files in os.walk(folder):
         for name in files:
@@ -223,7 +224,7 @@ _CLEAR: tuple[tuple[str, FaultKind, str], ...] = (
 def classify(
     code: int | None, log: str, output: Path, *, signal: int | None = None, timed_out: bool = False
 ) -> Fault | None:
-    """What is wrong after a run of nsys that should have written `output`; None where nothing is.
+    """Return what is wrong after a run of nsys that should have written `output`; None where nothing is.
 
     `code`: its exit status, None where `signal` ended it; nsys hands on the status of the program it records, 128 + n
     where signal n ended that. `log`: what it printed. A run that left an output and failed is a fault all the same:
@@ -260,7 +261,7 @@ def _saying(log: str) -> str:
 
 
 def _last(log: str) -> str:
-    """The last line that says something, progress bars left out."""
+    """Return the last line that says something, progress bars left out."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", log)]
     telling = [
         line

@@ -250,14 +250,14 @@ class Events(Export):
             self.general.append(fault("empty", "no CUDA API call is in the trace", remedy))
 
     def cuda_was_traced(self) -> bool:
-        """Whether nsys was told to trace CUDA; true where the export does not say."""
+        """Return whether nsys was told to trace CUDA; true where the export does not say."""
         if not {"name", "value"} <= self.columns("META_DATA_CAPTURE"):
             return True
         said = [v for (v,) in self.rows("SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_CUDA_TRACE'")]
         return not said or any(value != "false" for value in said)
 
     def touched(self, condition: str, *parameters: Any) -> list[int]:
-        """The names (their indices) with a call `c` that this condition holds for."""
+        """Return the names (their indices) with a call `c` that this condition holds for."""
         sql = f"SELECT DISTINCT e.name FROM calls c JOIN execs e ON e.id = c.exec WHERE {condition}"
         return [index for (index,) in self.rows(sql, *parameters)]
 

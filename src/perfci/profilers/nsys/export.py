@@ -40,7 +40,7 @@ class Unreadable(Exception):
 
 
 def damage(error: sqlite3.Error, limit: float) -> str:
-    """What SQLite's error says of the file. Raises it where it says something of the SQL."""
+    """Return what SQLite's error says of the file. Raises it where it says something of the SQL."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:
         return f"not read within {limit:g} s"
@@ -81,7 +81,7 @@ def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
 
 
 def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
-    """The tables that hold rows: a view or a virtual table in a table's place is a program of a stranger's."""
+    """Return the tables that hold rows: a view or a virtual table in a table's place is a program of a stranger's."""
     found = db.execute(
         f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
     )
@@ -138,13 +138,13 @@ class Export:
         self.tables = real_tables(db, "t")
 
     def columns(self, table: str) -> frozenset[str]:
-        """The columns of a table; none where there is no such table."""
+        """Return the columns of a table; none where there is no such table."""
         if table not in self.tables:
             return frozenset()
         return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
 
     def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
-        """The event table of this name; None where there is none. Raises Unreadable where it lacks a column.
+        """Return the event table of this name; None where there is none. Raises Unreadable where it lacks a column.
 
         `more` is a condition on its own columns for a row to be usable.
         """
@@ -174,14 +174,14 @@ class Export:
         return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {looked} END"
 
     def rows(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """What a query answers, row by row."""
+        """Return what a query answers, row by row."""
         return self.db.execute(sql, parameters)
 
     def one(self, sql: str, *parameters: Any) -> Any:
-        """The one value a query answers."""
+        """Return the one value a query answers."""
         return self.db.execute(sql, parameters).fetchone()[0]
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
+    """Return a name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'

@@ -212,7 +212,7 @@ def _silent(events: Events) -> None:
 
 
 def _in_a_range(events: Events) -> bool:
-    """Whether a memory set without device work was asked for within a range of the user's."""
+    """Return whether a memory set without device work was asked for within a range of the user's."""
     if events.nvtx is None:
         return False
     return bool(
@@ -276,7 +276,7 @@ def _diagnostics(events: Events) -> None:
 
 
 def _lost(text: str, *, said: bool) -> bool:
-    """Whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
+    """Return whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
 
     `said`: whether its words are known to say that events are.
     """

@@ -52,14 +52,14 @@ class Isolation:
     prefix: tuple[str, ...]
     """What to put before its command line; empty where nothing can be done."""
     holds: bool
-    """Whether it sees no process but its own."""
+    """True where it sees no process but its own."""
     text: str
     """One line for people."""
 
 
 @functools.cache
 def isolation(user: tuple[str, ...] = ()) -> Isolation:
-    """The way that works here, tried once: a PID namespace, as root or in a user namespace.
+    """Return the way that works here, tried once: a PID namespace, as root or in a user namespace.
 
     `user`: what starts a command as whoever nsys is to run as, where that is not this process's user.
 
@@ -83,12 +83,13 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
 
 
 def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
-    """`argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what holds."""
+    """Return `argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what
+    holds."""
     return [*isolation(user).prefix, *argv]
 
 
 def _alone(prefix: Sequence[str]) -> bool:
-    """Whether what runs behind `prefix` is process 1 of a /proc of its own."""
+    """Return whether what runs behind `prefix` is process 1 of a /proc of its own."""
     script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
     try:
         done = subprocess.run(
@@ -212,7 +213,7 @@ def secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
-    """The names of those `secrets` whose values are in the bytes of the file, in constant memory.
+    """Return the names of those `secrets` whose values are in the bytes of the file, in constant memory.
 
     Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
     framing of NVIDIA's own, which cuts strings: there any 8 successive bytes count as found, which catches nearly

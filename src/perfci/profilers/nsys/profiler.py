@@ -37,7 +37,7 @@ class Nsys(Profiler[Trace]):
     seconds: float
     cuda: bool = True
     whole: bool = False
-    """Whether all that the process does is one execution, whose name is ""."""
+    """True where all that the process does is one execution, whose name is ""."""
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: the process gets these beside what every one gets."""
     keep: Keep | None = None

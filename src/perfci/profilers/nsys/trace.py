@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 
 def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, executions: int | None = None) -> Reading:
-    """The traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
+    """Return the traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
 
     With `ranges`, an execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and
     counts are means over them. With None the whole capture is one execution. Times are in seconds, sizes in bytes.
@@ -265,7 +265,7 @@ def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
 
 
 def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
-    """Number → name without prefix, as the export itself tells, and where it does not as nsys numbers them."""
+    """Return number → name without prefix, as the export itself tells, and where it does not as nsys numbers them."""
     known: dict[Any, str] = dict(enumerate(default))
     if table in events.tables and {"id", "name"} <= events.columns(table):
         rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
@@ -417,14 +417,14 @@ class _Mark:
 
 
 def _short(name: str, most: int) -> str:
-    """A name of at most `most` characters; different names stay different."""
+    """Return a name of at most `most` characters; different names stay different."""
     if len(name) <= most:
         return name
     return f"{name[: most - 10]}…#{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def _joined(faults: list[Fault]) -> Fault:
-    """One fault of several: the first one's kind, all texts, and all that they could change."""
+    """Return one fault of several: the first one's kind, all texts, and all that they could change."""
     if len(faults) == 1:
         return faults[0]
     worst = next((one for one in faults if one.kind == "empty"), faults[0])

@@ -74,7 +74,7 @@ Runner = Callable[[Path], Iterator[str]]
 
 
 def wheels(told: str) -> list[Path]:
-    """The folders that an interpreter told when asked to SEARCH; none where it said anything else."""
+    """Return the folders that an interpreter told when asked to SEARCH; none where it said anything else."""
     try:
         found = json.loads(told)
     except ValueError:
@@ -99,7 +99,7 @@ def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Pat
 
 
 def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """Files with machine code below `folders`, newest first, and what was left out of them and why."""
+    """Return files with machine code below `folders`, newest first, and what was left out of them and why."""
     found: dict[Path, tuple[float, int]] = {}
     left = []
     for folder in folders:
@@ -135,7 +135,7 @@ def _may_hold(name: str, mode: int) -> bool:
 
 
 def _holds(path: Path) -> bool:
-    """Whether a library or program has the section that nvcc and clang put device code into."""
+    """Return whether a library or program has the section that nvcc and clang put device code into."""
     with path.open("rb") as file:
         if file.read(4) != _ELF:
             return False
@@ -236,7 +236,7 @@ def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) ->
 
 
 def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:
-    """How well code for an architecture fits a chip, larger is better; None where it cannot run there.
+    """Return how well code for an architecture fits a chip, larger is better; None where it cannot run there.
 
     Code runs on chips of its major number and an equal or higher minor one; of a family (`f`) likewise, of one
     architecture (`a`) on that alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").
@@ -247,7 +247,7 @@ def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> 
 
 
 def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, KernelCode]:
-    """The kernels in what cuobjdump printed, each in the code that best fits a chip of this compute capability.
+    """Return the kernels in what cuobjdump printed, each in the code that best fits a chip of this compute capability.
 
     By the name in the code; `KernelCode.name` is left to `match`. A function whose end was not reached is left out.
     """
@@ -302,7 +302,7 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Kernel
 def inspect(
     files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = INSPECTION_TIME
 ) -> Inspected:
-    """The kernels in `files` that a chip of this compute capability would run, in `seconds` at most.
+    """Return the kernels in `files` that a chip of this compute capability would run, in `seconds` at most.
 
     What was read of a file before it had to be left counts.
     """
@@ -359,7 +359,8 @@ _LAMBDA = re.compile(r"\[lambda(\([^()]*\)) \(instance (\d+)\)\]")
 
 
 def normal(name: str) -> str:
-    """A kernel's name in one spelling for nsys (`<(int)4>`, `[lambda() (instance 1)]`), Kineto and C++'s demangler.
+    """Return a kernel's name in one spelling for nsys (`<(int)4>`, `[lambda() (instance 1)]`), Kineto and C++'s
+    demangler.
 
     Without the type it returns and its parameters, which nsys gives as `T2`.
     """
@@ -379,7 +380,7 @@ def normal(name: str) -> str:
 
 
 def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[KernelCode | None]:
-    """The code of each kernel of a trace, in their order.
+    """Return the code of each kernel of a trace, in their order.
 
     By name, and by registers where both tell them. None where no file holds it, and where what is left differs (one
     name, several configurations): no answer rather than another kernel's.

@@ -68,7 +68,7 @@ class Seen:
 
 
 def _text(name: str) -> str:
-    """A name that is not too long. JSON can hold half a character, and no document of perfci's."""
+    """Return a name that is not too long. JSON can hold half a character, and no document of perfci's."""
     return name[:LONGEST_NAME].encode(errors="replace").decode()
 
 
@@ -117,7 +117,7 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
 
 
 def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
-    """The events that count, of all members of a trace; `name`: of the executions' ranges.
+    """Return the events that count, of all members of a trace; `name`: of the executions' ranges.
 
     Raises Bad for one that lacks what it must have, and for more than MOST_EVENTS.
     """

@@ -53,7 +53,7 @@ class _Json:
         return bool(more)
 
     def peek(self) -> str:
-        """The next character that is no white space, "" at the end."""
+        """Return the next character that is no white space, "" at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             self._at = self._at if space is None else space.end()
@@ -63,7 +63,7 @@ class _Json:
                 return ""
 
     def take(self, wanted: str) -> str:
-        """The next character, one of `wanted`."""
+        """Return the next character, one of `wanted`."""
         found = self.peek()
         if not found:
             raise Bad("unreadable", "the file ends in the middle")
@@ -73,7 +73,7 @@ class _Json:
         return found
 
     def value(self) -> Any:
-        """The next whole value."""
+        """Return the next whole value."""
         self.peek()
         while True:
             try:

@@ -48,7 +48,7 @@ class Kineto(Profiler[Trace]):
         return replace(self, device=device)
 
     def path(self, report: Path, name: str) -> str | None:
-        """A trace of its own for each case."""
+        """Return a trace of its own for each case."""
         return f"{report}-{name}.json.gz"
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
@@ -104,7 +104,7 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 def _kineto(
     paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
-    """Files of `size` bytes altogether, in one process. Raises Unread."""
+    """Return files of `size` bytes altogether, in one process. Raises Unread."""
     if not paths:
         return {}
     bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth

@@ -40,7 +40,7 @@ _KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
 
 def _executions(seen: Seen, name: str) -> list[Span]:
-    """The outermost ranges of that name, in order; all of one thread."""
+    """Return the outermost ranges of that name, in order; all of one thread."""
     found: list[Span] = []
     for span in sorted(seen.named, key=lambda one: (one.start, -one.end)):
         if found and span.start < found[-1].end:
@@ -118,7 +118,7 @@ def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> l
 
 
 def _paths(spans: list[Span]) -> Iterator[tuple[str, Span]]:
-    """Each range with its path through the ranges around it, on its thread."""
+    """Yield each range with its path through the ranges around it, on its thread."""
     for _, group in itertools.groupby(sorted(spans, key=lambda s: (s.where, s.start, -s.end)), key=lambda s: s.where):
         stack: list[tuple[int, str]] = []
         for span in group:
@@ -150,7 +150,7 @@ def _ranges(spans: list[Span], linked: list[tuple[int, Span | None, Work]], n: i
 
 
 def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any, ...]]) -> list[Slice]:
-    """The first MOST_SLICES operations of the last execution that has some."""
+    """Return the first MOST_SLICES operations of the last execution that has some."""
     last = max((index for index, _, _ in linked), default=0)
     work = sorted((one for index, _, one in linked if index == last), key=lambda one: (one.start, one.end))
     places = {key: number for number, key in enumerate(kernels)}
@@ -238,7 +238,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
 
 
 def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
-    """The trace of the executions in ranges `name`, from Kineto's JSON at `path`, plain or compressed with gzip.
+    """Return the trace of the executions in ranges `name`, from Kineto's JSON at `path`, plain or compressed with gzip.
 
     Work of the device belongs to the execution in which the call that launched it began, whichever thread made it. The
     host's time is from the first range's begin to the end of the last range or of its work, over the executions.

@@ -38,7 +38,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def render(report: Report, recorded: Recorded | None = None) -> str:
-    """The page. Without `recorded` it has those plots that the report alone gives."""
+    """Return the page. Without `recorded` it has those plots that the report alone gives."""
     recorded = recorded or Recorded()
     shown = View(report)
     cases = _cases(shown)
@@ -115,7 +115,7 @@ def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
 
 @cache
 def _asset(name: str) -> str:
-    """A file beside this one, as it stands in the page."""
+    """Return a file beside this one, as it stands in the page."""
     text = (_HERE / name).read_text(encoding="utf-8").strip()
     if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
         raise ValueError(f"{name} would end the element that it stands in")
@@ -124,7 +124,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _policy() -> str:
-    """The content security policy: nothing is loaded, and only what was hashed here runs."""
+    """Return the content security policy: nothing is loaded, and only what was hashed here runs."""
 
     def hashes(names: Sequence[str]) -> str:
         digests = (hashlib.sha256(_asset(name).encode()).digest() for name in names)
@@ -138,7 +138,7 @@ def _policy() -> str:
 
 @cache
 def _environment() -> Environment:
-    """The template, and what it may call."""
+    """Return the template, and what it may call."""
     found = Environment(
         loader=FileSystemLoader(_HERE),
         undefined=StrictUndefined,
@@ -158,7 +158,7 @@ def _environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """What a template prints: text with nothing hidden in it, whole numbers, or Markup."""
+    """Return what a template prints: text with nothing hidden in it, whole numbers, or Markup."""
     if isinstance(value, Markup) or type(value) is int:
         return value
     if isinstance(value, str):
@@ -169,7 +169,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _prose(text: str) -> Markup:
-    """A sentence in which names stand between backticks: these become code."""
+    """Return a sentence in which names stand between backticks: these become code."""
     parts = spans(shorten(visible(text), _LONGEST))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
@@ -177,15 +177,15 @@ def _prose(text: str) -> Markup:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may be broken over lines behind its separators."""
+    """Return a name that may be broken over lines behind its separators."""
     return Markup("<wbr>").join(re.split(r"(?<=[/=_,:@.])", shorten(visible(name), _LONGEST)))
 
 
 def _exact(line: str) -> Markup:
-    """A line to copy: its spaces stay as they are."""
+    """Return a line to copy: its spaces stay as they are."""
     return escape("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line))
 
 
 def _key(value: float | None) -> str:
-    """What a column is sorted by; empty sorts last."""
+    """Return what a column is sorted by; empty sorts last."""
     return repr(value) if value is not None and math.isfinite(value) else ""

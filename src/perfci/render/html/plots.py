@@ -90,7 +90,7 @@ def _points(ratio: float | None) -> float | None:
 
 
 def _unit(values: Iterable[float]) -> tuple[str, float]:
-    """The unit in which the largest of these seconds is at least 1."""
+    """Return the unit in which the largest of these seconds is at least 1."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     return next(((name, TIME_UNITS[name]) for name in ("s", "ms", "µs") if largest >= TIME_UNITS[name]), ("ns", 1e-9))
 
@@ -151,7 +151,7 @@ def _better(metric: str, results: Results | None) -> str:
 
 
 def _limit(row: Row, results: Results | None) -> float | None:
-    """The ratio from which on a change is one for the worse, in percent."""
+    """Return the ratio from which on a change is one for the worse, in percent."""
     if row.limit is None:
         return None
     return _number(row.limit * (100 if _better(row.metric, results) == "lower" else -100))
@@ -177,7 +177,7 @@ def _ratios(trail: Trail, row: Row, results: Results | None) -> dict[str, Any] |
 def _overview(
     trails: dict[Key, Trail], rows: dict[tuple[str, DeviceKind, str], Row], keys: Sequence[Key], results: Results | None
 ) -> list[dict[str, Any]]:
-    """The relative change of every case that has one, by its number."""
+    """Return the relative change of every case that has one, by its number."""
     found = []
     for number, key in enumerate(keys):
         row = rows.get((*key, trails[key].metric)) if key in trails else None
@@ -199,7 +199,7 @@ def _overview(
 
 
 def _clock(case: Case, start: float) -> dict[str, Any] | None:
-    """`start`: when the run began, in seconds since 1970."""
+    """Return `start`: when the run began, in seconds since 1970."""
     pairs = _in_order(case)
     clocks = {
         name: _numbers((pair.clock[name].hertz if name in pair.clock else None for pair in pairs), 1e9)

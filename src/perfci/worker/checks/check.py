@@ -116,7 +116,8 @@ def check_case(
 def verify(
     prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None, *, redraw: bool = True
 ) -> Outcome:
-    """The check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
+    """Return the check after timing: run what was timed twice more, with memory poisoned, and compare the second
+    result.
 
     The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
     they can be. `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
@@ -141,7 +142,7 @@ def verify_redrawn_replay(
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
 ) -> Outcome:
-    """The same for what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
+    """Return the same for what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
 
     What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
     the draw, the function itself is called instead.
@@ -161,7 +162,7 @@ def verify_replay(
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
 ) -> Outcome:
-    """The check after timing of a CUDA graph that walks through several input sets.
+    """Return the check after timing of a CUDA graph that walks through several input sets.
 
     `sets`: each input set with the result that its function returned while it was captured, which `replay()` must
     compute again. All results are overwritten, the graph is replayed, and those of up to COMPARED_SETS sets are
@@ -329,7 +330,7 @@ def _execution(prepared: Prepared, sizes: Sequence[int]) -> Callable[[], Any]:
 
 
 def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
-    """What one execution returns, with memory poisoned, once the whole device is done."""
+    """Return what one execution returns, with memory poisoned, once the whole device is done."""
     with poisoned_memory(sizes, prepared.bench.device_name):
         out = prepared.fn()
         _synchronize(prepared)
@@ -344,7 +345,7 @@ def _synchronize(prepared: Prepared) -> None:
 
 
 def _expected(prepared: Prepared) -> Any:
-    """The reference's result, copied before the kernel runs: that may work in place."""
+    """Return the reference's result, copied before the kernel runs: that may work in place."""
     reference = prepared.bench.declared_reference()
     if reference is None:
         return None
@@ -363,7 +364,7 @@ def _outcomes(
     rtol: Optional[float],
     atol: Optional[float],
 ) -> Outcome:
-    """The first outcome that is not fine, or else the last."""
+    """Return the first outcome that is not fine, or else the last."""
     outcome = Outcome(True)
     for prepared, out, ref in zip(sets, outs, expected):
         outcome = _outcome(prepared, out, ref, rtol, atol)
@@ -383,7 +384,7 @@ def _outcome(prepared: Prepared, out: Any, expected: Any, rtol: Optional[float],
 
 
 def _copied(ref: Any) -> Any:
-    """What plain() returned, with memory of its own: it must not change when the kernel runs."""
+    """Return what plain() returned, with memory of its own: it must not change when the kernel runs."""
     if is_tensor(ref):
         return ref.clone()
     if type(ref) is dict:

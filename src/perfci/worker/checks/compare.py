@@ -67,7 +67,7 @@ def compare(out: Any, ref: Any, rtol: float, atol: float) -> Outcome:
 
 
 def finite(out: Any) -> Outcome:
-    """What can be checked without a reference: that the result holds neither NaN nor infinities.
+    """Return what can be checked without a reference: that the result holds neither NaN nor infinities.
 
     What cannot be compared is not looked into.
     """
@@ -143,7 +143,7 @@ class _Tally:
         self.reference_nan_at = self.reference_nan_at or place_name(path)
 
     def outcome(self) -> Outcome:
-        """The judgement."""
+        """Return the judgement."""
         if self.reference_nan_at:
             return Outcome(False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}")
         if self.nans:
@@ -328,19 +328,19 @@ def _quiet(value: Any) -> Any:
 
 
 def is_complex(value: Any) -> bool:
-    """Whether it is an array of complex numbers."""
+    """Return whether it is an array of complex numbers."""
     return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether it holds integers or bool."""
+    """Return whether it holds integers or bool."""
     if is_tensor(value):
         return not (value.is_floating_point() or value.is_complex())
     return bool(value.dtype.kind in "biu")
 
 
 def widen(value: Any) -> Any:
-    """An array as float64 or complex128."""
+    """Return an array as float64 or complex128."""
     xp = xp_of(value)
     dtype = xp.complex128 if is_complex(value) else xp.float64
     return value.to(dtype) if is_tensor(value) else value.astype(dtype)

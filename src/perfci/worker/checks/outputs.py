@@ -32,7 +32,7 @@ class Spoiled(abc.ABC):
 
     @abc.abstractmethod
     def left(self) -> bool:
-        """Whether wrong values are still there: of integers all, otherwise one."""
+        """Return whether wrong values are still there: of integers all, otherwise one."""
 
     @abc.abstractmethod
     def restore(self) -> None:
@@ -123,7 +123,7 @@ def spoil(outs: Sequence[Any], benches: Sequence[Bench]) -> list[Spoiled]:
 
 
 def handed_out_again(spoiled: Sequence[Spoiled], outs: Sequence[Any]) -> bool:
-    """Whether results hold memory that was overwritten, with wrong values in it still."""
+    """Return whether results hold memory that was overwritten, with wrong values in it still."""
     ranges = [_range(leaf) for out in outs for leaf in _memories(out)]
     return any(memory.left() for memory in spoiled if _overlaps(memory.where, ranges))
 

@@ -48,7 +48,7 @@ OPAQUE = Opaque()
 
 
 def plain(value: Any, strict: bool = True, path: Path = ()) -> Any:
-    """The result in tensors, numpy arrays, buffers, numbers, text, None, lists, tuples, dicts and frozensets.
+    """Return the result in tensors, numpy arrays, buffers, numbers, text, None, lists, tuples, dicts and frozensets.
 
     All are of exactly these types: tensors are new objects on the same memory, detached; containers are copied; named
     tuples are tuples. Raises Refused for all other types, among them whatever computes its values when looked at:
@@ -95,7 +95,7 @@ def _plain_dict(value: dict[Any, Any], strict: bool, path: Path) -> Any:
 
 
 def _is_key(key: Any) -> bool:
-    """Whether hashing and comparing `key` runs builtin code only, and it equals itself."""
+    """Return whether hashing and comparing `key` runs builtin code only, and it equals itself."""
     if type(key) is tuple:
         return all(map(_is_key, key))
     return type(key) in ATOMS and (type(key) not in NUMBERS or key == key)  # noqa: PLR0124  # NaN does not
@@ -110,7 +110,7 @@ def _key(key: Any, path: Path, what: str) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A scalar of numpy as a builtin one."""
+    """Return a scalar of numpy as a builtin one."""
     found = value.item()
     if type(found) in ATOMS:
         return found
@@ -139,7 +139,7 @@ def _plain_tensor(torch: Any, value: Any, strict: bool, path: Path) -> Any:
 
 
 def _other(value: Any, strict: bool, path: Path) -> Any:
-    """What is of none of the exact types."""
+    """Return what is of none of the exact types."""
     kind, where = type(value), place_name(path)
     name = _name(kind)
     if any(_defines(kind, method) for method in ("__next__", "__anext__", "__await__")):
@@ -159,7 +159,7 @@ def _other(value: Any, strict: bool, path: Path) -> Any:
 
 
 def _defines(kind: type, name: str) -> bool:
-    """Whether a class has an attribute, without running code of the class or its metaclass."""
+    """Return whether a class has an attribute, without running code of the class or its metaclass."""
     return inspect.getattr_static(kind, name, None) is not None
 
 
@@ -168,12 +168,12 @@ def _a(name: str) -> str:
 
 
 def _name(kind: type) -> str:
-    """A class's own name, whatever its metaclass says."""
+    """Return a class's own name, whatever its metaclass says."""
     return " ".join(str(type.__dict__["__name__"].__get__(kind)).split())[:60]
 
 
 def place_name(path: Path) -> str:
-    """`result[0]['logits'][3, 7]`."""
+    """Return `result[0]['logits'][3, 7]`."""
     steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
     return "result" + "".join(steps)
 
@@ -194,13 +194,13 @@ def builtin_torch() -> Iterator[None]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported for the question."""
+    """Return whether it is a tensor of torch, which is not imported for the question."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is a tensor or a numpy array of numbers or bool."""
+    """Return whether it is a tensor or a numpy array of numbers or bool."""
     if is_tensor(value):
         return True
     numpy = sys.modules.get("numpy")
@@ -208,24 +208,24 @@ def is_array(value: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether it is a list or a tuple."""
+    """Return whether it is a list or a tuple."""
     return type(value) is list or type(value) is tuple
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a plain number; bool is one."""
+    """Return whether it is a plain number; bool is one."""
     return type(value) in NUMBERS
 
 
 def is_nan(value: Any) -> bool:
-    """Whether it is a plain number and NaN."""
+    """Return whether it is a plain number and NaN."""
     if type(value) is complex:
         return math.isnan(value.real) or math.isnan(value.imag)
     return type(value) is float and math.isnan(value)
 
 
 def strided(value: Any) -> Any:
-    """A plain tensor as a strided one that is not quantised."""
+    """Return a plain tensor as a strided one that is not quantised."""
     torch: Optional[Any] = sys.modules["torch"]
     assert torch is not None
     if value.is_quantized:

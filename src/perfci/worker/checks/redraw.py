@@ -86,12 +86,12 @@ class Redraw:
 
     @property
     def changes(self) -> bool:
-        """Whether anything follows from the draw."""
+        """True where anything follows from the draw."""
         return bool(self._tensors or self._changes)
 
     @property
     def on_device(self) -> bool:
-        """Whether all of it lies in tensors on a GPU, where replays of a graph read it."""
+        """True where all of it lies in tensors on a GPU, where replays of a graph read it."""
         return not self._changes and all(target.device.type == "cuda" for target, _, _ in self._tensors)
 
     def apply(self, other: bool) -> None:
@@ -209,7 +209,7 @@ class Redraw:
             self._changes.append((functools.partial(put, target), contents))
 
     def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Whether all that differs in two sequences of atoms are addresses. Raises Unpaired where some are."""
+        """Return whether all that differs in two sequences of atoms are addresses. Raises Unpaired where some are."""
         differing = [(a, b) for a, b in zip(own, other) if a != b]
         found = [(a, b) for a, b in differing if type(a) is type(b) is int and a in ADDRESSES and b in ADDRESSES]
         if not found:
@@ -315,7 +315,7 @@ class Redraw:
         self._tensors.append(trio)
 
     def _hold_addresses(self, own: Any, other: Any) -> bool:
-        """Whether all that differs in two tensors or arrays of 64-bit integers are addresses.
+        """Return whether all that differs in two tensors or arrays of 64-bit integers are addresses.
 
         Raises Unpaired where some are.
         """
@@ -416,12 +416,13 @@ def _is_ndarray(value: Any) -> bool:
 
 
 def _names_something(kind: type) -> bool:
-    """Whether objects of this kind are names of torch's, such as dtypes."""
+    """Return whether objects of this kind are names of torch's, such as dtypes."""
     return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")
 
 
 def _has_no_state(kind: type) -> bool:
-    """Whether nothing that follows from inputs is in objects of this kind: libraries and what is in them, streams."""
+    """Return whether nothing that follows from inputs is in objects of this kind: libraries and what is in them,
+    streams."""
     if issubclass(kind, (ctypes.CDLL, CFuncPtr)):
         return True
     return any(one.__name__.lstrip("_").replace("StreamBase", "Stream") in _NO_STATE and _of_torch(one)
@@ -433,7 +434,8 @@ def _of_torch(kind: type) -> bool:
 
 
 def _is_python_class(kind: type) -> bool:
-    """Whether all that objects of this class hold are attributes, as after a class statement without builtin bases."""
+    """Return whether all that objects of this class hold are attributes, as after a class statement without builtin
+    bases."""
     if _has_no_state(kind) or not all(one.__flags__ & HEAP_TYPE for one in kind.__mro__[:-1]):
         return False
     made: Optional[Any] = None
@@ -446,7 +448,7 @@ def _is_python_class(kind: type) -> bool:
 
 
 def _slots(kind: type) -> Iterator[Any]:
-    """The descriptors of `__slots__`, of all base classes."""
+    """Yield the descriptors of `__slots__`, of all base classes."""
     for one in kind.__mro__:
         for found in vars(one).values():
             if isinstance(found, types.MemberDescriptorType):

@@ -47,7 +47,7 @@ def sketch(ref: Any) -> list[float]:
 
 
 def _mix(index: Any) -> Any:
-    """32 well-mixed bits of an index: an int, or an int64 array. C. Wellons' lowbias32 (hash-prospector).
+    """Return 32 well-mixed bits of an index: an int, or an int64 array. C. Wellons' lowbias32 (hash-prospector).
 
     Products may wrap around in int64; their low 32 bits are right all the same.
     """
@@ -67,7 +67,7 @@ def _count_from(first: int, size: int, like: Any) -> Any:
 
 
 def _real_values(chunk: Any) -> Any:
-    """The elements in order as a flat float64 array: real and imaginary parts apart, infinities replaced."""
+    """Return the elements in order as a flat float64 array: real and imaginary parts apart, infinities replaced."""
     xp = xp_of(chunk)
     wide = widen(chunk).reshape(-1)
     if is_complex(wide):

@@ -31,7 +31,7 @@ class Told(NamedTuple):
 def read(
     form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME
 ) -> Told:
-    """What a file of this format tells; of the format that it is recognised by, where none is given.
+    """Return what a file of this format tells; of the format that it is recognised by, where none is given.
 
     `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
     """
@@ -60,7 +60,8 @@ def read(
 def read_file(
     tool: str | None, path: Path, name: str, custom: dict[str, CustomMetric], alone: bool = False
 ) -> Told | str | None:
-    """What the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name further ones."""
+    """Return what the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name further
+    ones."""
     try:
         form, about = (FORMATS[tool], About()) if tool is not None else recognise(path)
         if alone and form is NVBENCH:

@@ -75,13 +75,13 @@ class Format:
     read: Callable[[Path, str, Mapping[str, CustomMetric]], dict[str, Reported]]
     """Cases of a file by id, below a name where one is given. Raises ValueError, one line."""
     fits: Callable[[Any], bool] | None = None
-    """Whether a JSON document is of this format; None where files of it cannot be imported."""
+    """True where a JSON document is of this format; None where files of it cannot be imported."""
     about: Callable[[Any], About] = lambda _: About()
     """What a document that fits tells of its origin."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file. Raises ValueError as `open_regular` does."""
+    """Return the whole file. Raises ValueError as `open_regular` does."""
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
@@ -93,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """The file, open. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    """Return the file, open. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
     try:
         if not path.is_file():  # before opening: a named pipe would block
             raise ValueError(f"{path}: no such file: the command wrote no results")
@@ -105,7 +105,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """The file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
+    """Return the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
     raw = read_bytes(path)
     if not raw.strip():
         raise ValueError(f"{path}: is empty: the command reported nothing")
@@ -116,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(text: str, where: object) -> Any:
-    """The document in `text`. Raises ValueError, beginning with `where`."""
+    """Return the document in `text`. Raises ValueError, beginning with `where`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -130,20 +130,20 @@ def read_json(text: str, where: object) -> Any:
 
 
 def dig(value: Any, *keys: str) -> Any:
-    """The value under these keys, one below the other; None where there is none."""
+    """Return the value under these keys, one below the other; None where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def text_at(value: Any, *keys: str) -> str:
-    """The text under these keys as one line; empty where there is none."""
+    """Return the text under these keys as one line; empty where there is none."""
     found = dig(value, *keys)
     return one_line(found, 120) if isinstance(found, str) else ""
 
 
 def dicts(value: Any, path: Path, tool: str) -> list[dict[str, Any]]:
-    """A list of objects; null stands for an empty one. Raises ValueError."""
+    """Return a list of objects; null stands for an empty one. Raises ValueError."""
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
@@ -152,7 +152,7 @@ def dicts(value: Any, path: Path, tool: str) -> list[dict[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """A JSON number as a float; NaN for anything else, infinite where it is too large."""
+    """Return a JSON number as a float; NaN for anything else, infinite where it is too large."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
@@ -162,7 +162,7 @@ def number(value: Any) -> float:
 
 
 def positive(value: Any, what: str) -> float:
-    """A finite positive number. Raises ValueError, naming `what`."""
+    """Return a finite positive number. Raises ValueError, naming `what`."""
     found = number(value)
     if not (math.isfinite(found) and found > 0):
         raise ValueError(f"{what} is {one_line(value, 40)!r}: no finite positive number")
@@ -205,12 +205,12 @@ def declared_times(amounts: Mapping[str, float], custom: Mapping[str, CustomMetr
 
 
 def case_id(name: str, parts: Iterable[str]) -> str:
-    """`NAME/PART/…`; without a name the parts alone."""
+    """Return `NAME/PART/…`; without a name the parts alone."""
     return "/".join([*([name] if name else []), *parts])[:MAX_ID]
 
 
 def plain(value: Any, longest: int = 80) -> str:
-    """A name or value as a part of a case id: every other character becomes `_`."""
+    """Return a name or value as a part of a case id: every other character becomes `_`."""
     text = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(value))[:longest]
     return text if text.strip(".") else "_" * max(1, len(text))
 
@@ -223,5 +223,5 @@ def only_once(found: dict[str, Reported], reported: Reported, remedy: str) -> No
 
 
 def reason(kind: ReasonKind, text: str) -> Reason:
-    """A reason whose text is one line."""
+    """Return a reason whose text is one line."""
     return Reason(kind=kind, text=one_line(text, 500))

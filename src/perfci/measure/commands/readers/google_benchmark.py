@@ -42,7 +42,8 @@ NAMES = "give them names of their own"
 def read_google_benchmark(
     path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None
 ) -> dict[str, Reported]:
-    """Cases of a google-benchmark result (`--benchmark_out`) by id `NAME/BENCHMARK/ARGUMENT…`; `n:8` becomes `n=8`.
+    """Return cases of a google-benchmark result (`--benchmark_out`) by id `NAME/BENCHMARK/ARGUMENT…`; `n:8` becomes
+    `n=8`.
 
     `time` holds real time (what the benchmark itself timed under `/manual_time`) in seconds, one value for each
     repetition; of a file with aggregates only it is the mean. `bandwidth` and `throughput` are google-benchmark's own
@@ -71,7 +72,7 @@ def read_google_benchmark(
 
 
 def _part(text: str) -> str:
-    """`n:1024` → `n=1024`; the `::` of a C++ scope is no such colon."""
+    """Return `n:1024` → `n=1024`; the `::` of a C++ scope is no such colon."""
     return "=".join(map(plain, re.split(r"(?<!:):(?!:)", text)))
 
 

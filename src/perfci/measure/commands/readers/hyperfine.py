@@ -26,7 +26,8 @@ _MEANS = ("user", "system")
 
 
 def read_hyperfine(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
-    """Cases of a hyperfine result by id `NAME/COMMAND/PARAMETER=VALUE…`; `--command-name` gives commands short names.
+    """Return cases of a hyperfine result by id `NAME/COMMAND/PARAMETER=VALUE…`; `--command-name` gives commands short
+    names.
 
     `time` holds seconds, one value for each run; their mean in a file without them. `user` and `system`, means over
     the runs, are reported where `custom`, the metrics of the policy, declares them. A command of which a run failed

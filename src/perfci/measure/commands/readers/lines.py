@@ -33,7 +33,7 @@ _PART = r"(?!\.+(/|$))[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?"
 
 
 def read_perfci_lines(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
-    """Cases from JSON lines that a command wrote into `$PERFCI_METRICS`.
+    """Return cases from JSON lines that a command wrote into `$PERFCI_METRICS`.
 
     A line is `{"metric": "time", "value": 1.2e-3, "unit": "s"}` with, if wanted, `"case": "sub/n=1"` (the id
     is then `NAME/sub/n=1`) and `"work": {"flops": …, "read": …, "written": …, "items": …, "item": "tokens"}`.

@@ -36,7 +36,7 @@ _FAILED_SKIPS = ("Unexpected error: ", "Skipped because a previous state request
 
 
 def read_nvbench(path: Path, name: str, _: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
-    """Cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/N=1`.
+    """Return cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/N=1`.
 
     Where a benchmark ran on several devices, `device=0` stands before its axes.
 
@@ -96,7 +96,7 @@ def _state(state: dict[str, Any], prefix: str, path: Path, several_devices: bool
 
 
 def _number(summaries: dict[str, dict[str, Any]], tag: str) -> float:
-    """The positive number of a summary; NVBench writes numbers as strings, and null for infinities."""
+    """Return the positive number of a summary; NVBench writes numbers as strings, and null for infinities."""
     if tag not in summaries:
         raise ValueError(f"NVBench's summary {tag} is missing")
     raw = _data(summaries[tag]).get("value")

@@ -28,7 +28,8 @@ from perfci.model.metrics import CustomMetric
 def read_pytest_benchmark(
     path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None
 ) -> dict[str, Reported]:
-    """Cases of a pytest-benchmark result by id: `tests/test_x.py::test_y[100]` is `NAME/tests/test_x.py/test_y/100`.
+    """Return cases of a pytest-benchmark result by id: `tests/test_x.py::test_y[100]` is
+    `NAME/tests/test_x.py/test_y/100`.
 
     `time` holds seconds of one call, one value for each round; the mean in a file without rounds, which
     `--benchmark-save` writes unless it is told `--benchmark-save-data`. Numbers in `extra_info` are reported where
