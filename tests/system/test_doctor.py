@@ -505,7 +505,7 @@ def test_another_users_repository(tmp_path):
     (tmp_path / "old/bin/git").unlink()
     refusal = says("", 128, "fatal: detected dubious ownership in repository at '/repo'\n")
     program(tmp_path / "old/bin", "git", f'case "$*" in *--version) echo git version 2.36.1; exit ;; esac\n{refusal}')
-    for check, words in ((repository.check_git, "another user"), (repository.check_token, "not looked for")):
+    for check, words in ((repository.check_git, "another user"), (repository.check_token, "not searched")):
         line = only(check, old)
         assert line.status == "warn" and words in line.found and "safe.directory" in line.remedy
 
@@ -586,7 +586,7 @@ def test_docker_is_told_only_where_it_is_installed(tmp_path):
     assert list(tools.check_docker(machine(tmp_path))) == []
 
 
-def test_a_gpu_is_looked_at_before_torch_uses_it(tmp_path):
+def test_a_gpu_is_read_before_torch_uses_it(tmp_path):
     """Else the doctor's own process would be the other that uses it."""
     order = []
     found = machine(tmp_path, told=H200, nvml=Nvml(nvmlDeviceGetUtilizationRates=lambda: order.append("state")))

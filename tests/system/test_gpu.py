@@ -227,7 +227,7 @@ def test_heat_and_brakes():
         "the GPU was slowed down for its temperature, up to 86 °C, during 1 of 4 rounds, up to 30 % of the time: cool it"
     ]
     assert describe(rounds(4, 4, reason="hw_power_brake")) == [
-        "the machine braked the GPU during 4 of 4 rounds, up to 60 % of the time: look at its power supply"
+        "the machine braked the GPU during 4 of 4 rounds, up to 60 % of the time: check its power supply"
     ]
 
 

@@ -128,7 +128,7 @@ def _board(library: Any, index: int, gpu: Gpu) -> Board:
 
 
 def cuda_words(version: int | None) -> str:
-    """Return 13000 → `CUDA 13.0`."""
+    """Return a version in words: 13000 → `CUDA 13.0`."""
     return "CUDA not told" if version is None else f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
@@ -148,7 +148,7 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def hardware(machine: Machine) -> str:
-    """Return what speaks for an NVIDIA GPU though NVML tells of none; empty where nothing does."""
+    """Return signs of an NVIDIA GPU though NVML tells of none; empty where nothing does."""
     for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
         try:
             ours = vendor.read_text().strip() == NVIDIA and (vendor.parent / "class").read_text().startswith(DISPLAY)
@@ -208,7 +208,7 @@ Problem = tuple[Status, str]
 
 
 def _judged(name: str, text: str, problems: list[Problem], /, **values: Any) -> Finding:
-    """Return one line of everything that was found, as bad as the worst problem, with all remedies."""
+    """Return everything that was found in one line, as bad as the worst problem, with all remedies."""
     if not problems:
         return ok(name, text, **values)
     make = fail if any(status == "fail" for status, _ in problems) else warn
@@ -311,7 +311,7 @@ def _users(board: Board) -> Finding:
 
 
 def check_locking(machine: Machine) -> Iterator[Finding]:
-    """Yield whether --lock-clocks can work: predicted, since trying would change the clocks of others."""
+    """Check whether --lock-clocks can work: predicted, since trying would change the clocks of others."""
     for board in machine.known(boards).boards:
         name = f"gpu {board.index} locking"
         admin = sys_admin(machine)

@@ -84,12 +84,12 @@ def wsl(machine: Machine) -> bool:
 
 @dataclass(frozen=True)
 class Container:
-    """What speaks for a container."""
+    """Signs of a container."""
 
     kind: str
     """`Docker`, `Podman`, `Kubernetes`, what systemd says, or empty."""
     mark: str
-    """What says so."""
+    """The file or variable that says so."""
     apart: tuple[str, ...]
     """Namespaces that are not those the machine booted with."""
     layered: bool
@@ -102,7 +102,7 @@ class Container:
 
 
 def container(machine: Machine) -> Container:
-    """Looks for marks of containers and at the namespaces of this process."""
+    """Search for marks of containers, and read the namespaces of this process."""
     apart = []
     for name, first in FIRST_NAMESPACES.items():
         try:
@@ -242,7 +242,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
-    """Yield the folder for output."""
+    """Check the folder for output."""
     folder = machine.out.absolute()
     while not folder.exists():
         folder = folder.parent

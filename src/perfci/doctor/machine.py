@@ -27,7 +27,7 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Said:
-    """What a program said, and how it ended."""
+    """The output of a program, and how it ended."""
 
     code: int | None
     """None: it could not be started, or was ended. Negative: killed by that signal."""
@@ -78,7 +78,8 @@ class Asked(Generic[Fact]):
 
 @dataclass
 class Machine:
-    """What every check gets. `root` stands in for `/`, `env` for the environment with its PATH, in tests."""
+    """The machine, as every check gets it. `root` stands in for `/`, `env` for the environment with its PATH, in
+    tests."""
 
     root: Path = Path("/")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

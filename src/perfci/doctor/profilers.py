@@ -1,4 +1,4 @@
-"""What profilers there are, whether they may count, and which tiers of metrics this machine can give."""
+"""Checks of profilers: those that are there, their permission to count, and tiers of metrics of this machine."""
 
 import csv
 import math
@@ -149,18 +149,18 @@ def _foreign_lock(machine: Machine) -> Path | None:
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether hardware counters may be read."""
+    """The permission to read hardware counters."""
 
     fault: Fault | None
-    """Why not; None where nothing is against it."""
+    """Why there is none; None where nothing is against it."""
     probed: bool
     """Tried, not predicted."""
     predicted: Fault | None
-    """What was expected before."""
+    """The fault that was expected before."""
 
 
 def predict(machine: Machine) -> Fault | None:
-    """Return why counting will be refused, by the kernel, the driver's parameter and the capabilities of this
+    """Return why counting will be refused, judged by the kernel, the driver's parameter and the capabilities of this
     process."""
     fault = ncu_command.may_count(machine.root)
     told = machine.read("/proc/driver/nvidia/params") or ""
@@ -227,7 +227,7 @@ def counted(page: str) -> bool:
 
 
 def check_counters(machine: Machine) -> Iterator[Finding]:
-    """Yield whether hardware counters may be read: tried, or predicted where that cannot be."""
+    """Check whether hardware counters may be read: tried, or predicted where that cannot be."""
     if not machine.known(boards).boards:
         return
     found = machine.known(permission)
@@ -242,7 +242,7 @@ def check_counters(machine: Machine) -> Iterator[Finding]:
 
 
 def check_code(machine: Machine) -> Iterator[Finding]:
-    """Yield what reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
+    """Check what reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
     if not machine.known(boards).boards:
         return
     env = machine.env if machine.python_env is None else machine.python_env
@@ -270,7 +270,7 @@ def check_dcgm(machine: Machine) -> Iterator[Finding]:
 
 
 def check_report_module(machine: Machine) -> Iterator[Finding]:
-    """Yield the module ncu_report, in perfci's own Python or beside ncu."""
+    """Check the module ncu_report, in perfci's own Python or beside ncu."""
     code = (
         "import importlib.metadata as m, ncu_report; "
         "v = [d.version for d in m.distributions(name='ncu-report')]; print(v[0] if v else '', ncu_report.__file__)"
@@ -391,7 +391,7 @@ def _timing(machine: Machine) -> TierState:
 
 
 def _timeline(machine: Machine) -> str:
-    """Return what gives timelines; empty for nothing."""
+    """Return the source of timelines; empty for none."""
     tool = machine.known(nsys)
     if isinstance(tool, InstalledNsys):
         return f"nsys {tool.version}"
@@ -412,7 +412,7 @@ def _trace(machine: Machine) -> TierState:
 
 
 def _counter_source(machine: Machine) -> tuple[str, str]:
-    """Return what gives counters, or empty; and why not, or with which doubt."""
+    """Return the source of counters, or empty; and why there is none, or a doubt about it."""
     if not machine.known(boards).boards:
         return "", "no GPU"
     tool = machine.known(ncu)
@@ -459,11 +459,11 @@ CHECKS: dict[str, Check] = {
 """Every check of the doctor, in the order of importance."""
 _OFFLINE = ("torch", "torch offers", "nsys", "ncu", "ncu_report", "perfci", "system", "nvcc")
 OFFLINE: dict[str, Check] = {"image": partial(check_image, built=True)} | {name: CHECKS[name] for name in _OFFLINE}
-"""What can be said of an image while it is built: programs and their versions."""
+"""Checks of an image while it is built: programs and their versions."""
 
 
 def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, Check] = CHECKS) -> Diagnosis:
-    """Look at everything, all at once. `first`: lines that the caller knows already. Never raises for what it finds."""
+    """Check everything, all at once. `first`: lines that the caller knows already. Never raises for what it finds."""
     start = time.monotonic()
     findings = examine(machine, checks, first)
     try:

@@ -21,7 +21,7 @@ FLASH_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True)
 class Inside:
-    """What the interpreter told: topic → facts; and how it ended, if not well."""
+    """The interpreter's answers: topic → facts; and how it ended, if not well."""
 
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
     problem: str = ""
@@ -60,7 +60,7 @@ def inside(machine: Machine) -> Inside:
 
 
 def check_torch(machine: Machine) -> Iterator[Finding]:
-    """Yield the interpreter, its torch, and whether that can use the GPU."""
+    """Check the interpreter, its torch, and whether that can use the GPU."""
     seen, gpus = machine.known(inside), machine.known(boards)
     python = seen.get("python")
     if not python:
@@ -198,7 +198,7 @@ def _package(seen: Inside, topic: str, words: str, needed: bool) -> Finding:
     facts = seen.get(topic)
     if not facts:
         if not seen.get("python"):
-            return warn(topic, f"{words} was not looked for: the interpreter does not run", "fix python first")
+            return warn(topic, f"{words} was not searched: the interpreter does not run", "fix python first")
         return _cut_short(topic, seen)
     if facts["error"]:
         version = f" {facts['version']}" if facts["version"] else ""

@@ -12,7 +12,7 @@ from perfci.model.doctor import Finding
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""
 DUBIOUS = "dubious ownership"
-"""What git before 2.38 says of a repository of another user."""
+"""The words of git before 2.38 about a repository of another user."""
 _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@]*:[^\s/@]+@", re.IGNORECASE)
 # A user's name alone is no secret, but tokens are written there too: GitHub's and GitLab's by their prefixes.
 _TOKEN = re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}")
@@ -90,7 +90,7 @@ def check_token(machine: Machine) -> Iterator[Finding]:
     repo, said = machine.known(repository)
     if repo is None:
         if DUBIOUS in said.err:
-            yield warn("token", f"not looked for: git refuses {machine.where}", _trust(machine))
+            yield warn("token", f"not searched: git refuses {machine.where}", _trust(machine))
         return
     files = configurations(repo)
     found, unread = [], []
@@ -148,7 +148,7 @@ def is_credential(text: str) -> bool:
 
 
 def secrets(entries: Sequence[str]) -> list[str]:
-    """Return what of `KEY\\nVALUE` entries is a secret, in words that do not show it."""
+    """Return the secrets among `KEY\\nVALUE` entries, in words that do not show them."""
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
@@ -164,7 +164,7 @@ def secrets(entries: Sequence[str]) -> list[str]:
 
 
 def _short(file: Path, repo: Repo) -> str:
-    """Return `.git/config`; an included file under its whole path."""
+    """Return the name of a file for people: `.git/config`, or the whole path of an included one."""
     try:
         return f".git/{file.relative_to(repo.common)}"
     except ValueError:

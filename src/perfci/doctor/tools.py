@@ -16,7 +16,7 @@ DOCKER_TIME = 8.0
 
 
 def check_nvcc(machine: Machine) -> Iterator[Finding]:
-    """Yield the compiler that torch's extensions would take: $CUDA_HOME's, that on the PATH, /usr/local/cuda's."""
+    """Check the compiler that torch's extensions would take: $CUDA_HOME's, that on the PATH, /usr/local/cuda's."""
     home = machine.env.get("CUDA_HOME") or machine.env.get("CUDA_PATH")
     candidates = [f"{home}/bin/nvcc"] if home else []
     candidates += [found for found in (machine.which("nvcc"),) if found]
@@ -44,7 +44,7 @@ def check_nvcc(machine: Machine) -> Iterator[Finding]:
 
 
 def check_cutlass(machine: Machine) -> Iterator[Finding]:
-    """CUTLASS: its Python package, or its headers where compilers look."""
+    """CUTLASS: its Python package, or its headers where compilers search."""
     facts = machine.known(inside).get("cutlass")
     where = _headers(machine)
     parts = []
@@ -59,8 +59,8 @@ def check_cutlass(machine: Machine) -> Iterator[Finding]:
     elif parts:
         yield ok("cutlass", "; ".join(parts), **values)
     else:
-        looked = "neither a Python package nor headers" if facts else "no headers; the interpreter could not be asked"
-        yield ok("cutlass", f"{looked} ($CUTLASS_PATH, $CPATH, /usr/local/include, third_party/cutlass)", **values)
+        missing = "neither a Python package nor headers" if facts else "no headers; the interpreter could not be asked"
+        yield ok("cutlass", f"{missing} ($CUTLASS_PATH, $CPATH, /usr/local/include, third_party/cutlass)", **values)
 
 
 def _headers(machine: Machine) -> tuple[str, str] | None:

@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool = False) -> Answer:
-    """Return what the pairs of `case` say about `criterion`, looks replayed from the first.
+    """Decide from the pairs of `case` about `criterion`, looks replayed from the first.
 
     `ended`: no more pairs will come. The decision is the same for the run, which has the pairs so far and
     asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
@@ -51,7 +51,8 @@ def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: boo
             assert_never(criterion.against)
     if criterion.late:
         return found._replace(decision=invalid("late", found.decision.n))
-    # What was dropped may have been slow. So the rest acquits of nothing, while it may convict, now or at a later look.
+    # What was dropped may have been slow. So the rest shows nothing within the limit, but may show it beyond, now or
+    # later.
     if (
         found.decision.status not in _PROVEN
         and (silent := silences(case, criterion.metric))

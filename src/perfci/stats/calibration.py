@@ -1,5 +1,5 @@
-"""What pairs of identical code say about a machine: noise, bias, the smallest change that can be promised,
-and how often a run would fail.
+"""Calibration by pairs of identical code: noise, bias, the smallest change that can be promised, and how often a run
+would fail.
 
 The rates come from replaying the decision on resampled pairs. The signed-rank statistic of a resample depends only
 on how often each recorded pair was drawn: with counts c and the matrix B of "this Walsh average lies above the
@@ -24,7 +24,7 @@ Counts = NDArray[np.float32]
 RUNS = 2000
 """Replayed runs: a share of 1 % is then known to ± 0.4 %."""
 PROMISE = 0.99
-"""Share of true changes that must be found, and of unchanged cases that must be acquitted, at the smallest r."""
+"""Share of true changes that must be found, and of unchanged cases that must be within the limit, at the smallest r."""
 EFFECT_LEVEL = 0.99
 """Coverage, over all cases together, of the intervals of the biases."""
 STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
@@ -41,7 +41,7 @@ class Noise(NamedTuple):
     pairs: int
     sd: float
     robust: float
-    """Standard deviation from the median absolute deviation: what is left of `sd` without stray pairs."""
+    """Standard deviation from the median absolute deviation: `sd` without stray pairs."""
     effect: float
     """Hodges–Lehmann estimate of the bias."""
     low: float
@@ -80,11 +80,11 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
 
 
 def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
-    """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is acquitted in 99 % of cases.
+    """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is shown in 99 % of cases.
 
-    `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a conviction must
+    `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a regression must
     exceed r/2; never under twice the effect that the pairs leave possible. No r fixes an effect that hides a
-    slow-down: that must be larger by it. Caps at which nothing can be convicted are left out.
+    slow-down: that must be larger by it. Caps at which nothing can be a regression are left out.
     """
     effect = 2 * abs(found.effect) if found.differs else 0.0
     return {cap: max(factor * found.sd + effect, 2 * found.bound) for cap, factor in factors(looks, m).items()}
@@ -164,8 +164,8 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
 
 
 def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int, int]:
-    """Smallest statistics that convict, confirm, acquit and show the acquitted to be faster at a look; beyond the
-    largest one where none does."""
+    """Return the smallest statistics that show a look to be slower than the limit, confirm that, show it within the
+    limit, and then faster; beyond the largest one where none does."""
     n = looks.pairs[look]
     tail = null_tail(n)[::-1]
 
@@ -223,7 +223,7 @@ def drawn(x: Sequence[float] | Array, draws: Draws) -> Array:
 
 
 class Replay(NamedTuple):
-    """What each replayed run decided, shape (runs,) each."""
+    """The decisions of the replayed runs, shape (runs,) each."""
 
     status: NDArray[np.str_]
     """`regression`, `improvement`, `unchanged` or `inconclusive`."""
@@ -283,7 +283,7 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
 
 
 def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
-    """Return number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
+    """Return the number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
     matrix = holds.astype(np.float32)
     runs, values = counts.shape
     # In slices that BLAS multiplies in one thread: on a busy machine its threads wait for each other.

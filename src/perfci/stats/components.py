@@ -9,7 +9,7 @@ a placements of n blocks, block ratios x_kij = ln(head/base) of the blocks that 
     variance of a pair's x               = L² + P²/a + B²/(a n)
 
 L, P and B are what differs from worker pair to worker pair, from placement to placement within one, and from block
-to block within a placement. What both sides share (drift, the same offsets of buffers) cancels in the ratio and
+to block within a placement. What base and head share (drift, the same offsets of buffers) cancels in the ratio and
 is in none of them.
 """
 
@@ -59,7 +59,7 @@ class Components(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds, both sides together."""
+    """Seconds, base and head together."""
 
     placement: float
     """Opening and closing one placement."""

@@ -1,11 +1,11 @@
 """The decision: what worker pairs say about a limit, look by look.
 
-A group-sequential test without asymptotics: each look may spend a share of α on a conviction and a share of
-β on an acquittal, and the shares of all looks sum to at most 1, so that both error rates hold by a union
+A group-sequential test without asymptotics: each look may spend a share of α on "slower than the limit" and a share of
+β on "within the limit", and the shares of all looks sum to at most 1, so that both error rates hold by a union
 bound. Every test is an exact signed-rank test over worker pairs. α is divided by the number of criteria that
 share it (Bonferroni), so that it bounds the chance that a *run* on unchanged code fails.
 
-Where pairs end between two looks, because the budget did, a *last look* spends of what is left; see `LAST`.
+Where pairs end between two looks, because the budget did, a *last look* spends of the rest; see `LAST`.
 """
 
 import math
@@ -41,7 +41,7 @@ LAST = 10.0
 
 When the budget ends may depend on the data, and a run may be continued after it (`--resume`). So what must not exceed
 α/m is the chance that at *any* number of pairs from the first look on, by a planned look or a last one, unchanged code
-would be convicted. `tests/stats/test_last_look.py` simulates it for twenty m from 1 to 300, since p-values come in
+would be a regression. `tests/stats/test_last_look.py` simulates it for twenty m from 1 to 300, since p-values come in
 steps. The worst of them, as a multiple of α/m, ± 0.03:
 
 | divided by | 6 | 7 | 8 | 10 |
@@ -49,25 +49,25 @@ steps. The worst of them, as a multiple of α/m, ± 0.03:
 | scatter that stays as it is | 1.07 | 1.03 | 0.99 | 0.96 |
 | scatter that grows fourfold from the first pair to the 64th | 1.17 | 1.11 | 1.07 | 1.01 |
 
-Acquittals spend at most 0.8 of β. The fewest pairs with which a last look convicts are hardly more for it: 10, 11, 13
-and 17 for m = 1, 2, 7 and 100, where 6 would give 10, 11, 13 and 16.
+"Within the limit" spends at most 0.8 of β. The fewest pairs with which a last look shows a regression are hardly more:
+10, 11, 13 and 17 for m = 1, 2, 7 and 100, where 6 would give 10, 11, 13 and 16.
 """
 SEEN = 0.025
-"""Level at which an acquitted case is faster beyond the limit when it ends: its printed 95 % interval lies beyond."""
+"""Level at which a case within the limit is faster beyond it when it ends: its printed 95 % interval lies beyond."""
 _SUSPECT = 0.05
-"""Level at which a case that is acquitted at equal clock looks slower as measured, so that more pairs are worth taking.
+"""Level at which a case within the limit at equal clock seems slower as measured, so that more pairs are worth taking.
 It decides nothing: a looser one costs pairs, a stricter one lets a lowered clock pass unsaid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the data say at the look that decided, or so far."""
+    """The answer of the data at the look that decided, or so far."""
 
     status: Status
     """`continue` asks for more pairs; never where none will come."""
     look: int | None
-    """Index of the look that decided; of the acquitting look where an acquitted case goes on; else the last
-    one taken. None for a last look."""
+    """Index of the look that decided; of the look that showed it within the limit where such a case goes on; else
+    the last one taken. None for a last look."""
     n: int
     """Pairs that were used."""
     p: float | None
@@ -91,8 +91,8 @@ def invalid(code: ReasonCode, n: int = 0) -> Decision:
 def margin(r: float, better: Direction) -> float:
     """Return the log ratio, positive is worse, of a change for the worse by the share r.
 
-    ln(1 + r) where lower is better, -ln(1 - r) where higher is better: r itself would acquit a true r where
-    the noise is tiny. NaN where there is no such change (r < 0; r ≥ 1 where higher is better), which
+    ln(1 + r) where lower is better, -ln(1 - r) where higher is better: r itself would call a true r within the limit
+    where the noise is tiny. NaN where there is no such change (r < 0; r ≥ 1 where higher is better), which
     `decide` calls invalid.
     """
     if not math.isfinite(r) or r < 0 or (better == "higher" and r >= 1):
@@ -101,7 +101,7 @@ def margin(r: float, better: Direction) -> float:
 
 
 def _may_prove_after(look: int, looks: Looks, m: int) -> bool:
-    """Return whether a later look can convict at all: the smallest p-value of n pairs is 2^-n."""
+    """Return whether a later look can show a regression at all: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
@@ -115,13 +115,13 @@ def _left(shares: Sequence[float], looks: Looks, n: int) -> float:
 
 
 def pairs_needed(looks: Looks, m: int) -> int:
-    """Return the fewest pairs with which a look that may spend all of α/m can convict: the smallest p of n pairs is
-    2^-n."""
+    """Return the fewest pairs with which a look that may spend all of α/m can show a regression: the smallest p of
+    n pairs is 2^-n."""
     return math.ceil(-math.log2(min(looks.alpha / m, looks.confirm)))
 
 
 def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, ended: bool = False) -> Decision:
-    """Regression, improvement, unchanged, or more pairs?
+    """Decide between regression, improvement, unchanged, and more pairs.
 
     `x`: ln(head/base) per pair, shape (n,), in the order measured, oriented so that positive is worse.
     `r_log`: the limit as a log ratio, from `margin`. `m`: number of criteria that share α. `ended`: no more
@@ -130,15 +130,15 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     Looks are replayed from the first; the first final status wins and later data are ignored. At each look:
     - regression: the location is above 0 within the look's share of α/m, and above r/2 at `confirm`;
     - improvement: the mirror image;
-    - acquittal: the location is below r within the look's share of β. It ends the case, except where it looks
-      faster by more than r/2 and a later look may still name it an improvement: then `continue`, acquitted.
+    - within the limit: the location is below r within the look's share of β. It ends the case, except where it seems
+      faster by more than r/2 and a later look may still name it an improvement: then `continue`, `within`.
     Once they have ended undecided, with the first look's pairs or more, a last look at all of them does the same
     within its share (`LAST`) of what the looks so far have left of α/m and β.
 
-    An acquitted case ends as an improvement if it is faster than the limit at 97.5 %, which is where the printed
-    interval lies beyond the limit, and else as `unchanged`. Neither fails a run, so this takes nothing of α: of
+    A case within the limit ends as an improvement if it is faster than the limit at 97.5 %, which is where the printed
+    interval lies beyond it, and else as `unchanged`. Neither fails a run, so this takes nothing of α: of
     unchanged code that scatters by r or less practically none is called faster, by 10 r one case in a hundred.
-    An acquitted case is never convicted of a regression later. With the tests' own monotonicity it follows
+    A case within the limit is never a regression later. With the tests' own monotonicity it follows
     that raising any x never turns a regression into something else.
 
     Invalid: a value that is not finite, an r_log that is not positive and finite.
@@ -194,10 +194,11 @@ def _look(
     *,
     within: bool,
 ) -> tuple[Decision | None, float | None, bool]:
-    """Return what one look names, the p-value of an acquittal, and whether it looks faster by more than r/2.
+    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by more than
+    r/2.
 
-    `used`: of its n pairs. `look`: its index, None for the last one. `acquitted`: already, so that neither is asked
-    again.
+    `used`: of its n pairs. `look`: its index, None for the last one. `within`: shown to be within the limit already,
+    so that neither is asked again.
     """
 
     def named(status: Status, p: float) -> tuple[Decision, None, bool]:
@@ -219,8 +220,8 @@ def _look(
 
 
 def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: tuple[int | None, float]) -> Decision:
-    """Return how an acquitted case ends. `look`: which ended it, None for the last one; `acquittal`: its look and
-    p-value."""
+    """Return how a case within the limit ends. `look`: which ended it, None for the last one; `cleared_at`: look and
+    p-value of "within the limit"."""
     p = used.p_less(-r_log)
     if p <= SEEN:
         return Decision("improvement", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
@@ -244,7 +245,7 @@ def decide_beside(
     `x`: log ratios at equal clock; `measured`: of the same pairs as measured; both as `decide` takes them,
     as is `ended`. The decision is `decide(x)`, save for two cases, which are `clock`:
     - x says unchanged or improvement, and `decide(measured)` says regression: slower, but not at equal clock.
-      A case that looks so (slower by more than r/2 at 5 %) goes on while a later look may convict; the last look
+      A case that seems so (slower by more than r/2 at 5 %) goes on while a later look may show it; the last look
       asks what was measured too.
     - x says regression, and what was measured shows at `confirm` that it is not slower by r/2: slower at equal
       clock, and the clock made up for it.

@@ -34,7 +34,7 @@ def _finite(values: Sequence[float] | Array) -> Array:
 
 
 def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
-    """Mean of what is left after ⌊share × n⌋ samples are cut from each end of the sorted samples.
+    """Return the mean after ⌊share × n⌋ samples are cut from each end of the sorted samples.
 
     It resolves differences below the tick of the timer, which a median cannot, and ignores stray samples,
     which a mean does not (Tukey & McLaughlin, Sankhya A 25, 1963). Raises ValueError where samples are

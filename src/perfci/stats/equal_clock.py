@@ -2,7 +2,7 @@
 
 At the power limit a GPU's clock wanders, and the time of what it computes with it; the time of what waits for
 memory does not follow. How far a case follows is read from its own blocks: the slope b of ln time on ln clock
-within workers, pooled over the workers of both sides. The log ratio of a pair is then adjusted as in an
+within workers, pooled over the workers of base and head. The log ratio of a pair is then adjusted as in an
 analysis of covariance (Cochran, Biometrics 13, 1957; Snedecor & Cochran, Statistical Methods, 8th ed., ch. 18):
 
     x = ln(time_head / time_base) + b ln(clock_head / clock_base),   b = -Σ covariance / Σ variance, within [0, 1]
@@ -11,7 +11,7 @@ b is 1 where a case takes the same cycles at any clock, and 0 where the clock do
 measured clock draws b towards 0 (Fuller, Measurement Error Models, 1987, 1.1), that is, towards time as it is, in
 the measure in which correcting by a noisy clock would add more noise than it takes away.
 
-Two things make it a fair basis for an exact test. b comes from deviations within workers of both sides, so that
+Two things make it a fair basis for an exact test. b comes from deviations within workers of base and of head, so that
 exchanging the sides of any pair leaves it as it is and turns the sign of x: a signed-rank test of identical code
 keeps its level, and a change that moves the mean clock does not enter b. And b comes from the first look's pairs
 alone, so that the x of a pair never changes once a decision may rest on it.
@@ -30,7 +30,7 @@ from perfci.stats.walsh import Array
 
 
 class LogRatios(NamedTuple):
-    """Worker values of one metric in the pairs that have both sides, in the order measured, and their log ratios."""
+    """Worker values of one metric in the pairs that have base and head, in the order measured, and their log ratios."""
 
     base: Array
     """In the metric's unit, shape (pairs,)."""
@@ -51,10 +51,10 @@ class LogRatios(NamedTuple):
 
 
 def slope(pairs: Sequence[Pair]) -> float | None:
-    """b of these pairs, in [0, 1]; 0 where the clock stood still.
+    """Return b of these pairs, in [0, 1]; 0 where the clock stood still.
 
     None where there are no pairs or one lacks a clock: then nothing is adjusted. NaN where a sum is no finite
-    number, which makes every log ratio NaN and the judgement invalid.
+    number, which makes every log ratio NaN and the decision invalid.
     """
     clocks = [pair.clock.get(side) for pair in pairs for side in SIDES]
     known = [clock for clock in clocks if clock is not None]

@@ -36,7 +36,7 @@ def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
 
 
 def _declared(case: Case, side: Side, derived: PerTime) -> float:
-    """Return the work of both sides as base declares it, where it does: what head declares otherwise changes no
+    """Return the work of base and head as base declares it, where it does: what head declares otherwise changes no
     value."""
 
     def amount(work: Work) -> float:
@@ -54,7 +54,7 @@ def side_values(case: Case, side: Side, metric: str) -> Array:
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """Return the pairs that have a value of `metric` in both sides, in the order measured, with base's and head's."""
+    """Return the pairs that have a value of `metric` in base and in head, with both, in the order measured."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)
@@ -64,7 +64,7 @@ def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
 
 
 def both(case: Case, metric: str) -> list[Pair]:
-    """Return the pairs that have a value of `metric` in both sides, in the order measured."""
+    """Return the pairs that have a value of `metric` in base and in head, in the order measured."""
     return [pair for pair, _, _ in paired(case, metric)]
 
 
@@ -80,7 +80,7 @@ def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]
 
 
 def metrics(case: Case) -> list[str]:
-    """Return names of the metrics that have a value in some worker: time first, then cycles, derived ones,
+    """Return the names of the metrics that have a value in some worker: time first, then cycles, derived ones,
     reported ones."""
     reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
     known = ["time", "cycles", *DERIVED]

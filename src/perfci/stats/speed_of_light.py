@@ -23,7 +23,7 @@ def least_time(
     device: DeviceKind,
     l2_bytes: float | None = None,
 ) -> tuple[float, str] | None:
-    """Return seconds that `work` takes at least on `device`, and the amount that says so; None where nothing can be
+    """Return the least seconds that `work` takes on `device`, and the amount that says so; None where nothing can be
     said.
 
     `ceilings`: of the device. Declared reads count under a timing mode
@@ -45,7 +45,7 @@ def least_time(
 
 
 def _cold_reads(work: Work, timing: Timing | None, device: DeviceKind, l2_bytes: float | None) -> float:
-    """Return bytes of the declared reads that must come from the device's memory."""
+    """Return the bytes of the declared reads that must come from the device's memory."""
     if device != "cuda" or timing is None:
         return 0.0
     if timing.mode == "cold":

@@ -46,8 +46,8 @@ _BOOT = (
     "import json, sys; sys.path += [one for one in json.loads(sys.argv.pop(1)) if one not in sys.path]; "
     "from perfci.system.bounded import serve; sys.exit(serve())"
 )
-"""What it starts with. -I leaves out PYTHONPATH and the user's own packages, which may hold perfci and what it needs:
-what is on its path and not the folder that it was started in comes last."""
+"""The first code that it runs. -I leaves out PYTHONPATH and the user's own packages, which may hold perfci and what it
+needs: what is on its path and not the folder that it was started in comes last."""
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
 
 
@@ -57,7 +57,7 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a reader may take."""
+    """The bounds of a reader."""
 
     seconds: float = 10.0
     """Of processor time; by the clock six times that and a minute more, since the machine may be busy."""
@@ -77,8 +77,8 @@ class Bounds:
 
 
 def regular(path: Path, largest: int) -> int:
-    """Return bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or mostly
-    holes."""
+    """Return the bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or
+    mostly holes."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -237,7 +237,7 @@ def _listen(process: "subprocess.Popen[bytes]", bounds: Bounds) -> tuple[bytes, 
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of a reader, and the programs that it started."""
+    """Kill a reader that still runs, and the programs that it started."""
     if process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             for one in psutil.Process(process.pid).children(recursive=True):

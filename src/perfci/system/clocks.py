@@ -32,11 +32,11 @@ NOT_LOCKED, STILL_LOCKED = 1, 2
 
 
 class Locked(Exception):
-    """Why a clock could not be locked or releasedd; the text is for people."""
+    """Why a clock could not be locked or released; the text is for people."""
 
 
 class Driver(Protocol):
-    """What locks clocks."""
+    """A driver that locks clocks."""
 
     def lock(self, uuid: str, mhz: Frequency) -> int | None:
         """Hold the SM clock of a GPU. Returns the MHz, None where only the driver knows them. Raises Locked."""
@@ -194,8 +194,7 @@ def _make(driver: str) -> Driver:
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """Return the guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release it. Returns the exit
-    code."""
+    """Run the guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release. Return the exit code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)

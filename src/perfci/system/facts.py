@@ -84,12 +84,12 @@ def usable_cores() -> int:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Return bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
+    """Return the bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
     return min([psutil.virtual_memory().total, *(group.limit for group in memory_groups(root))])
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
+    """Return the bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
 
 
@@ -103,7 +103,7 @@ class MemoryGroup:
 
     @property
     def free(self) -> int:
-        """What the group may still take; 0 when it is over its limit."""
+        """Bytes that the group may still take; 0 when it is over its limit."""
         return max(0, self.limit - self.used)
 
 

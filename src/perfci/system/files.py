@@ -219,7 +219,7 @@ def make_scratch(prefix: str = "perfci") -> Iterator[Scratch]:
         try:
             lock = os.open(hidden / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Only now, with its owner locked, it gets a name that a sweep looks at.
+            # Only now, with its owner locked, it gets a name that a sweep checks.
             hidden.rename(path)
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
@@ -253,7 +253,7 @@ def sweep_scratch(prefix: str = "perfci") -> list[Path]:
 
 @contextmanager
 def _dead(path: Path) -> Iterator[bool]:
-    """Whether the scratch folder `path` is ours and its owner gone; holds its lock meanwhile."""
+    """Tell whether the scratch folder `path` is ours and its owner gone; hold its lock meanwhile."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid != os.geteuid():

@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU: clocks and what holds them down, temperature, power, modes, who else uses it.
+"""The state of a GPU by NVML: clocks and what holds them down, temperature, power, modes, who else uses it.
 
 The library is `nvidia-ml-py` (module `pynvml`), imported when a GPU is opened. What a GPU, a driver or a container does
 not tell is None: never an exception, and never 0.
@@ -47,7 +47,7 @@ class GpuProcess:
     """A process that uses the GPU."""
 
     pid: int
-    """In its own PID namespace where that cannot be looked into."""
+    """In its own PID namespace where that cannot be read."""
     name: str | None
     """None where the process cannot be seen from here."""
     memory: int | None
@@ -70,7 +70,7 @@ class GpuState:
     power_limit: float | None = None
     """Watts."""
     reasons: tuple[str, ...] | None = None
-    """What holds the clocks down at this moment: values of REASONS."""
+    """Reasons that hold the clocks down at this moment: values of REASONS."""
     held: dict[str, float] | None = None
     """Reason → seconds, since the driver was loaded, for which it has held the clocks down."""
     utilisation: float | None = None
@@ -149,7 +149,7 @@ class Gpu:
         )
 
     def facts(self) -> NvmlFacts:
-        """Return what belongs into the fingerprint."""
+        """Return the facts for the fingerprint."""
         ask = self._ask
         try:
             driver = _text(self._library.nvmlSystemGetDriverVersion())
@@ -268,7 +268,7 @@ Round = tuple[GpuState, GpuState]
 
 
 def _share(one: Round, *reasons: str) -> float | None:
-    """Return share of a round for which one of `reasons` held the clocks down; None where that is not told."""
+    """Return the share of a round for which one of `reasons` held the clocks down; None where that is not told."""
     before, after = one
     if before.held is None or after.held is None or after.at <= before.at:
         return None
@@ -322,11 +322,11 @@ def _braked(rounds: Sequence[Round]) -> str:
     if not affected or _during(rounds, "hw_thermal")[0]:
         return ""
     when = _in_rounds(affected, len(rounds), largest)
-    return f"the machine braked the GPU {when}: look at its power supply"
+    return f"the machine braked the GPU {when}: check its power supply"
 
 
 def _users(states: Sequence[GpuState]) -> list[str]:
-    """Other processes. One that cannot be looked into may be perfci's own, unless it was there before."""
+    """Other processes. One that cannot be read may be perfci's own, unless it was there before."""
     if not states:
         return []
     before = {process.pid for process in states[0].processes or ()}

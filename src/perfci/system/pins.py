@@ -1,4 +1,4 @@
-"""What perfci's images hold: one file of versions, and what is asked of it.
+"""The contents of perfci's images: one file of versions, and questions to it.
 
 `python -m perfci.system.pins VARIANT` prints the arguments with which `docker build` makes that variant, quoted for
 xargs.

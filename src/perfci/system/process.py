@@ -1,7 +1,7 @@
 """Everything that perfci starts: one parent, workers forked from it, commands spawned by it.
 
 The run talks to the parent (`perfci/worker/parent.py`) and to each worker over Unix sockets. Whatever happens to
-the run, the parent kills what is left.
+the run, the parent kills all that still runs.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
 START_TIMEOUT = 120.0
 """Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
 POLL = 0.25
-"""Seconds between looks at a worker's memory."""
+"""Seconds between two checks of a worker's memory."""
 D = TypeVar("D", bound=Document)
 
 
@@ -67,7 +67,7 @@ class Exit:
 
 @dataclass
 class Arena:
-    """What every worker of one side gets: its trees, path, environment, cores."""
+    """The surroundings of every worker of one side: its trees, path, environment, cores."""
 
     tree: Path
     site: Path
@@ -85,7 +85,7 @@ class Under:
     command: Callable[[list[str]], list[str]]
     """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
-    """What of the worker's environment is let through: reports keep it."""
+    """The part of the worker's environment that passes: reports keep it."""
 
 
 def memory_of(pid: int) -> int:
@@ -401,7 +401,7 @@ class Worker:
         self.log = log
         self.alive = True
         self.leaving = False
-        """Whether it was dismissed and its exit is still to be collected."""
+        """True where it was dismissed and its exit is still to be collected."""
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""

@@ -120,7 +120,7 @@ class Account:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def sweep(self) -> None:
-        """Kill what is left of the user's processes below this one."""
+        """Kill the user's processes below this one."""
         for _ in range(200) if self.ids is not None else ():
             left = [one for one in psutil.Process().children(recursive=True) if self._is_own(one)]
             if not left:
@@ -283,7 +283,7 @@ def _copy_in_place(name: str, inside: int) -> None:
 def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
     """(name, descriptor of the folder that it lies in, facts) of everything below `top`, folders before what they hold.
 
-    A folder is looked into after the caller has dealt with it. Links are not followed.
+    A folder is read after the caller has dealt with it. Links are not followed.
     """
     if not stat.S_ISDIR(top.lstat().st_mode):
         return
