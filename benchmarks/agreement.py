@@ -1,4 +1,4 @@
-"""Does perfci's `cold` agree with NVBench's cold GPU time? In SM cycles, over processes of both in turns, on a GPU.
+"""Compares perfci's `cold` with NVBench's cold GPU time: in SM cycles, over processes of both in turns, on a GPU.
 
     python benchmarks/agreement.py [PROCESSES]
 
@@ -103,7 +103,7 @@ class Quiet:
 
 
 def of_perfci(folder: Path, seed: int) -> dict[str, list[tuple[float, float]]]:
-    """GROUP launches: case id → (seconds, cycles) of each."""
+    """GROUP workers: case id → (seconds, cycles) of each."""
     options = Options("run", folder, folder / "out", devices=["cuda"], exact_pairs=GROUP, quick=True, seed=seed)
     results: Results = Measurement(options, Quiet()).measure()
     values = {case.id: [pair.values["head"] for pair in case.pairs] for case in results.cases}

@@ -1,10 +1,10 @@
-"""How often does the gate say what is true? Repeats whole runs on this machine and counts.
+"""Counts how often the gate says what is true: repeats whole runs on this machine.
 
     python benchmarks/trials.py init 30      # the repository that `perfci init` writes, unchanged
     python benchmarks/trials.py slower 30    # a commit that makes a kernel of 1 ms or more 15 % slower
     python benchmarks/trials.py python 20    # a case of pure Python, unchanged
     python benchmarks/trials.py torch 20     # a case of torch, unchanged
-    python benchmarks/trials.py extension 20 # examples/extension, built in both sides, unchanged
+    python benchmarks/trials.py extension 20 # examples/extension, built for base and for head, unchanged
     python benchmarks/trials.py gpu 30       # six cases on a GPU, from 4 µs to 0.2 ms, unchanged, r = 1 %
 
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in

@@ -1,1 +1,1 @@
-"""How well does perfci find slow-downs, and how often does it cry wolf, beside other ways to gate: see README.md."""
+"""Compares how well perfci and other gates find slow-downs, and how often they raise false alarms: see README.md."""

@@ -28,7 +28,7 @@ def main() -> int:
         one = verbs.add_parser(verb, help=words)
         one.add_argument("recording", type=Path, nargs="?", default=RECORDED)
         if verb != "verdicts":
-            one.add_argument("--runs", type=int, default=500, help="resampled judgements of perfci per kernel")
+            one.add_argument("--runs", type=int, default=500, help="resampled decisions of perfci per kernel")
         if verb == "replay":
             one.add_argument("--kernels", action="store_true", help="one table per kernel, too")
         if verb == "plot":
@@ -73,7 +73,7 @@ def replay(asked: argparse.Namespace) -> int:
         low, high = clopper_pearson(failing, runs)
         sys.stdout.write(
             f"\n{failing} of {runs} runs of 100 unchanged cases fail ({100 * low:.1f}–{100 * high:.1f} %), "
-            f"{undecided} of {100 * runs} judgements not `unchanged`\n"
+            f"{undecided} of {100 * runs} decisions not `unchanged`\n"
         )
     if asked.kernels:
         for kernel in recording.kernels:

@@ -4,8 +4,9 @@ Order: tuning (how much extra work makes each kernel slower by how much), perfci
 turns until the time is spent. Every stage is written into the recording as it ends, so that a run which is cut short
 leaves what it has.
 
-Equal GPU time: what perfci's conviction costs per case, JUDGEMENT pairs at the wall time of a pair with starting and
-placing shared out, is what every other tool gets for a judgement as pure sampling time, its own starting not counted.
+Equal GPU time: what a regression found by perfci costs per case, DECISION pairs at the wall time of a pair with
+starting and placing shared out, is what every other tool gets for a decision as pure sampling time, its own starting
+not counted.
 """
 
 import json
@@ -31,12 +32,12 @@ from perfci.model.results import Case, Results
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-JUDGEMENT = 16
-"""Pairs of a conviction."""
+DECISION = 16
+"""Pairs in which a regression is found."""
 TUNED, COMPARED = 0.4, 0.62
 """Shares of the time at which tuning, and perfci, must have ended."""
 CHECKING: dict[DeviceKind, float] = {"cuda": 45.0, "cpu": 2.0}
-"""Seconds that perfci spends before it measures, about: compiling in both sides, checking every case."""
+"""Seconds that perfci spends before it measures, about: compiling base and head, checking every case."""
 STARTING = 25.0
 """Seconds that a process of each other tool takes to start, about, both together."""
 ROUNDS = 2
@@ -54,7 +55,7 @@ limits:
 
 @dataclass
 class Asked:
-    """What to collect."""
+    """A collection, as it was asked for."""
 
     out: Path
     """Folder; `recording.npz` is written there."""
@@ -175,7 +176,7 @@ class Collector:
         git(self.repo, "commit", "-q", "-m", "unchanged")
 
     def tune(self) -> bool:
-        """Amounts and realised slow-downs. Whether there are any."""
+        """Find amounts and realised slow-downs; return whether there are any."""
         say("tuning")
         asked = self.asked
         found = self.probe(
@@ -199,7 +200,7 @@ class Collector:
         return True
 
     def perfci(self) -> None:
-        """Worker pairs of base and head, without regard to the looks."""
+        """Worker pairs of base and head, whatever their looks say."""
         asked = self.asked
         options = Options(
             mode="compare",
@@ -240,8 +241,10 @@ class Collector:
             self.recording.put(array, "pairs", name, mode, by)
             self.recording.put(array[:, [0, 4]], "workers", name, mode, by)
         fewest = min((len(case.pairs) for case in results.cases), default=0)
-        if fewest < JUDGEMENT <= self.asked.pairs:
-            self.problem(f"perfci: only {fewest} pairs of some cases, a conviction needs {JUDGEMENT}: more minutes")
+        if fewest < DECISION <= self.asked.pairs:
+            self.problem(
+                f"perfci: only {fewest} pairs of some cases, finding a regression needs {DECISION}: more minutes"
+            )
         facts = results.fingerprint
         self.recording.meta["device"] = facts.devices.get(self.asked.device, "?")
         self.recording.meta["facts"] = {"driver": facts.driver, "torch": facts.torch, "cuda": facts.cuda}
@@ -253,11 +256,11 @@ class Collector:
         """Processes of the other tools, in turns, until the time is spent."""
         pair = self.recording.meta["seconds"].get("pair")
         if pair is None:
-            self.problem("the other tools: what a judgement of perfci costs is not known")
+            self.problem("the other tools: what a decision of perfci costs is not known")
             return
-        judgement = JUDGEMENT * pair
-        # Two processes a side make a judgement of the stored baseline and of asv's rule, one makes nvbench's.
-        quarter, half = (min(self.asked.longest, max(LEAST, judgement / parts)) for parts in (4, 2))
+        decision = DECISION * pair
+        # Two processes a side make a decision of the stored baseline and of asv's rule, one makes nvbench's.
+        quarter, half = (min(self.asked.longest, max(LEAST, decision / parts)) for parts in (4, 2))
         amounts = self.recording.meta["amounts"]
         nvbench = self.asked.device == "cuda"
         cells = len(self.asked.kernels) * len(VARIANTS)
@@ -267,7 +270,7 @@ class Collector:
             say(f"the other tools get {100 * share:.0f} % of perfci's GPU time: more minutes would even this out")
         quarter, half = (max(LEAST, share * seconds) for seconds in (quarter, half))
         self.recording.meta["share"] = share
-        self.recording.meta["seconds"] |= {"judgement": judgement, "samples": quarter, "nvbench": half}
+        self.recording.meta["seconds"] |= {"judgement": decision, "samples": quarter, "nvbench": half}
         longest = 0.0
         for number in range(self.asked.processes):
             if number >= ROUNDS and self.left() < longest:

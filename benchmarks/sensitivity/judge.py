@@ -1,6 +1,6 @@
 """From a recording to hits and false alarms, tool by tool. Pure: no file, no clock, no GPU.
 
-A *trial* is one judgement: is head slower than base? An *alarm* on slower code is a hit, on the same code a false
+A *trial* is one decision: is head slower than base? An *alarm* on slower code is a hit, on the same code a false
 alarm. Tools:
 
 - perfci: `perfci.stats.answer.answer` over worker pairs, as the gate calls it, for m criteria that share α.
@@ -50,7 +50,7 @@ M = 100
 
 @dataclass(frozen=True)
 class Row:
-    """What one tool did on one kernel at one slow-down."""
+    """The answers of one tool on one kernel at one slow-down."""
 
     tool: str
     mode: str
@@ -62,7 +62,7 @@ class Row:
     unanswered: int
     independent: int
     pairs: float = math.nan
-    """Worker pairs a judgement took, median; NaN for other tools."""
+    """Worker pairs a decision took, median; NaN for other tools."""
 
     @property
     def rate(self) -> float:
@@ -144,7 +144,7 @@ def at(index: int, pair: Pair) -> Pair:
 
 
 def decided(pairs: Sequence[Pair], r: float, looks: Looks, m: int) -> tuple[Status, int]:
-    """What the gate says after these pairs, and how many it used. `inconclusive` where they do not suffice."""
+    """Return the gate's answer after these pairs, and how many it used. `inconclusive` where they do not suffice."""
     case = Case.model_construct(
         id="case",
         kernel="case",
@@ -172,7 +172,7 @@ def ways(pairs: Sequence[Pair], slow: float) -> list[tuple[Pair, Pair]]:
 def resampled(
     pairs: Sequence[tuple[Pair, Pair]], r: float, rng: np.random.Generator, m: int = M, alike: bool = True
 ) -> tuple[Status, int]:
-    """One judgement of `ways` drawn with replacement; with `alike`, sides exchanged by a coin.
+    """One decision from `ways` drawn with replacement; with `alike`, sides exchanged by a coin.
 
     Looks are taken as in a run: more pairs are drawn only where the first ones leave it undecided.
     """
@@ -191,9 +191,9 @@ def resampled(
 
 
 def consumed(pairs: Sequence[Pair], r: float, m: int = M) -> list[tuple[Status, int]]:
-    """Judgements that share no data: each takes the pairs that it needs, the next begins behind them.
+    """Decisions that share no data: each takes the pairs that it needs, the next begins behind them.
 
-    What is left undecided when the pairs run out is no trial, as it is none of a run that goes on.
+    What is undecided when the pairs run out is no trial, as it is none of a run that goes on.
     """
     found = []
     looks = Looks()
@@ -238,7 +238,7 @@ def perfci_row(recording: Recording, kernel: str, mode: str, slow: float, r: flo
 def failing_runs(
     recording: Recording, mode: str, r: float, runs: int, cases: int = M, seed: int = 0
 ) -> tuple[int, int]:
-    """Runs on unchanged code with an alarm, and judgements that were not `unchanged`, of `runs` × `cases`.
+    """Runs on unchanged code with an alarm, and decisions that were not `unchanged`, of `runs` × `cases`.
 
     Each case of a run is one of the kernels, with worker pairs drawn anew.
     """
@@ -312,8 +312,8 @@ def stored_ratios(recording: Recording, kernel: str, mode: str, slow: float, eac
 def worker_ratios(recording: Recording, kernel: str, mode: str, slow: float, each: int = 16) -> NDArray[np.float64]:
     """The same from perfci's own workers, base's taken from one stretch of time and head's from another.
 
-    As many workers a side as perfci convicts with, under the same timing mode, so at the same GPU time: what is left of
-    a stored baseline's disadvantage is that its two sides were not measured side by side.
+    As many workers a side as perfci finds a regression with, under the same timing mode, so at the same GPU time: the
+    only disadvantage of a stored baseline is then that base and head were not measured side by side.
     """
     live = recording.get("workers", kernel, mode, slow)
     array = live if live is not None else recording.get("workers", kernel, mode, 0.0)
@@ -398,7 +398,7 @@ LIMITS = {"rotating": (0.01, 0.005), "cold": (0.02,)}
 
 
 def evaluate(recording: Recording, runs: int, seed: int = 0) -> list[Row]:
-    """Every tool on every kernel and slow-down. `runs`: resampled judgements of perfci per kernel and slow-down; with
+    """Every tool on every kernel and slow-down. `runs`: resampled decisions of perfci per kernel and slow-down; with
     0 only those that share no pairs."""
     rows = []
     for kernel in recording.kernels:
@@ -490,7 +490,7 @@ def _share(row: Row | None) -> str:
 
 
 def realised_table(recording: Recording) -> str:
-    """What the nominal slow-downs came out as; empty where times were scaled, and so are what they are called."""
+    """Return the slow-downs that the nominal ones came out as; empty where times were scaled, and are exact."""
     realised = recording.meta.get("realised", {})
     if not realised:
         return ""

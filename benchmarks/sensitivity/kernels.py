@@ -1,7 +1,7 @@
 """Six kernels from 1.6 µs to 2 ms, each of which can be made slower by more work of its own: a suite file.
 
 Beside this file lies `amounts.json`, kernel → slow-down → amount of extra work, which is all that base and head differ
-by. The amount is an argument at run time, so that both sides run the same machine code.
+by. The amount is an argument at run time, so that base and head run the same machine code.
 
 | kernel | bound by | extra work |
 |---|---|---|
@@ -154,7 +154,7 @@ if triton is not None:
 
 
 def amount(kernel, slow, extra):
-    """What says how much extra work to do: `extra`, a function, or what amounts.json holds."""
+    """Return the source of the amount of extra work: `extra`, a function, or what amounts.json holds."""
     if extra is not None:
         return extra
     own = int(AMOUNTS.get(kernel, {}).get(slow, 0))

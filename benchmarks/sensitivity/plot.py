@@ -88,7 +88,7 @@ def power(pyplot: Any, recording: Recording, rows: Sequence[Row]) -> Any:
     for panel in panels[-1]:
         panel.set_xlabel("true slow-down, %")
     for panel in panels[:, 0]:
-        panel.set_ylabel("alarms, % of judgements")
+        panel.set_ylabel("alarms, % of decisions")
     handles = {
         label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
@@ -120,9 +120,9 @@ def tradeoff(pyplot: Any, rows: Sequence[Row], lines: Sequence[Curve]) -> Any:
                 marker = "*" if "0.5" in tool else "o"
                 panel.plot([x_own], [100 * hits], marker, color=STYLES[0][0], markersize=12, label=tool, clip_on=False)
         panel.set_title(f"true slow-down of {percent(by)}", loc="left")
-        panel.set_xlabel("false alarms, % of judgements on the same code")
+        panel.set_xlabel("false alarms, % of decisions on the same code")
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("found, % of judgements")
+    panels[0][0].set_ylabel("found, % of decisions")
     handles, labels = panels[0][0].get_legend_handles_labels()
     _legend(figure, handles, labels)
     figure.tight_layout(rect=(0, 0.02, 1, 1))

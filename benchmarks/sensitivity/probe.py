@@ -1,4 +1,4 @@
-"""What runs beside the kernels in a process of its own: tuning, the other tools' samples, cuda-bench.
+"""The parts beside the kernels, in a process of their own: tuning, the other tools' samples, cuda-bench.
 
 `python -m benchmarks.sensitivity.probe STAGE OPTIONS`, called by `collect`; OPTIONS is a JSON object.
 
@@ -41,7 +41,7 @@ FLUSH = 2
 VARIANTS = ["base", *(f"{by:g}" for by in SLOW[1:])]
 AIM = 1.05
 """Tuning aims at this many times the nominal slow-down: one that came out under a limit of the nominal size would be
-acquitted with good reason."""
+within the limit with good reason."""
 TUNING_CAPTURES = 3
 BATCH = 10
 """Samples that are queued at once."""
@@ -381,11 +381,11 @@ def nvbench(options: dict[str, Any]) -> Recording:
             kernel.dial.value = amount_of(options, name, variant)
             fn = kernel.sets[0].fn
 
-            def launch(asked: Any) -> None:
+            def execute(asked: Any) -> None:
                 with torch.cuda.stream(torch.cuda.ExternalStream(asked.get_stream().addressof())):
                     fn()
 
-            state.exec(launch, batched=False)
+            state.exec(execute, batched=False)
             kernel.release()
             recording.meta["seconds"][f"{name}|nvbench|{variant}"] = time.perf_counter() - start
 

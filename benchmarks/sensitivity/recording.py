@@ -1,4 +1,4 @@
-"""What was measured, in one small file: the common form of what was recorded once and of what `collect` records live.
+"""Measurements in one small file: the common form of what was recorded once and of what `collect` records live.
 
 Arrays, by key:
 
@@ -14,7 +14,7 @@ Arrays, by key:
   VERDICTS; 255 where it was not asked.
 
 `slow` is the nominal slow-down: "0" or "0.01". `meta` holds facts of the machine, realised slow-downs, and the
-seconds that a judgement cost.
+seconds that a decision cost.
 """
 
 import json

@@ -27,7 +27,7 @@ def attacked(repo: Repo, device: str, *names: str) -> Run:
 
 
 def found_out(run: Run, case: str, words: str) -> None:
-    """The case has failed for this reason, and so has the gate."""
+    """The case has failed for this reason, and so has the run."""
     assert run.code == 1, run.out + run.err
     assert run.classes().get(case) == "failed", run.out + run.err
     assert words in run.reasons()[case]

@@ -1,4 +1,4 @@
-"""What the image starts with: what it calls perfci with, and what it arranges. tests/e2e/test_image.py runs it whole."""
+"""The image's entry point: the arguments that it gives perfci, and what it arranges. tests/e2e/test_image.py runs it whole."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def repo(tmp_path: Path) -> Repo:
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What it said, but for the GPU."""
+    """Return the lines that it said, but for the GPU."""
     lines = capsys.readouterr().err.splitlines()
     assert all(line.startswith("perfci: ") for line in lines)
     return [line.removeprefix("perfci: ") for line in lines if "GPU" not in line]

@@ -19,7 +19,7 @@ needs_torch = pytest.mark.skipif(not TORCH, reason="torch is not installed")
 @pytest.mark.parametrize("start", [3, 100, 50_000])
 @pytest.mark.parametrize("hidden", [0, 40, 3000])
 def test_tuning_realises_the_nominal_slow_downs(start, hidden):
-    """Whatever it begins with, and where the first `hidden` units cost nothing."""
+    """From any amount to begin with, also where the first `hidden` units cost nothing."""
 
     def measure(amounts):
         return np.log1p(np.maximum(0, np.array(amounts) - hidden) * 2e-5 + 1e-12)
@@ -76,7 +76,7 @@ def test_the_whole_on_the_cpu(tmp_path):
             samples = recording.get("samples", "copy512m", mode, variant)
             assert len(samples) == 2
             assert np.isfinite(samples).any(axis=1).all()
-    # The time of a judgement is what perfci's own cost.
+    # The time of a decision is what perfci's own cost.
     seconds = recording.meta["seconds"]
     assert seconds["judgement"] == pytest.approx(16 * seconds["pair"])
 

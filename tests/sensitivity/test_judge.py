@@ -73,7 +73,7 @@ def pairs(count, shift=0.0, sd=0.001, seed=3):
 
 
 def test_trials_that_are_called_independent_share_no_pair():
-    """Unchanged code is acquitted with 8 pairs, a slow-down is convicted with 16: 64 pairs make 8 and 4 trials."""
+    """Unchanged code is within the limit with 8 pairs, a slow-down is a regression with 16: 64 pairs make 8 and 4 trials."""
     alike = judge.consumed(judge.pairs_of(pairs(64)), 0.01)
     assert [status for status, _ in alike] == ["unchanged"] * 8
     slower = judge.consumed(judge.pairs_of(pairs(64, shift=0.02)), 0.01)

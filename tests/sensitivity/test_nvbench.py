@@ -57,7 +57,7 @@ def test_a_file_without_samples_says_what_to_do(tmp_path: Path):
 
 
 @pytest.mark.skipif(nvbench.find_tool() is None, reason=f"{nvbench.TOOL} is not installed (cuda-bench[compare])")
-def test_the_tool_itself_convicts_what_is_plain(tmp_path: Path):
+def test_the_tool_itself_finds_what_is_plain(tmp_path: Path):
     """Far slower is SLOW, itself is SAME: the files are understood."""
     rng = np.random.default_rng(0)
     times, clocks = 1e-4 * (1 + 0.002 * rng.standard_normal(400)), np.full(400, 1.9e9)

@@ -10,7 +10,7 @@ from benchmarks.sensitivity.judge import NVBENCH, evaluate, failing_runs, percen
 from benchmarks.sensitivity.recording import KERNELS, RECORDED, SLOW, UNASKED, Recording
 
 RUNS = 120
-"""Judgements of perfci per kernel and slow-down."""
+"""Decisions of perfci per kernel and slow-down."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_the_recording_is_whole_and_small(recording):
 
 
 def test_one_run_in_a_hundred_on_unchanged_code_fails_at_most(recording):
-    """3 500 judgements of unchanged code in runs of a hundred cases: none is red, and all are `unchanged`."""
+    """3 500 decisions on unchanged code in runs of a hundred cases: none fails, and all are `unchanged`."""
     failing, undecided = failing_runs(recording, "rotating", 0.01, 35)
     assert failing == 0
     assert undecided <= 0.01 * 3500
@@ -49,7 +49,7 @@ def test_one_run_in_a_hundred_on_unchanged_code_fails_at_most(recording):
 
 @pytest.mark.parametrize("r", [0.01, 0.005])
 def test_a_true_slow_down_of_the_limits_size_is_found(recording, r):
-    """99 % of 3 000 judgements of six kernels from 1.6 µs to 1.6 ms."""
+    """99 % of 3 000 decisions on six kernels from 1.6 µs to 1.6 ms."""
     rows = [perfci_row(recording, kernel, "rotating", r, r, 500, seed=7) for kernel in KERNELS]
     assert pool(rows).rate >= 0.99
     assert min(row.rate for row in rows) >= 0.975
@@ -107,7 +107,7 @@ def test_nvbench_mostly_does_not_answer(rates):
 
 @pytest.mark.slow
 def test_intervals_say_how_much_was_really_measured(rates):
-    """Resampling makes trials, not evidence: the wide interval rests on workers that are used once."""
+    """Resampling makes trials, not data: the wide interval rests on workers that are used once."""
     row = rates["perfci, r = 1 %", "rotating"][0.0]
     assert (row.trials, row.independent) == (RUNS * 6, 48)
     assert row.interval[1] < 0.01 < row.wide_interval[1] < 0.1

@@ -125,7 +125,7 @@ def test_hooks_and_monitors_of_the_repository_do_not_run(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_looking_writes_nothing_into_the_repository(tmp_path: Path):
+def test_reading_writes_nothing_into_the_repository(tmp_path: Path):
     root = init(tmp_path / "work", FILES)
     os.utime(root / "src/a.py", (1, 1))  # git status would refresh its index now
     before = fingerprint(root)

@@ -355,7 +355,7 @@ def test_a_submodule_that_was_never_fetched_is_named_with_the_command_that_gets_
 
 
 def test_a_shallow_submodule_without_the_commit_of_base_says_what_to_fetch(tmp_path: Path):
-    """What `fetch-depth` does to submodules in CI when a pull request moves one."""
+    """The effect of `fetch-depth` on submodules in CI when a pull request moves one."""
     outer = with_submodules(tmp_path)
     base = git(outer, "rev-parse", "HEAD")
     old = git(outer / "deps/sub", "rev-parse", "HEAD")
@@ -415,7 +415,7 @@ def with_lfs(tmp_path: Path, content: bytes) -> tuple[Path, str]:
         {
             ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n",
             "w.bin": lfs_pointer(content),
-            "doc.txt": lfs_pointer(b"only looks like one"),
+            "doc.txt": lfs_pointer(b"only resembles one"),
         },
     )
     # As `git lfs install --local` writes it, with no git-lfs on this machine.
@@ -431,7 +431,7 @@ def test_lfs_files_come_from_the_clone_whether_checked_out_or_not(tmp_path: Path
     repo = find(root)
     one = snapshot_commit(repo, sha, tmp_path / "one")
     assert (tmp_path / "one/w.bin").read_bytes() == content
-    assert (tmp_path / "one/doc.txt").read_text() == lfs_pointer(b"only looks like one")
+    assert (tmp_path / "one/doc.txt").read_text() == lfs_pointer(b"only resembles one")
     assert one == snapshot_worktree(repo, tmp_path / "two")
     write(root, {"w.bin": content})
     assert one == snapshot_worktree(repo, tmp_path / "three")

@@ -1,4 +1,4 @@
-"""64 launch pairs of identical code, six kernels, three timing modes, recorded on one NVIDIA H200.
+"""64 worker pairs of identical code, six kernels, three timing modes, recorded on one NVIDIA H200.
 
 `equal_clock.json`: `kernel|timing mode` → for each pair the log ratios B/A of time (mean over eight placements of trimmed
 means) and of the SM clock measured beside each placement (geometric mean); and for each side of each pair (base is A)

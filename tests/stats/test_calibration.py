@@ -1,4 +1,4 @@
-"""What calibration concludes from pairs of identical code, against the decision itself, scipy and recorded H200 pairs."""
+"""Conclusions of calibration from pairs of identical code, against the decision itself, scipy and recorded H200 pairs."""
 
 import json
 import math
@@ -90,7 +90,7 @@ def test_a_hundred_loud_cases_are_replayed():
 
 
 def test_factors_are_those_of_the_decision():
-    """At the smallest r a true r is found, and its absence is acquitted, in 99 %; at nine tenths of it no longer."""
+    """At the smallest r a true r is found, and its absence is shown, in 99 %; at nine tenths of it no longer."""
     found = factors(LOOKS, M)
     wanted = {16: 3.45, 24: 2.3, 32: 1.95, 48: 1.6, 64: 1.4}
     assert found == pytest.approx(wanted, abs=0.07)

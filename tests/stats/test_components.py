@@ -11,13 +11,15 @@ from perfci.model.results import Case, Clock, Pair, Scatter
 from perfci.stats.components import MOST, Components, Costs, allot, components, scatter_of, sentence
 
 SIDES = ("base", "head")
-LAUNCH, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
+WORKER, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
 
 
-def drawn(rng, worker=LAUNCH, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
+def drawn(rng, worker=WORKER, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
     """(log times, log clocks) of one pair, shape (2, a, n); the sds are those of the pair's ratio."""
     half = math.sqrt(0.5)
-    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(0, 0.05, (1, a, 1))  # drift and placement, alike in both sides
+    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(
+        0, 0.05, (1, a, 1)
+    )  # drift and placement, alike in base and head
     clock = rng.normal(0, wander, (2, a, n)) if wander else np.zeros((2, a, n))
     time = (
         shared
@@ -59,8 +61,8 @@ def planted(rng, pairs=400, **sds):
     return components(case_of([pair_of(i, drawn(rng, **sds)[0]) for i in range(pairs)]), 8)
 
 
-def test_what_is_planted_is_found_and_what_both_sides_share_is_not():
-    """400 pairs; drift and placement of 5 % that both sides share leave no trace."""
+def test_what_is_planted_is_found_and_what_base_and_head_share_is_not():
+    """400 pairs; drift and placement of 5 % that base and head share leave no trace."""
     found = planted(np.random.default_rng(0), worker=0.002)
     assert found.worker == pytest.approx(0.002, rel=0.25)
     assert found.placement == pytest.approx(PLACEMENT, rel=0.1)

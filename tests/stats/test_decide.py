@@ -39,13 +39,13 @@ def test_margins_are_logs_of_the_ratio_that_r_means():
     assert math.isnan(margin(math.nan, "lower"))
 
 
-def test_unchanged_code_is_acquitted_at_the_first_look():
+def test_unchanged_code_is_within_the_limit_at_the_first_look():
     d = decide(noise(64), R, LOOKS, m=100)
     assert (d.status, d.look, d.n, d.within) == ("unchanged", 0, 8, True)
     assert d.p == pytest.approx(2.0**-8)
 
 
-def test_a_slow_down_is_convicted_at_sixteen_pairs():
+def test_a_slow_down_is_a_regression_at_sixteen_pairs():
     d = decide(noise(64, mean=R), R, LOOKS, m=100)
     assert (d.status, d.look, d.n) == ("regression", 2, 16)
     assert d.p <= 0.01 / 100 * 0.3
@@ -70,7 +70,7 @@ def test_a_speed_up_that_no_later_look_can_name_ends_at_once():
 
 
 @pytest.mark.parametrize("n", [8, 9, 11, 12, 15])
-def test_what_is_acquitted_and_faster_beyond_the_limit_is_never_called_unchanged(n):
+def test_what_is_faster_beyond_the_limit_is_never_called_unchanged(n):
     x = noise(n, mean=-0.02)
     assert decide(x, R, LOOKS, m=100).status == "continue"
     ended = decide(x, R, LOOKS, m=100, ended=True)
@@ -94,7 +94,7 @@ def test_a_change_under_half_the_limit_is_not_a_regression_however_certain():
     assert decide(noise(64, sd=1e-5, mean=0.6 * R), R, looks, m=1).status == "regression"
 
 
-def test_more_criteria_need_more_evidence():
+def test_more_criteria_need_more_pairs():
     x = noise(16, mean=0.02)
     assert decide(x, R, LOOKS, m=100).status == "regression"
     assert decide(x, R, LOOKS, m=1000).status == "continue"
@@ -102,9 +102,9 @@ def test_more_criteria_need_more_evidence():
 
 @given(shifted, st.sampled_from([1, 10, 1000]))
 @settings(max_examples=300)
-def test_a_conviction_and_an_acquittal_hold_what_they_promise(x, m):
-    """Whatever the data: a regression is shown within its share of α and by more than half the limit at `confirm`;
-    an acquittal excludes the limit within its share of β."""
+def test_beyond_and_within_the_limit_hold_what_they_promise(x, m):
+    """For any data: a regression is shown within its share of α and by more than half the limit at `confirm`;
+    "within" excludes the limit within its share of β."""
     d = decide(x, R, LOOKS, m)
     used = x[: d.n]
     if d.status == "regression":
@@ -151,8 +151,8 @@ def test_worse_numbers_never_undo_a_regression_over_all_looks(x, data, m):
         assert decide(worse, R, LOOKS, m).status == "regression"
 
 
-def test_an_acquitted_case_is_never_convicted_of_a_regression_by_what_comes_later():
-    """At first faster and acquitted, hence measured on; then, against all that was seen, far slower."""
+def test_a_case_within_the_limit_is_never_a_regression_by_what_comes_later():
+    """At first faster and within the limit, hence measured on; then, against all that was seen, far slower."""
     x = np.concatenate([noise(8, mean=-0.02), noise(56, mean=0.05)])
     looks = Looks(pairs=[8, 64], alpha_spending=[0.0, 1.0], beta_spending=[0.5, 0.5])
     assert decide(x, R, looks.model_copy(update={"beta_spending": [0.0, 0.5]}), m=1).status == "regression"

@@ -158,7 +158,7 @@ def test_the_slope_tells_what_follows_the_clock_from_what_does_not(world, low, h
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 15)))
 @settings(max_examples=50, deadline=None)
 def test_exchanging_the_sides_of_pairs_turns_their_signs_and_nothing_else(seed, exchanged):
-    """What the signed-rank test rests on: identical code cannot tell its sides, hence neither may the slope."""
+    """The basis of the signed-rank test: identical code cannot tell its sides, hence neither may the slope."""
     time, clock = POWER_LIMITED.draw(np.random.default_rng(seed), 16)
     before = log_ratios(case_of(pairs_of(time, clock)), "time", 8)
     signs = np.ones(16)
@@ -284,12 +284,12 @@ def test_no_world_scatters_more_at_equal_clock_than_as_measured(name):
     "name", ["compute-bound at the power limit", "half and half", "heavy tails", "bimodal workers"]
 )
 def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(name):
-    """With α at 20 %, no demand on size, and no acquittal, every look spends its share: the union bound must hold."""
+    """With α at 20 %, no demand on size, and none for "within", every look spends its share: the union bound must hold."""
     looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "beta_spending": [0.0] * 7})
     rng = np.random.default_rng(14)
     ratios = [log_ratios(WORLDS[name].case(rng), "time", 8).x for _ in range(200)]
-    red = sum(decide(x, 1e-9, looks, 1).status == "regression" for x in ratios) / 200
-    assert 0.02 <= red <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 200)
+    failed = sum(decide(x, 1e-9, looks, 1).status == "regression" for x in ratios) / 200
+    assert 0.02 <= failed <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 200)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01])
@@ -382,7 +382,7 @@ def test_as_long_as_a_case_looks_slower_in_time_it_goes_on():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_error_rates_at_length(name):
-    """1 000 judgements of each world."""
+    """1 000 decisions in each world."""
     share = statuses(WORLDS[name], 1000, seed=23)
     assert share["unchanged"] >= 0.99
     assert not {"regression", "clock"} & set(share)

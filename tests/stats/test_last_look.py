@@ -2,7 +2,7 @@
 
 That a budget ends may depend on the data, by way of the time that pairs take, of what the scheduler chooses, of people
 who watch and who continue a run. So what counts is the supremum: the chance that at *any* number of pairs from the
-first look on, planned or last, unchanged code would have been convicted.
+first look on, planned or last, unchanged code would have been a regression.
 """
 
 import math
@@ -35,7 +35,7 @@ def noise(n, sd=0.002, mean=0.0, seed=0):
 # The supremum over all ends
 
 DRIFTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.7, 2.3)
-"""Means, in standard deviations, that simulated pairs are drawn with, so that convictions of 1e-5 are not rare."""
+"""Means, in standard deviations, that simulated pairs are drawn with, so that regressions of 1e-5 are not rare."""
 
 
 class Simulated(NamedTuple):
@@ -76,7 +76,7 @@ def levels(looks, shares, rate, last):
 
 
 def spent(simulated, looks, shares, rate, last=LAST):
-    """What any stopping rule spends at most, as a multiple of `rate`, and the standard error of that."""
+    """Return the most that any stopping rule spends, as a multiple of `rate`, and the standard error of that."""
     level = levels(looks, shares, rate, last)
     hit = simulated.p[:, : len(level)] <= level
     first = hit.argmax(axis=1)
@@ -96,7 +96,7 @@ def test_no_stopping_rule_spends_more_than_alpha(m):
 
 @pytest.mark.parametrize("looks", [LOOKS, QUICK])
 def test_what_is_simulated_is_what_is_decided(looks):
-    """The levels above, against `decide` itself with no demand on size: the first end at which each run is convicted."""
+    """The levels above, against `decide` itself with no demand on size: the first end at which each run is a regression."""
     own = looks.model_copy(update={"confirm": 1.0, "beta_spending": [0.0] * len(looks.pairs)})
     rng = np.random.default_rng(2)
     seen = 0
@@ -145,7 +145,7 @@ def test_no_stopping_rule_spends_more_than_alpha_at_length(name):
 
 
 @pytest.mark.parametrize(("m", "fewest"), [(1, 10), (2, 11), (4, 12), (7, 13), (100, 17)])
-def test_the_fewest_pairs_that_convict(m, fewest):
+def test_the_fewest_pairs_of_a_regression(m, fewest):
     """All slower: p = 2^-n, within a tenth of α/m; at the planned looks of 16 pairs within three tenths."""
     x = np.full(64, 0.5) + noise(64)
     for n in range(64):
@@ -170,8 +170,8 @@ def test_with_fewer_pairs_than_the_first_look_nothing_is_said():
 @given(shifted, st.sampled_from([1, 10, 1000]), st.sampled_from([LOOKS, QUICK]))
 @settings(max_examples=300)
 def test_a_last_look_only_adds_answers(x, m, looks):
-    """What planned looks say stands; what they leave open is convicted only where all of α/m would convict, too, and
-    acquitted only where all of β would."""
+    """Answers of planned looks stand; what they leave open is a regression only where all of α/m would show it, too, and
+    within the limit only where all of β would."""
     early, late = decide(x, R, looks, m), decide(x, R, looks, m, ended=True)
     assert late.status != "continue"
     if early.status != "continue":
@@ -190,7 +190,7 @@ def test_a_last_look_only_adds_answers(x, m, looks):
 
 @given(shifted, st.sampled_from([1, 10]))
 @settings(max_examples=300)
-def test_an_acquitted_case_is_faster_where_its_interval_says_so(x, m):
+def test_a_case_within_the_limit_is_faster_where_its_interval_says_so(x, m):
     found = decide(x, R, LOOKS, m, ended=True)
     assume(found.within)
     beyond = interval(x[: found.n], 1 - 2 * SEEN).high < -R
@@ -220,7 +220,7 @@ def test_faster_and_slower_are_mirror_images_where_pairs_end(x, m):
 
 
 @given(st.lists(st.floats(-0.05, 0.05), min_size=65, max_size=80), st.floats(0, 0.05))
-def test_past_the_last_planned_look_nothing_is_left(x, shift):
+def test_past_the_last_planned_look_nothing_is_spent(x, shift):
     x = [v + shift for v in x]
     at_cap, beyond = decide(x[:64], R, LOOKS, 1, ended=True), decide(x, R, LOOKS, 1, ended=True)
     assert beyond.status == at_cap.status
@@ -233,7 +233,7 @@ def test_a_small_change_is_no_regression_at_the_last_look_either():
     assert decide(noise(14, sd=1e-5, mean=0.6 * R), R, looks, 1, ended=True).status == "regression"
 
 
-def test_a_last_look_acquits():
+def test_a_last_look_shows_within_the_limit():
     """The first eight leave it open by one stray pair, and nine do; fourteen do not."""
     x = noise(15, sd=0.0005)
     x[3] = R + 0.002

@@ -1,4 +1,4 @@
-"""The decision replayed on pairs recorded on one NVIDIA H200: 64 launch pairs of identical code, six kernels, three timing modes.
+"""The decision replayed on pairs recorded on one NVIDIA H200: 64 worker pairs of identical code, six kernels, three timing modes.
 
 `pair_ratios.json`: `kernel|timing mode|time or cycles` → ln(B/A) of each pair's worker values (mean over eight placements of
 trimmed means; cycles are time × the SM clock measured beside the block). `equal_clock.json`: see `recorded.py`.
@@ -97,7 +97,7 @@ def replay_at_equal_clock(kernel, mode, runs, r, seed, slower=False):
 @pytest.mark.parametrize("r", [0.01, 0.005])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rotating_times_at_equal_clock_never_cry_wolf_and_find_the_limit(kernel, r):
-    """12 × 600 judgements of identical code and as many of a true slow-down of r."""
+    """12 × 600 decisions on identical code and as many of a true slow-down of r."""
     alike = replay_at_equal_clock(kernel, "rot", 600, r, seed=5)
     assert share(alike, "unchanged") >= 0.99
     assert {d.status for d in alike} <= {"unchanged", "inconclusive"}
@@ -116,7 +116,7 @@ def test_a_quarter_of_a_percent_is_found_where_pairs_agree_within_a_tenth(kernel
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_other_timing_modes_do_not_cry_wolf_at_equal_clock(kernel, mode):
-    """A conviction by chance has 1 in 10 000 here, as anywhere."""
+    """A regression by chance has 1 in 10 000 here, as anywhere."""
     statuses = {d.status for d in replay_at_equal_clock(kernel, mode, 200, 0.01, seed=9)}
     assert statuses <= {"unchanged", "inconclusive"}
 

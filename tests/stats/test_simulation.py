@@ -48,7 +48,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_unchanged_code_is_never_red(name):
+def test_unchanged_code_never_fails(name):
     """A run of 100 criteria may fail in 1 % of runs, a criterion hence in 1e-4: 1 500 trials must show none."""
     share = outcomes(ALIKE[name], 1500, seed=1)
     assert share.get("regression", 0) == 0
@@ -62,7 +62,7 @@ def test_unchanged_code_is_called_unchanged(name):
 
 @pytest.mark.parametrize("draw", [normal(0.004), heavy(0.004), bimodal(0.004), drifting(0.002)])
 def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(draw):
-    """With α at 20 %, no demand on size, and no acquittal, every look spends its share: the union bound must hold."""
+    """With α at 20 %, no demand on size, and none for "within", every look spends its share: the union bound must hold."""
     looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "beta_spending": [0.0] * 7})
     share = outcomes(draw, 800, seed=3, m=1, r=1e-9, looks=looks)
     assert 0.02 <= share["regression"] <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 800)
@@ -81,7 +81,7 @@ def test_a_true_speed_up_is_named():
     assert outcomes(normal(0.002, -1.5 * R), 500, seed=5)["improvement"] >= 0.985
 
 
-def test_what_is_too_noisy_is_inconclusive_rather_than_acquitted():
+def test_what_is_too_noisy_is_inconclusive_rather_than_within():
     """At 3 % per pair a true 1 % is beyond 64 pairs: at most β of such cases may pass as unchanged."""
     share = outcomes(normal(0.03, R), 800, seed=6)
     assert share.get("unchanged", 0) <= 0.01 + 3 * math.sqrt(0.01 / 800)
@@ -112,11 +112,13 @@ def test_intervals_cover_what_they_say(n, draw):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
-def test_unchanged_code_goes_red_in_one_run_of_a_hundred_at_most(name):
+def test_unchanged_code_fails_in_one_run_of_a_hundred_at_most(name):
     """1 000 runs of 100 criteria each."""
     rng = np.random.default_rng(9)
-    red = sum(any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M)) for _ in range(1000))
-    assert red <= 10
+    failed = sum(
+        any(decide(ALIKE[name](rng), R, LOOKS, M).status == "regression" for _ in range(M)) for _ in range(1000)
+    )
+    assert failed <= 10
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_written_bytes_never_count():
 
 @given(st.integers(2, 200), st.integers(1000, 10**8), st.floats(0, 1e9))
 def test_a_cache_of_any_policy_stays_under_the_speed_of_light_of_rotating(sets, each, shared):
-    """What an ideal cache would have to read again in a walk through the sets takes longer than the least time.
+    """Bytes that an ideal cache must read again in a walk through the sets take longer than the least time.
 
     `shared` bytes are read by every set and belong to none: they may stay in the cache, for nothing.
     """

@@ -280,7 +280,7 @@ def alone(monkeypatch) -> None:
 
 
 def quiet(monkeypatch) -> None:
-    """What the doctor asks of the machine that the tests run on."""
+    """Silence what the doctor asks of the machine that the tests run on."""
     from perfci.doctor import host
 
     alone(monkeypatch)

@@ -1,4 +1,4 @@
-"""What workers answer is taken as it fits, or not at all; what tells whether a machine is the same is read from it."""
+"""Workers' answers are taken as they fit, or not at all; they tell whether a machine is the same."""
 
 import copy
 import lzma

@@ -1,4 +1,4 @@
-"""A locked clock is release however perfci ends: with real processes, and a driver that writes down what it is told."""
+"""A locked clock is released however perfci ends: with real processes, and a driver that writes down what it is told."""
 
 import json
 import os
@@ -131,7 +131,7 @@ def test_a_guardian_that_is_killed_is_noticed_and_its_lock_reset(record):
     assert noted(record) == [["lock", "GPU-1", 1500], ["reset", "GPU-1"]]
 
 
-def test_a_guardian_that_is_asked_to_end_lets_go_first(record):
+def test_a_guardian_that_is_asked_to_end_releases_first(record):
     with locked("GPU-1", 1500, "recorder:Recorder") as lock:
         os.kill(lock._guardian.pid, signal.SIGTERM)
         wait_for(lambda: lock._guardian.poll() is not None)

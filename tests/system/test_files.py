@@ -216,7 +216,7 @@ def test_a_journal_on_a_full_disk_keeps_its_whole_lines(small_disk: Path):
 
 
 def test_two_appenders_never_mix_their_lines(tmp_path: Path):
-    """Once both are open: opening drops what looks torn, and may find another's line half written."""
+    """Once both are open: opening drops what seems torn, and may find another's line half written."""
     path = tmp_path / "journal"
     code = (
         "import sys; from pathlib import Path; from perfci.system.files import Appender\n"

@@ -1,4 +1,4 @@
-"""What NVML tells, and what it does not: an unsupported query is None, never 0 and never an exception."""
+"""NVML's answers, and those that it does not give: an unsupported query is None, never 0 and never an exception."""
 
 import dataclasses
 import os

@@ -45,7 +45,7 @@ with Lease(sys.argv[1], 0, print):
 
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen]:
-    """A real process that holds the lease; it lets go so many seconds after it is told."""
+    """A real process that holds the lease; it releases it so many seconds after it is told."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, GPU], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Inputs: equal in both sides, placed anew, and a digest that sees every change."""
+"""Inputs: equal in base and head, placed anew, and a digest that sees every change."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def draw_in_process(hash_seed):
 
 
 def test_two_processes_draw_the_same_inputs_at_the_same_offsets():
-    """Both sides must measure the same work; hash() differs between processes and must not matter."""
+    """Base and head must measure the same work; hash() differs between processes and must not matter."""
     first, second = draw_in_process(hash_seed=1), draw_in_process(hash_seed=2)
     assert first == second
     assert first[0][0] != first[1][0]

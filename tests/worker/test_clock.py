@@ -52,7 +52,7 @@ def test_the_clock_is_that_of_the_gpu():
 
 
 class Stamped:
-    """What four SMs would have stored: a clock of 1 GHz outside, and 2 GHz within the windows around samples."""
+    """Stamps as four SMs would have stored them: a clock of 1 GHz outside, and 2 GHz within the windows around samples."""
 
     def __init__(self, torch, tick, windows, length):
         block = 20 * windows * length

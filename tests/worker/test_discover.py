@@ -118,7 +118,7 @@ def test_patterns_that_find_nothing_or_the_wrong_thing_are_errors(tree, tmp_path
 
 
 def test_a_suite_file_does_not_see_its_neighbours(tree):
-    """What a file can import is said by the policy's `path`, not by where the file lies."""
+    """The policy's `path` says what a file can import, not the place of the file."""
     root = tree(k__helpers_of_k_py="X = 1\n", k__a_py="import helpers_of_k\n")
     assert "ModuleNotFoundError" in errors(discover(root, ["k/a.py"]))["k/a.py"]
 
@@ -200,7 +200,7 @@ def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):
 
 @pytest.mark.parametrize("provider", ["src/mylib/__init__.py", "mylib/__init__.py", "mylib.py", "mylib.abi3.so"])
 def test_a_package_of_the_tree_that_came_from_an_installed_copy_is_foreign(world, tmp_path, provider):
-    """Both sides would measure the installed copy."""
+    """Base and head would measure the installed copy."""
     world.write(world.root, provider)
     world.write(str(tmp_path / "installed"), "mylib/__init__.py", "mylib/ops.py")
     assert world.probe([str(tmp_path / "installed")], ["mylib.ops"], [])[0] == ["mylib", "mylib.ops"]

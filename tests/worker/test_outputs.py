@@ -1,4 +1,4 @@
-"""Results that only look right: handed out again without being computed, or computed after the clock has stopped."""
+"""Results that only seem right: handed out again without being computed, or computed after the clock has stopped."""
 
 import array
 import collections
@@ -28,7 +28,7 @@ def prepared(fn):
 
 
 def both(fn):
-    """What the check before timing and the one after it say."""
+    """Return the outcomes of the checks before and after timing."""
     first = check_case(case(fn), [{}], "cpu", 0)
     made = prepared(fn)
     made.fn()
@@ -302,7 +302,7 @@ def test_spoiling_changes_floats_and_restoring_brings_back_every_bit(dtype, valu
 
 
 class Replayed:
-    """What a CUDA graph does, on the CPU: outputs at fixed places, and a replay that computes them again."""
+    """A CUDA graph on the CPU: outputs at fixed places, and a replay that computes them again."""
 
     def __init__(self, sets=6, skipped=()):
         def declared(bench):
@@ -334,7 +334,7 @@ def test_a_replay_that_skips_sets_or_does_nothing_is_found():
 
 
 def test_a_single_skipped_set_in_the_middle_is_found_in_time():
-    """Which sets are compared is drawn anew each time, so that nobody can rely on one."""
+    """The sets to compare are drawn anew each time, so that nobody can rely on one."""
     found = 0
     for _ in range(40):
         replayed = Replayed(skipped=[3])

@@ -1,4 +1,4 @@
-"""What is compared is of exact builtin types: nothing that a result or a reference brings along may decide."""
+"""Only values of exact builtin types are compared: nothing that a result or a reference brings along may decide."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""What marks the executions of a case for a profiler."""
+"""Marks of the executions of a case for a profiler."""
 
 import sys
 from importlib import metadata

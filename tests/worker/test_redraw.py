@@ -26,7 +26,7 @@ def case(fn):
 
 
 def found(fn):
-    """What the check before timing says, and the one after it."""
+    """Return the outcomes of the checks before and after timing."""
     first = check_case(case(fn), [{}], "cpu", 0)
     made = prepare(case(fn), {}, "cpu", 0, 0)
     made.fn()
@@ -515,7 +515,7 @@ def test_kinds_of_objects_are_told_apart():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("copies", [True, False])
 def test_on_a_gpu_a_graph_that_copies_a_memo_is_found(copies):
-    """What is captured is a copy of what was computed before: overwriting the copy does not tell."""
+    """The graph copies what was computed before: overwriting the copy does not tell."""
 
     def declared(bench):
         x, kept = bench.randn(1000), []

@@ -1,4 +1,4 @@
-"""Sketches: references that differ in one element do not look alike."""
+"""Sketches: references that differ in one element do not seem alike."""
 
 import math
 

@@ -54,7 +54,7 @@ def side_values(case: Case, side: Side, metric: str) -> Array:
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """Return the pairs that have a value of `metric` in base and in head, with both, in the order measured."""
+    """Return the pairs that have a value of `metric` in base and in head, in the order measured, with both values."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)

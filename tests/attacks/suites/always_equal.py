@@ -1,4 +1,4 @@
-"""What is returned says of itself that it equals whatever it is compared with."""
+"""The result says of itself that it equals whatever it is compared with."""
 
 import perfci
 
@@ -13,7 +13,7 @@ class L:
 
 
 class Sorted(list):
-    """A list that looks sorted to whoever compares it."""
+    """A list that seems sorted to whoever compares it."""
 
     def __eq__(self, other):
         return True

@@ -1,4 +1,4 @@
-"""Of the input sets of a graph only the last is computed, which a hasty check would look at (reference-kernels#104)."""
+"""Of the input sets of a graph only the last is computed, which a hasty check would read (reference-kernels#104)."""
 
 import torch
 

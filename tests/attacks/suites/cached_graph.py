@@ -1,4 +1,4 @@
-"""What is captured into a CUDA graph is a trifle; the result was computed before."""
+"""A CUDA graph captures only a trifle; the result was computed before."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The result is computed when somebody looks at it, which is after the clock has stopped."""
+"""The result is computed when somebody reads it, which is after the clock has stopped."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""More work is declared than is done: the rates look splendid (beyond the speed of light: gpu-mode/reference-kernels#159)."""
+"""More work is declared than is done: the rates seem splendid (beyond the speed of light: gpu-mode/reference-kernels#159)."""
 
 import torch
 
