@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from .conftest import Repo, adding
+from tests.e2e.conftest import Repo, adding
 
 POLICY = "budget: 8s\nlimits: [{cases: '*', metric: time, regression: 50%}]\n"
 CASE = """
