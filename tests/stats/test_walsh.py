@@ -45,7 +45,7 @@ def test_p_values_are_scipys_exact_ones_where_there_are_no_ties(n, shift):
 
 
 @given(samples, st.data(), st.floats(0, 1e6), numbers)
-def test_worse_numbers_never_weaken_the_evidence_of_worse(x, data, raised, c):
+def test_worse_numbers_never_raise_the_p_value_of_worse(x, data, raised, c):
     where = data.draw(st.integers(0, len(x) - 1))
     worse = list(x)
     worse[where] += raised

@@ -59,7 +59,7 @@ class Engine:
     @classmethod
     @contextmanager
     def connect(cls) -> Iterator["Engine"]:
-        """The engine that DOCKER_HOST names, or this machine's. Raises UsageError, MachineError."""
+        """Yield the engine that DOCKER_HOST names, or this machine's. Raises UsageError, MachineError."""
         try:
             docker = importlib.import_module("docker")
         except ModuleNotFoundError:
@@ -99,7 +99,7 @@ class Engine:
 
     @contextmanager
     def volume(self, labels: Mapping[str, str]) -> Iterator[str]:
-        """The name of an empty volume that ends with this. Raises MachineError."""
+        """Yield the name of an empty volume that ends with this. Raises MachineError."""
         with _told():
             volume = self._client.volumes.create(labels=dict(labels))
         try:
@@ -193,7 +193,7 @@ def _remove(thing: Any, kind: str, name: str, **how: bool) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Errors of SDK, connection and engine as perfci's."""
+    """Raise errors of SDK, connection and engine as perfci's."""
     errors = importlib.import_module("docker.errors")
     requests = importlib.import_module("requests.exceptions")
     try:

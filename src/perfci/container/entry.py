@@ -95,7 +95,8 @@ def default(where: Path) -> list[str]:
 
 
 def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]:
-    """perfci's environment: a home and a name for who runs the code under test, and a git that trusts `where` alone.
+    """Return perfci's environment: a home and a name for who runs the code under test, and a git that trusts `where`
+    alone.
 
     As root also: that user gets a line in /etc/passwd, and this process becomes the owner of `where` for a verb that
     only writes files. Raises MachineError.

@@ -233,7 +233,7 @@ def _bind(path: Path, *, read_only: bool = False) -> dict[str, Any]:
 
 
 def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
-    """Folders to mount, and the policies of the sides where the verb has any. Raises UsageError."""
+    """Return the folders to mount, and the policies of the sides where the verb has any. Raises UsageError."""
     options = job.options
     repo = Repository.find(options.where)
     root = repo.root if repo else options.where

@@ -133,7 +133,7 @@ def cuda_words(version: int | None) -> str:
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
-    """Identity, modes, clocks and users of each GPU; or why there is none."""
+    """Check identity, modes, clocks and users of each GPU; or why there is none."""
     found = machine.known(boards)
     if not found.boards:
         yield _none(machine, found.why)

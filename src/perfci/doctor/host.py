@@ -29,13 +29,13 @@ LITTLE_DISK, MUCH_TOO_LITTLE_DISK = 2 * 10**9, 200 * 10**6
 
 
 def check_perfci(machine: Machine) -> Iterator[Finding]:
-    """perfci itself."""
+    """Check perfci itself."""
     version = platform.python_version()
     yield ok("perfci", f"perfci {perfci.__version__} on Python {version} ({machine.own})", python=version)
 
 
 def check_system(machine: Machine) -> Iterator[Finding]:
-    """Operating system, kernel, gVisor, WSL."""
+    """Check operating system, kernel, gVisor, WSL."""
     release = machine.read("/etc/os-release") or ""
     named = re.search(r'^PRETTY_NAME="?([^"\n]*)', release, re.MULTILINE)
     kernel = (machine.read("/proc/sys/kernel/osrelease") or platform.release()).strip()
@@ -137,7 +137,7 @@ def _mark(machine: Machine) -> tuple[str, str]:
 
 
 def check_container(machine: Machine) -> Iterator[Finding]:
-    """Docker, Podman, Kubernetes or none."""
+    """Tell Docker, Podman, Kubernetes or none."""
     seen = machine.known(container)
     own = f"namespaces of its own: {', '.join(seen.apart)}" if seen.apart else "the host's namespaces"
     if seen.inside:
@@ -166,7 +166,7 @@ def sys_admin(machine: Machine) -> bool | None:
 
 
 def check_cores(machine: Machine) -> Iterator[Finding]:
-    """Cores as this process may use them."""
+    """Check cores as this process may use them."""
     cores, quota = usable_cores(), cpu_quota(machine.root)
     present = os.cpu_count() or cores
     share = f"{cores} of {present} cores" if cores < present else count(cores, "core")
@@ -193,7 +193,8 @@ def check_cores(machine: Machine) -> Iterator[Finding]:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a quota."""
+    """Return the cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a
+    quota."""
     try:
         groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
@@ -217,7 +218,8 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def _quota(folder: Path, version2: bool) -> float | None:
-    """Of one cgroup: `cpu.max` is `QUOTA PERIOD`, both in µs; QUOTA is `max`, or -1 in version 1, without one."""
+    """Return the quota of one cgroup: `cpu.max` is `QUOTA PERIOD`, both in µs; QUOTA is `max`, or -1 in version 1,
+    without one."""
     try:
         if version2:
             quota, period = (folder / "cpu.max").read_text().split()
@@ -229,7 +231,7 @@ def _quota(folder: Path, version2: bool) -> float | None:
 
 
 def check_memory(machine: Machine) -> Iterator[Finding]:
-    """Memory as this process may use it."""
+    """Check memory as this process may use it."""
     usable, free = usable_memory(machine.root), free_memory(machine.root)
     text = f"{free / GIB:.1f} GiB free of {usable / GIB:.1f} GiB usable"
     remedy = "end other programs, or raise the container's limit (docker run --memory)"
@@ -256,7 +258,7 @@ def check_disk(machine: Machine) -> Iterator[Finding]:
 
 
 def check_temporary(machine: Machine) -> Iterator[Finding]:
-    """$TMPDIR, where snapshots, builds and traces lie."""
+    """Check $TMPDIR, where snapshots, builds and traces lie."""
     named = machine.env.get("TMPDIR")
     try:
         folder = machine.temporary()

@@ -179,7 +179,7 @@ class Machine:
 
 
 def _listen(process: "subprocess.Popen[bytes]", timeout: float) -> tuple[tuple[bytes, bytes], str]:
-    """Output and errors of a process until it ends; and why it did not, if so."""
+    """Return output and errors of a process until it ends; and why it did not, if so."""
     assert process.stdout is not None and process.stderr is not None
     deadline = time.monotonic() + timeout
     parts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
@@ -235,15 +235,15 @@ def _finding(name: str, status: Status, found: str, remedy: str, values: Mapping
 
 
 def ok(name: str, found: str, /, **values: Any) -> Finding:
-    """Nothing to fix."""
+    """Return a finding with nothing to fix."""
     return _finding(name, "ok", found, "", values)
 
 
 def warn(name: str, found: str, remedy: str, /, **values: Any) -> Finding:
-    """Something is out of reach, or may disturb."""
+    """Return a finding of something that is out of reach, or may disturb."""
     return _finding(name, "warn", found, remedy, values)
 
 
 def fail(name: str, found: str, remedy: str, /, **values: Any) -> Finding:
-    """Nothing can be measured, or wrongly, or a secret lies open."""
+    """Return a finding by which nothing can be measured, or wrongly, or a secret lies open."""
     return _finding(name, "fail", found, remedy, values)

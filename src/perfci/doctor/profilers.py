@@ -55,12 +55,12 @@ def _remedy(fault: Fault) -> str:
 
 
 def nsys(machine: Machine) -> InstalledNsys | Fault:
-    """Nsight Systems, or why there is none that works."""
+    """Return Nsight Systems, or why there is none that works."""
     return nsys_command.find(machine.env)
 
 
 def check_nsys(machine: Machine) -> Iterator[Finding]:
-    """Nsight Systems: there, working, what it says of this machine, and what it would see of other processes."""
+    """Check Nsight Systems: there, working, what it says of this machine, and what it would see of other processes."""
     tool = machine.known(nsys)
     if isinstance(tool, Fault):
         if not nsys_command.candidates(machine.env) and not machine.known(boards).boards:
@@ -114,7 +114,7 @@ def _path(machine: Machine) -> str:
 
 
 def check_ncu(machine: Machine) -> Iterator[Finding]:
-    """Nsight Compute: there, working, and fit for the driver."""
+    """Check Nsight Compute: there, working, and fit for the driver."""
     tool, found = machine.known(ncu), machine.known(boards)
     if isinstance(tool, Fault):
         if not ncu_command.candidates(_path(machine), machine.root) and not found.boards:
@@ -174,7 +174,7 @@ def predict(machine: Machine) -> Fault | None:
 
 
 def permission(machine: Machine) -> Permission:
-    """Probed with one kernel of torch's, where GPU, torch and a fitting ncu are there; else predicted."""
+    """Probe with one kernel of torch's, where GPU, torch and a fitting ncu are there; else predict."""
     tool, expected = machine.known(ncu), predict(machine)
     if isinstance(tool, Fault) or not machine.known(inside).usable:
         return Permission(expected, False, expected)
@@ -258,7 +258,7 @@ def check_code(machine: Machine) -> Iterator[Finding]:
 
 
 def check_dcgm(machine: Machine) -> Iterator[Finding]:
-    """DCGM and its exporter, which hold the counters that ncu needs."""
+    """Check for DCGM and its exporter, which hold the counters that ncu needs."""
     names = {(machine.read(f"/proc/{entry.name}/comm") or "").strip() for entry in machine.root.glob("proc/[0-9]*")}
     running = [name for name in DCGM if name in names]
     scope = " of this container" if machine.known(container).inside else ""
@@ -308,7 +308,7 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
 
 
 def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
-    """In perfci's image: whether the driver is new enough for it, and what it holds is what is pinned.
+    """Check in perfci's image whether the driver is new enough for it, and what it holds is what is pinned.
 
     Where it is `built`, what is not as pinned fails; later somebody may have changed it on purpose.
     """
@@ -344,7 +344,7 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
 
 
 def _held(machine: Machine) -> dict[str, str]:
-    """Versions of the tools that are there."""
+    """Return the versions of the tools that are there."""
     found = {"torch": str(machine.known(inside).get("torch").get("version") or "")}
     for name, tool in (("ncu", machine.known(ncu)), ("nsys", machine.known(nsys))):
         if not isinstance(tool, Fault):
@@ -357,7 +357,7 @@ def _held(machine: Machine) -> dict[str, str]:
 
 
 def tiers(machine: Machine) -> list[TierState]:
-    """Return which tiers of metrics this machine can give, and why the others are out."""
+    """Return the tiers of metrics that this machine can give, and why the others are out."""
     makers: dict[Tier, Callable[[Machine], TierState]] = {
         "timing": _timing, "trace": _trace, "counters": _counters, "static": _static, "reported": _reported,
     }  # fmt: skip

@@ -124,7 +124,8 @@ def _refusal(machine: Machine, cuda: dict[str, Any]) -> str:
 
 
 def _remedy(machine: Machine, torch: dict[str, Any], gpus: Boards) -> str:
-    """By the rule of CUDA's minor-version compatibility: the driver's major must not be under torch's."""
+    """Return what to do by the rule of CUDA's minor-version compatibility: the driver's major must not be under
+    torch's."""
     major = int(str(torch["cuda"]).split(".", maxsplit=1)[0])
     if gpus.cuda is not None and gpus.cuda // 1000 < major:
         most = gpus.cuda // 1000
@@ -135,7 +136,7 @@ def _remedy(machine: Machine, torch: dict[str, Any], gpus: Boards) -> str:
 
 
 def check_offers(machine: Machine) -> Iterator[Finding]:
-    """FlashAttention, FP8, TF32, Triton as this torch offers them."""
+    """Check FlashAttention, FP8, TF32 and Triton as this torch offers them."""
     seen = machine.known(inside)
     if seen.get("torch").get("version"):
         yield _attention(seen)

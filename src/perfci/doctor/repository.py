@@ -59,7 +59,7 @@ def _trust(machine: Machine) -> str:
 
 
 def check_git(machine: Machine) -> Iterator[Finding]:
-    """Git itself and the repository."""
+    """Check git itself and the repository."""
     if machine.which("git") is None:
         yield fail("git", "not on PATH: perfci compare needs it", "install git")
         return
@@ -84,7 +84,7 @@ def check_git(machine: Machine) -> Iterator[Finding]:
 
 
 def check_token(machine: Machine) -> Iterator[Finding]:
-    """Secrets in the repository's configuration and those of its submodules: named, never shown."""
+    """Check for secrets in the repository's configuration and those of its submodules: named, never shown."""
     if machine.which("git") is None:
         return
     repo, said = machine.known(repository)

@@ -53,7 +53,7 @@ def examine(
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Worst first, else as they are."""
+    """Return them worst first, else as they are."""
     return sorted(findings, key=lambda one: STATUSES.index(one.status))
 
 

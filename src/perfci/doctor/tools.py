@@ -44,7 +44,7 @@ def check_nvcc(machine: Machine) -> Iterator[Finding]:
 
 
 def check_cutlass(machine: Machine) -> Iterator[Finding]:
-    """CUTLASS: its Python package, or its headers where compilers search."""
+    """Check CUTLASS: its Python package, or its headers where compilers search."""
     facts = machine.known(inside).get("cutlass")
     where = _headers(machine)
     parts = []
@@ -64,7 +64,7 @@ def check_cutlass(machine: Machine) -> Iterator[Finding]:
 
 
 def _headers(machine: Machine) -> tuple[str, str] | None:
-    """Folder and version of CUTLASS's headers."""
+    """Return folder and version of CUTLASS's headers."""
     env = machine.env
     folders = [f"{env[name]}/include" for name in ("CUTLASS_PATH", "CUTLASS_HOME", "CUTLASS_DIR") if env.get(name)]
     for name in ("CPATH", "CPLUS_INCLUDE_PATH"):
@@ -82,7 +82,7 @@ def _headers(machine: Machine) -> tuple[str, str] | None:
 
 
 def check_docker(machine: Machine) -> Iterator[Finding]:
-    """Docker's client, daemon and GPU runtime; nothing where Docker is not installed."""
+    """Check Docker's client, daemon and GPU runtime; nothing where Docker is not installed."""
     path = machine.which("docker")
     if path is None:
         return
@@ -118,7 +118,8 @@ def check_docker(machine: Machine) -> Iterator[Finding]:
 
 
 def _cdi(machine: Machine, info: dict[str, Any]) -> list[str]:
-    """NVIDIA's devices by the Container Device Interface: what the daemon lists, else specifications that lie there."""
+    """Return NVIDIA's devices by the Container Device Interface: what the daemon lists, else specifications that lie
+    there."""
     devices = info.get("DiscoveredDevices") or []
     if any("nvidia.com/gpu" in str(one.get("ID", "")) for one in devices if isinstance(one, dict)):
         return ["CDI"]

@@ -283,7 +283,7 @@ class Repository:
         return bool(self.git(*args, config=config).stdout)
 
     def parents(self, sha: str) -> list[str]:
-        """Full hashes of a commit's parents, those that a shallow clone lacks too."""
+        """Return the full hashes of a commit's parents, those that a shallow clone lacks too."""
         # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
         header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
         return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]

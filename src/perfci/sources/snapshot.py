@@ -93,7 +93,7 @@ def _index(store: _Store, dest: Path) -> Iterator[_Index]:
 
 @contextmanager
 def _disk_errors(target: Path) -> Iterator[None]:
-    """An OSError inside becomes a MachineError of one line."""
+    """Raise an OSError inside as a MachineError of one line."""
     try:
         yield
     except OSError as error:
@@ -178,7 +178,7 @@ def _require_empty(target: Path) -> None:
 
 
 def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
-    """The files of a commit and its submodules. `label` is the path from the top repository, for messages."""
+    """Write the files of a commit and its submodules. `label` is the path from the top repository, for messages."""
     with _index(store, dest) as index:
         index.git("read-tree", sha)
         index.git("checkout-index", "--all", "--force", "--quiet")
@@ -197,12 +197,12 @@ def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
 
 
 def _split(output: bytes) -> list[str]:
-    """NUL-terminated entries as text; bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
+    """Return NUL-terminated entries as text; bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
     return [os.fsdecode(entry) for entry in output.split(b"\0") if entry]
 
 
 def _submodules(dest: Path) -> dict[str, _Submodule]:
-    """Path → what the snapshot's own `.gitmodules` declares."""
+    """Return path → what the snapshot's own `.gitmodules` declares."""
     file = dest / ".gitmodules"
     if file.is_symlink() or not file.is_file():
         return {}
@@ -244,7 +244,7 @@ def _update_setting(parent: _Store, declared: _Submodule) -> str:
 
 
 def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) -> list[_Store]:
-    """Git directories that may hold the submodule's commits: its checkout's, then those its parent keeps."""
+    """Return git directories that may hold the submodule's commits: its checkout's, then those its parent keeps."""
     checkout = parent.worktree / path if parent.worktree else None
     stores = []
     if checkout and (own := _repository_at(checkout)):
@@ -306,7 +306,7 @@ def _copy_worktree(repo: Repository, dest: Path, skip: Sequence[Path], label: st
 
 
 def _tracked(repo: Repository) -> dict[str, tuple[str, str, str]]:
-    """Path → (tag, mode, object) of everything in the index; tag `S` is left out by a sparse checkout."""
+    """Return path → (tag, mode, object) of everything in the index; tag `S`: not in a sparse checkout."""
     entries = {}
     for entry in _split(repo.git("ls-files", "--cached", "--stage", "-t", "-z").stdout):
         facts, _, path = entry.partition("\t")
@@ -367,7 +367,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
 
 
 def _lfs_pointer(file: Path) -> tuple[str, int] | None:
-    """(SHA-256, size in bytes) of the content that the pointer `file` stands for, or None."""
+    """Return (SHA-256, size in bytes) of the content that the pointer `file` stands for, or None."""
     info = file.lstat()
     if not stat.S_ISREG(info.st_mode) or not len(_LFS_HEADER) < info.st_size < _LFS_SIZE:
         return None
@@ -383,7 +383,7 @@ def _lfs_pointer(file: Path) -> tuple[str, int] | None:
 
 
 def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
-    """(path relative to `root`, its facts) of every file and link that a snapshot of a plain folder takes."""
+    """Yield (path relative to `root`, its facts) of every file and link that a snapshot of a plain folder takes."""
     for folder, names, files in os.walk(root, onerror=_raise):
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
@@ -413,7 +413,7 @@ def _seal(target: Path) -> Snapshot:
 
 
 def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Path below `folder` → what says whether the file or link is still as it is now. Raises MachineError.
+    """Return path below `folder` → what says whether the file or link is still as it is now. Raises MachineError.
 
     `wanted(path, mode)`: whether a file is digested.
     """
@@ -430,7 +430,7 @@ def _text(name: bytes) -> str:
 def _contents(
     folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """(path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
+    """Yield (path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
     for path, mode in _files(folder):
         if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
             continue
@@ -444,7 +444,7 @@ def _contents(
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """(path, mode) of every file and link below `folder`."""
+    """Yield (path, mode) of every file and link below `folder`."""
     for place, names, files in os.walk(folder, onerror=_raise):
         for path in (Path(place, name) for name in (*names, *files)):
             mode = path.lstat().st_mode

@@ -66,7 +66,8 @@ _PROVEN: frozenset[Status] = frozenset({"regression", "violation", "continue"})
 
 
 def silences(case: Case, metric: str) -> dict[Side, int]:
-    """Sides of a command that report `metric` in some executions and not in all: in how many pairs they do."""
+    """Return the sides of a command that report `metric` in some executions and not in all: in how many pairs they
+    do."""
     if case.origin != "command" or not side_values(case, "head", metric).size:
         return {}  # head without a value is unmeasured
     counts = {name: len(side_values(case, name, metric)) for name in case.sides}

@@ -55,7 +55,7 @@ class Noise(NamedTuple):
 
 
 def noise(x: Sequence[float] | Array, cases: int) -> Noise:
-    """Noise and bias of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
+    """Return noise and bias of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
 
     Raises ValueError where there are fewer than two pairs, one is not finite, or cases < 1.
     """
@@ -80,7 +80,7 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
 
 
 def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
-    """Cap on pairs → the smallest r, a log ratio, that is found and whose absence is shown in 99 % of cases.
+    """Return cap on pairs → the smallest r, a log ratio, that is found and whose absence is shown in 99 % of cases.
 
     `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a regression must
     exceed r/2; never under twice the effect that the pairs leave possible. No r fixes an effect that hides a
@@ -91,7 +91,7 @@ def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
 
 
 def factors(looks: Looks, m: int) -> dict[int, float]:
-    """Cap on pairs → smallest r in standard deviations of a pair, from 5 000 simulated cases of normal noise.
+    """Return cap on pairs → smallest r in standard deviations of a pair, from 5 000 simulated cases of normal noise.
 
     At m = 100 about 3.45, 2.35, 1.95, 1.6 and 1.4 at 16, 24, 32, 48 and 64 pairs.
     """
@@ -155,7 +155,8 @@ def _kept(bounds: _Bounds, r: float, last: int) -> bool:
 
 
 def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
-    """Mean number of pairs that an unchanged case of normal noise `sd` takes; where undecided, the last look's."""
+    """Return the mean number of pairs that an unchanged case of normal noise `sd` takes; where undecided, the last
+    look's."""
     if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
         raise ValueError("pairs can be expected of a positive limit and a finite noise only")
     clears = _bounds(looks.model_dump_json(), m).clear * sd < r_log
@@ -301,7 +302,8 @@ def _may_name_after(look: int, looks: Looks, m: int) -> bool:
 
 
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934), by bisection on the binomial tails.
+    """Return the exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934), by bisection on the
+    binomial tails.
 
     Raises ValueError unless 0 ≤ hits ≤ trials and trials ≥ 1.
     """

@@ -136,7 +136,7 @@ _HELP = {
 
 
 def sentence(found: Components) -> str:
-    """Return which component dominates a pair's noise, and what would help."""
+    """Say which component dominates a pair's noise, and what would help."""
     shares = found.shares()
     total = math.fsum(shares.values())
     if not total > 0:
@@ -147,7 +147,7 @@ def sentence(found: Components) -> str:
 
 
 def allot(found: Components, costs: Costs, target: float, seconds: float, most: float) -> tuple[int, int]:
-    """Placements in a worker and blocks in a placement (even) for the next pairs.
+    """Return placements in a worker and blocks in a placement (even) for the next pairs.
 
     The cheapest with which what differs within workers scatters by `target` at most, a standard deviation in log
     units, for up to `most` seconds a pair; where that is out of reach, those that scatter least for `seconds`. What is

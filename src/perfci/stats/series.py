@@ -69,12 +69,12 @@ def both(case: Case, metric: str) -> list[Pair]:
 
 
 def paired_values(case: Case, metric: str) -> tuple[Array, Array]:
-    """Base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
+    """Return base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
     return values_of(paired(case, metric))
 
 
 def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]:
-    """Base's and head's values of what `paired` found, shape (pairs,) each."""
+    """Return base's and head's values of what `paired` found, shape (pairs,) each."""
     base, head = (np.array([one[at] for one in found], dtype=np.float64) for at in (1, 2))
     return base, head
 

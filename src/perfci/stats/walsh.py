@@ -33,7 +33,7 @@ def _upper(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 @lru_cache(maxsize=256)
 def null_tail(n: int) -> Array:
-    """P(W ≥ w), w = 0 … n(n+1)/2, of the signed-rank statistic W of n observations symmetric about 0.
+    """Return P(W ≥ w), w = 0 … n(n+1)/2, of the signed-rank statistic W of n observations symmetric about 0.
 
     Shape (n(n+1)/2 + 1,), read-only. W is the sum of the ranks 1 … n, each taken with probability one half,
     so that its distribution is a convolution of n two-point distributions (Hollander & Wolfe, 3.1, comment
@@ -102,7 +102,7 @@ class Averages:
 
 
 def p_greater(x: Sequence[float] | Array, c: float) -> float:
-    """Exact one-sided p-value of "the location of x is greater than c".
+    """Return the exact one-sided p-value of "the location of x is greater than c".
 
     Ties with c count against, which keeps the test conservative on values with ties.
     Raises ValueError where x is empty or not finite, or c is not a number.
@@ -111,7 +111,7 @@ def p_greater(x: Sequence[float] | Array, c: float) -> float:
 
 
 def p_less(x: Sequence[float] | Array, c: float) -> float:
-    """Exact one-sided p-value of "the location of x is less than c"; see `p_greater`."""
+    """Return the exact one-sided p-value of "the location of x is less than c"; see `p_greater`."""
     return Averages(x).p_less(c)
 
 

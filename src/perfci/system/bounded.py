@@ -119,7 +119,7 @@ def _has_hole(path: Path) -> bool:
 
 @contextlib.contextmanager
 def desk(account: Account = SAME) -> Iterator[Path]:
-    """A folder for a reader to work in, which it may write to; gone in the end."""
+    """Yield a folder for a reader to work in, which it may write to; gone in the end."""
     with tempfile.TemporaryDirectory(prefix="perfci-read-") as folder:
         path = Path(folder).resolve()
         account.give(path)

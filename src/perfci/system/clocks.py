@@ -62,7 +62,7 @@ class Nvml:
         return self._library.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def lock(self, uuid: str, mhz: Frequency) -> int | None:
-        """Raises Locked."""
+        """Hold the SM clock. Raises Locked."""
         nvml = self._library
         try:
             handle = self._handle(uuid)
@@ -76,7 +76,7 @@ class Nvml:
         return found
 
     def reset(self, uuid: str) -> None:
-        """Raises Locked."""
+        """Release the SM clock. Raises Locked."""
         try:
             self._library.nvmlDeviceResetGpuLockedClocks(self._handle(uuid))
         except self._library.NVMLError as error:
@@ -104,11 +104,11 @@ class Lock:
         self._guardian = guardian
 
     def words(self) -> str:
-        """For the timing mode: `locked at 1980 MHz`, `locked at base`."""
+        """Return words for the timing mode: `locked at 1980 MHz`, `locked at base`."""
         return f"locked at {self.frequency}" if self.mhz is None else f"locked at {self.mhz} MHz"
 
     def require(self) -> None:
-        """Raises MachineError where the guardian has ended, and with it the lock."""
+        """Raise MachineError where the guardian has ended, and with it the lock."""
         if self._guardian.poll() is not None:
             raise MachineError(
                 f"--lock-clocks: the process that held the clock of GPU {self.gpu} was ended from outside: "

@@ -26,7 +26,7 @@ _ARM_CORES = {
 
 
 def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
-    """Fingerprint of the host: operating system, processor, usable cores, usable memory.
+    """Return the fingerprint of the host: operating system, processor, usable cores, usable memory.
 
     `perfci` is perfci's own version. What a side's interpreter and the GPU add is left empty. `root` is where
     `/proc` and `/sys` lie.
@@ -43,7 +43,8 @@ def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    """NVIDIA's driver, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
+    """Return the version of NVIDIA's driver, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04
+    Release …`."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(errors="replace")
     except OSError:
@@ -77,7 +78,7 @@ def cpu_model(root: Path = Path("/")) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -125,7 +126,7 @@ _V2 = ("memory.max", "memory.current")
 
 
 def _memory_folders(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
-    """Folders of this process's memory cgroups, from its own up to the mount point."""
+    """Yield the folders of this process's memory cgroups, from its own up to the mount point."""
     try:
         groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()

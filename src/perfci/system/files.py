@@ -207,7 +207,7 @@ _OWNER = "owner"
 
 @contextmanager
 def make_scratch(prefix: str = "perfci") -> Iterator[Scratch]:
-    """A new folder `PREFIX-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
+    """Yield a new folder `PREFIX-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
 
     Raises MachineError where the disk refuses.
     """

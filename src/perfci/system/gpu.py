@@ -221,7 +221,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _switch(value: Any) -> bool | None:
-    """On or off; of modes that come as (now, after a reset) what holds now."""
+    """Return on or off; of modes that come as (now, after a reset) what holds now."""
     if isinstance(value, list | tuple):
         value = value[0]
     return None if value is None else bool(value)
@@ -326,7 +326,7 @@ def _braked(rounds: Sequence[Round]) -> str:
 
 
 def _users(states: Sequence[GpuState]) -> list[str]:
-    """Other processes. One that cannot be read may be perfci's own, unless it was there before."""
+    """Return notes on other processes. One that cannot be read may be perfci's own, unless it was there before."""
     if not states:
         return []
     before = {process.pid for process in states[0].processes or ()}

@@ -53,7 +53,7 @@ class Exit:
     wall: float
 
     def words(self) -> str:
-        """For people: `killed by SIGSEGV`, `exited with status 3`."""
+        """Return words for people: `killed by SIGSEGV`, `exited with status 3`."""
         if self.signal is not None:
             try:
                 name = signal.Signals(self.signal).name
@@ -89,7 +89,7 @@ class Under:
 
 
 def memory_of(pid: int) -> int:
-    """Resident memory in bytes of a process and everything below it; 0 once it is gone."""
+    """Return the resident memory in bytes of a process and everything below it; 0 once it is gone."""
     try:
         top = psutil.Process(pid)
         return sum(_rss(process) for process in [top, *top.children(recursive=True)])
@@ -335,7 +335,8 @@ class Parent:
         channel: Channel | None,
         watch: Callable[[], Reason | None] | None = None,
     ) -> None:
-        """Until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory, or where
+        """Wait until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory, or
+        where
         `watch` says why."""
         deadline = time.monotonic() + timeout
         look = time.monotonic() + POLL

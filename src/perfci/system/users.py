@@ -281,7 +281,8 @@ def _copy_in_place(name: str, inside: int) -> None:
 
 
 def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
-    """(name, descriptor of the folder that it lies in, facts) of everything below `top`, folders before what they hold.
+    """Yield (name, descriptor of the folder that it lies in, facts) of everything below `top`, folders before what they
+    hold.
 
     A folder is read after the caller has dealt with it. Links are not followed.
     """

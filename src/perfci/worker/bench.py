@@ -119,7 +119,7 @@ class Bench:
     # ---------------------------------------------------------------- inputs
 
     def randn(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
-        """Normal values, mean 0 and standard deviation 1; types under 32 bits are rounded from float32.
+        """Return normal values, mean 0 and standard deviation 1; types under 32 bits are rounded from float32.
 
         `host`: on the CPU although the case runs on the GPU; `pinned`: there in page-locked memory.
         """
@@ -135,7 +135,7 @@ class Bench:
         host: bool = False,
         pinned: bool = False,
     ) -> Tensor:
-        """Uniform values in [low, high); rounding to a short type may reach `high`."""
+        """Return uniform values in [low, high); rounding to a short type may reach `high`."""
         out = self._place(shape, dtype, host, pinned)
         return self._float("rand", out, lambda room, generator: room.uniform_(low, high, generator=generator))
 
@@ -148,7 +148,7 @@ class Bench:
         host: bool = False,
         pinned: bool = False,
     ) -> Tensor:
-        """Uniform integers in [low, high)."""
+        """Return uniform integers in [low, high)."""
         torch = _torch()
         out = self._place(shape, dtype, host, pinned)
         generator = self._generator(self.device)
@@ -163,7 +163,7 @@ class Bench:
         return self._take("randint", out)
 
     def zeros(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return self._take("zeros", self._place(shape, dtype, host, pinned).zero_())
 
     def full(
@@ -173,7 +173,7 @@ class Bench:
         return self._take("full", self._place((shape,), dtype, host, pinned).fill_(value))
 
     def empty(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
-        """Room for an output, of undefined content: NaN (integers: all bits set) when results are checked."""
+        """Return room for an output, of undefined content: NaN (integers: all bits set) when results are checked."""
         out = self._place(shape, dtype, host, pinned)
         if self._poison:
             fill_with_ones(out)
@@ -220,7 +220,7 @@ class Bench:
     # ---------------------------------------------------------------- what perfci asks
 
     def declared_work(self) -> dict[str, Any]:
-        """flops, read, written (bytes), items as floats, and item; zeros where nothing was declared."""
+        """Return flops, read, written (bytes), items as floats, and item; zeros where nothing was declared."""
         return dict(self._work or {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"})
 
     def declared_reference(self) -> Optional[Reference]:
@@ -228,7 +228,7 @@ class Bench:
         return self._reference
 
     def shapes(self) -> list[str]:
-        """Method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
+        """Return method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
@@ -238,7 +238,7 @@ class Bench:
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
     def main_dtype(self) -> str:
-        """Type of most of the bytes drawn, such as `bfloat16`; empty where nothing was."""
+        """Return the type of most of the bytes drawn, such as `bfloat16`; empty where nothing was."""
         sizes: dict[str, int] = {}
         for one in self._drawn:
             name = str(one.tensor.dtype).rpartition(".")[2]
@@ -257,7 +257,7 @@ class Bench:
         self._reference = None
 
     def inputs_digest(self) -> str:
-        """SHA-256 over shapes, types and values of the inputs as they are now.
+        """Return the SHA-256 over shapes, types and values of the inputs as they are now.
 
         Of each tensor enter up to 65536 elements, evenly spaced, and the sum of all its bytes taken as int32
         (uint8 where the size is no multiple of four), which wraps around and so does not depend on the order.
@@ -304,7 +304,7 @@ class Bench:
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
-        """Uninitialised memory behind padding of random size; on the CPU at a random cache line of a page."""
+        """Return uninitialised memory behind padding of random size; on the CPU at a random cache line of a page."""
         torch = _torch()
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -366,8 +366,8 @@ def prepare(
 
 
 def _seed_torch(torch: Any, seed: int) -> None:
-    """The generators of CPU and GPUs. torch.manual_seed seeds every kind of device that there is in the world, and for
-    those that are not here keeps a stack trace of each call: half the time of drawing a small case."""
+    """Seed the generators of CPU and GPUs. torch.manual_seed seeds every kind of device that there is in the world, and
+    for those that are not here keeps a stack trace of each call: half the time of drawing a small case."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
@@ -409,7 +409,7 @@ def _described(value: Any) -> str:
 
 
 def _fingerprint(tensor: Tensor) -> bytes:
-    """Sum and sample of a tensor's bytes; both computed where it lies."""
+    """Return sum and sample of a tensor's bytes; both computed where it lies."""
     torch = _torch()
     flat = tensor.detach().contiguous().reshape(-1)
     raw = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)

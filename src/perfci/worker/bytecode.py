@@ -50,12 +50,12 @@ def faulty(path: str) -> bool:
 
 
 def _same(one: CodeType, two: Any) -> bool:
-    """Code objects are compared by value, but for the files they name; a constant that is NaN equals nothing."""
+    """Compare code objects by value, but for the files they name; a constant that is NaN equals nothing."""
     return bool(one == two) or marshal.dumps(one) == marshal.dumps(two)
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     with open(sys.argv[1], encoding="utf-8") as file:
         paths = json.load(file)
     sys.stdout.write(json.dumps([path for path in paths if faulty(path)]) + "\n")

@@ -30,7 +30,7 @@ Rate = dict[str, Any]
 
 
 def measure(device: str) -> dict[str, Any]:
-    """Ceilings of `device` ("cuda" or "cpu", with the threads that torch may use now).
+    """Measure the ceilings of `device` ("cuda" or "cpu", with the threads that torch may use now).
 
     Returns `{"device", "read", "copied", "matmul": {dtype: …}, "to_device", "to_host", "seconds"}`. A rate is
     `{"value": float, "how": str}` in bytes or floating-point operations per second, or `{"value": None, "reason": str}`
@@ -72,7 +72,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
 
 
 def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Bandwidths: of reading the best of what reads only and of the copy, which reads while it writes."""
+    """Measure bandwidths: of reading the best of what reads only and of the copy, which reads while it writes."""
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
@@ -91,7 +91,7 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
 
 
 def _matmuls(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Of n×n matrices, 2n³ operations, by type. Restores what it sets of torch."""
+    """Measure products of n×n matrices, 2n³ operations, by type. Restores what it sets of torch."""
     flops = 2.0 * size**3
     found: dict[str, Rate] = {}
     on_gpu = device == "cuda"

@@ -32,7 +32,7 @@ class Channel:
         self._files: list[int] = []
 
     def fileno(self) -> int:
-        """Descriptor, for select()."""
+        """Return the descriptor, for select()."""
         return self._sock.fileno()
 
     def send(self, message: dict[str, Any], file: Optional[int] = None) -> None:
@@ -98,7 +98,8 @@ class Channel:
 
 @contextlib.contextmanager
 def reachable(address: str) -> Iterator[str]:
-    """A name for the socket at path `address` that the system takes: paths of sockets end at 107 bytes (unix(7))."""
+    """Yield a name for the socket at path `address` that the system takes: paths of sockets end at 107 bytes
+    (unix(7))."""
     if len(os.fsencode(address)) <= LONGEST_PATH:
         yield address
         return

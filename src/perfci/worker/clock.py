@@ -73,7 +73,7 @@ class SmClock:
             raise RuntimeError("{} failed with CUDA error {}".format(name, status))
 
     def forget(self, windows: int) -> None:
-        """Before a block of up to `windows` windows, the block itself included."""
+        """Clear the stamps before a block of up to `windows` windows, the block itself included."""
         if windows > len(self._stamps):
             self._stamps = self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
         self._stamps.zero_()
@@ -90,7 +90,7 @@ class SmClock:
         self._call("cuLaunchKernel", self._function, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def hertz(self) -> Optional[float]:
-        """Cycles per second, once the device is idle: the mean over the SMs that have every stamp.
+        """Return cycles per second, once the device is idle: the mean over the SMs that have every stamp.
 
         Within the windows around samples where there are any and the timer's tick allows, else over the block. None
         where the block is too short. `span` is then how long it was.

@@ -94,7 +94,7 @@ _collectors: list[list[Kernel]] = []
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Kernel]]:
-    """The registry of one suite file: declarations made while it is open go to the list that it yields."""
+    """Open the registry of one suite file: declarations made while it is open go to the list that it yields."""
     kernels: list[Kernel] = []
     _collectors.append(kernels)
     try:
@@ -160,7 +160,7 @@ def kernel(
 
 
 def _place(fn: Any) -> tuple[str, int]:
-    """File and line of a function, under its decorators."""
+    """Return file and line of a function, under its decorators."""
     code = getattr(inspect.unwrap(fn) if callable(fn) else fn, "__code__", None)
     if code is None:
         raise TypeError(f"@perfci.kernel stands before a function, not before a {type(fn).__name__}")
@@ -222,7 +222,7 @@ def _variant(fn: Callable[..., Any], params: Any, fuzz: Any, device: str, overri
 
 
 def _values(given: Any, where: str) -> dict[str, list[Any]]:
-    """Lists of plain values by name, copied."""
+    """Return lists of plain values by name, copied."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{where} is a mapping from names to lists, not {given!r}")
     values = {}

@@ -52,7 +52,7 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _matches(top: Path, pattern: str) -> list[str] | str:
-    """Relative paths of the files that match, or what is wrong with the pattern."""
+    """Return the relative paths of the files that match, or what is wrong with the pattern."""
     if os.path.isabs(pattern) or ".." in Path(pattern).parts:
         return "lies outside the repository: write a glob relative to its root"
     try:
@@ -106,7 +106,7 @@ def _module_name(file: str) -> str:
 
 
 def _explained(error: BaseException, top: Path) -> str:
-    """Type and message of an exception in one line, and the last line of the repository on its way."""
+    """Return type and message of an exception in one line, and the last line of the repository on its way."""
     place: Optional[tuple[str, Optional[int]]] = None
     for frame in traceback.extract_tb(error.__traceback__):
         relative = _relative(frame.filename, top)
@@ -140,7 +140,7 @@ def _inside(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
-    """Imported modules that should be this side's and are not, as (name, file), sorted.
+    """Return imported modules that should be this side's and are not, as (name, file), sorted.
 
     These are modules whose top-level name the tree at `root` (or `root/src`, or an entry of sys.path inside
     it) or `site` provides, but which came from elsewhere; and modules that lie below one of `forbidden_roots`
@@ -168,7 +168,7 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
 
 
 def repo_modules(root: str, site: str) -> dict[str, str]:
-    """Imported modules of the repository → their paths, below `tree/` for `root` and `site/` for `site`."""
+    """Return imported modules of the repository → their paths, below `tree/` for `root` and `site/` for `site`."""
     tree, overlay = _real(root), _real(site)
     modules = {}
     for name, _, spread in _imported():
@@ -192,7 +192,7 @@ def _real_folder(folder: str) -> str:
 
 
 def _real_file(path: str) -> Path:
-    """_real() for the thousands of files of a large library, which lie in few folders."""
+    """Return _real() for the thousands of files of a large library, which lie in few folders."""
     if os.path.islink(path):
         return _real(path)
     folder, name = os.path.split(path)
@@ -200,7 +200,7 @@ def _real_file(path: str) -> Path:
 
 
 def _imported() -> Iterator[tuple[str, str, list[Path]]]:
-    """Name, file as given, and real places of every module that came from a file or a namespace package."""
+    """Yield name, file as given, and real places of every module that came from a file or a namespace package."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue
@@ -221,7 +221,7 @@ def _is_namespace(top: str) -> bool:
 
 
 def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
-    """Top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
+    """Return top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
     entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if _inside(path, own))]
     suffixes = (".py", *EXTENSION_SUFFIXES)
     regular: set[str] = set()

@@ -43,7 +43,7 @@ class GraphSampler(GpuSampler):
         self.kept = 0
         """The input set whose result is kept: chosen anew for each graph, and not by a seed that the case knows."""
         self.out: Any = None
-        """What its last execution in the graph returns: valid after a replay."""
+        """The result of its last execution in the graph: valid after a replay."""
 
     def settle(self) -> None:
         """Run every input set once: what a case sets up at its first call cannot be captured."""

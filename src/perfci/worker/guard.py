@@ -130,7 +130,7 @@ def _watched(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def _own() -> Iterator[tuple[str, Any]]:
-    """Functions, classes and modules that this package's modules hold, and the methods of its classes."""
+    """Yield functions, classes and modules that this package's modules hold, and the methods of its classes."""
     prefix = (__package__ or "") + "."
     for path, module in sorted(sys.modules.items()):
         if not path.startswith(prefix) or path[len(prefix) :] in NOT_OURS:

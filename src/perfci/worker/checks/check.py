@@ -317,7 +317,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 @builtin_torch()
 def _sizes(out: Any, prepared: Prepared) -> list[int]:
-    """Of what a result holds; nothing of a result that is not there, which the check itself will say."""
+    """Return sizes in bytes of what a result holds; nothing of a result that is not there, which the check itself will
+    say."""
     try:
         return leaf_sizes(plain(out, strict=False), prepared.bench.holds)
     except Refused:

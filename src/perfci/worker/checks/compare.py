@@ -125,21 +125,21 @@ class _Tally:
         return self.rtol == 0 and self.atol == 0
 
     def differs(self, count: int, ratio: float, path: Path, out: Any, ref: Any) -> None:
-        """`count` elements differ, the worst by `ratio` of the tolerance."""
+        """Note that `count` elements differ, the worst by `ratio` of the tolerance."""
         self.differing += count
         if not self.at or ratio > self.worst:
             self.at = f"{place_name(path)} is {_short(out)}, the reference has {_short(ref)}"
         self.worst = max(self.worst, ratio)
 
     def is_nan(self, count: int, path: Path, ref: Any) -> None:
-        """`count` elements are NaN where the reference has a number."""
+        """Note that `count` elements are NaN where the reference has a number."""
         self.nans += count
         self.differing += count
         self.worst = math.inf
         self.nan_at = self.nan_at or f"{place_name(path)} is NaN, the reference has {_short(ref)}"
 
     def reference_is_nan(self, path: Path) -> None:
-        """The reference is no reference."""
+        """Note that the reference is no reference."""
         self.reference_nan_at = self.reference_nan_at or place_name(path)
 
     def outcome(self) -> Outcome:
@@ -195,7 +195,7 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
 
 
 def _compare_others(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
-    """Text, None and sets; and what is of different kinds."""
+    """Compare text, None and sets; and what is of different kinds."""
     if _is_container(out) or _is_container(ref) or (out is None) != (ref is None):
         raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
     tally.total += 1
@@ -284,7 +284,7 @@ def _compare_chunk(tally: _Tally, out: Any, ref: Any, start: tuple[int, ...], pa
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Everything in nested containers that is none, with its place; dicts and sets sorted.
+    """Yield everything in nested containers that is none, with its place; dicts and sets sorted.
 
     Of what plain() returned; buffers but bytearrays come as the elements that they hold.
     """
@@ -303,7 +303,7 @@ def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _opened(value: Any) -> Any:
-    """Tensors as strided ones, arrays and views of memory as lists, all else as it is."""
+    """Return tensors as strided ones, arrays and views of memory as lists, all else as it is."""
     if is_tensor(value):
         return strided(value)
     return value.tolist() if type(value) in BUFFERS and type(value) is not bytearray else value
@@ -318,22 +318,22 @@ def _is_container(value: Any) -> bool:
 
 
 def xp_of(value: Any) -> Any:
-    """torch or numpy, whichever `value` belongs to."""
+    """Return torch or numpy, whichever `value` belongs to."""
     return sys.modules["torch" if is_tensor(value) else "numpy"]
 
 
 def _quiet(value: Any) -> Any:
-    """numpy warns of 0/0 and of overflow, torch does not."""
+    """Return a context that silences numpy, which warns of 0/0 and of overflow where torch does not."""
     return contextlib.nullcontext() if is_tensor(value) else sys.modules["numpy"].errstate(all="ignore")
 
 
 def is_complex(value: Any) -> bool:
-    """Return whether it is an array of complex numbers."""
+    """Return whether `value` is an array of complex numbers."""
     return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
 
 
 def _is_exact(value: Any) -> bool:
-    """Return whether it holds integers or bool."""
+    """Return whether `value` holds integers or bool."""
     if is_tensor(value):
         return not (value.is_floating_point() or value.is_complex())
     return bool(value.dtype.kind in "biu")
@@ -347,7 +347,7 @@ def widen(value: Any) -> Any:
 
 
 def _signed(value: Any) -> Any:
-    """Integers and bool as int64, bit by bit: torch compares few of the unsigned types."""
+    """Return integers and bool as int64, bit by bit: torch compares few of the unsigned types."""
     xp = xp_of(value)
     if value.dtype == getattr(xp, "uint64", None):
         return value.view(xp.int64)
@@ -359,7 +359,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def chunks(value: Any, start: Optional[tuple[int, ...]] = None) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Parts of at most CHUNK elements, in order of the elements, with the index of their first one."""
+    """Yield parts of at most CHUNK elements, in order of the elements, with the index of their first one."""
     shape = tuple(value.shape)
     start = (0,) * len(shape) if start is None else start
     if math.prod(shape) <= CHUNK:
@@ -373,7 +373,7 @@ def chunks(value: Any, start: Optional[tuple[int, ...]] = None) -> Iterator[tupl
 
 
 def _first(mask: Any) -> Any:
-    """Flat index of the first True."""
+    """Return the flat index of the first True."""
     flat = mask.reshape(-1)
     return (flat.to(xp_of(flat).uint8) if is_tensor(flat) else flat).argmax()
 
@@ -383,7 +383,7 @@ def _item(value: Any, index: int) -> Any:
 
 
 def _index(start: tuple[int, ...], chunk: Any, flat: int) -> tuple[int, ...]:
-    """Index in the whole array of element `flat` of a chunk that begins at `start`."""
+    """Return the index in the whole array of element `flat` of a chunk that begins at `start`."""
     place = []
     for length in reversed(tuple(chunk.shape)):
         flat, rest = divmod(flat, length)

@@ -133,7 +133,7 @@ def _overlaps(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
 
 
 def _memories(value: Any) -> Iterator[Any]:
-    """Tensors, writable buffers and lists of numbers in a result, as they are and not copied.
+    """Yield tensors, writable buffers and lists of numbers in a result, as they are and not copied.
 
     Of exact types, as plain() wants them, which is to be asked before.
     """
@@ -184,7 +184,7 @@ def _bits(torch: Any, tensor: Any) -> Any:
 
 
 def _range(leaf: Any) -> tuple[int, int]:
-    """Addresses of the memory behind a tensor (its whole storage), a buffer or a list."""
+    """Return addresses of the memory behind a tensor (its whole storage), a buffer or a list."""
     if is_tensor(leaf):
         storage = leaf.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

@@ -121,7 +121,7 @@ def _number(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _scalars(numpy: Any) -> frozenset[type]:
-    """numpy's own types of scalars."""
+    """Return numpy's own types of scalars."""
     return frozenset(numpy.dtype(code).type for code in numpy.typecodes["All"])
 
 
@@ -180,7 +180,7 @@ def place_name(path: Path) -> str:
 
 @contextlib.contextmanager
 def builtin_torch() -> Iterator[None]:
-    """Within it no mode of torch that the suite has entered sees the operations, or changes what they return."""
+    """Keep modes of torch that the suite has entered from seeing the operations, or changing what they return."""
     torch = sys.modules.get("torch")
     with contextlib.ExitStack() as stack:
         for name in ("DisableTorchFunction", "_DisableTorchDispatch"):

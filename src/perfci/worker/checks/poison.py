@@ -49,7 +49,7 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
 
 @contextlib.contextmanager
 def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
-    """Within it, memory that is allocated and not written is full of ones: NaN in every floating-point type.
+    """Fill memory that is allocated and not written with ones meanwhile: NaN in every floating-point type.
 
     A kernel that returns what it has not written then returns NaN instead of the right values of the run before. On
     a GPU this holds for blocks of `sizes` bytes, on the CPU for all that glibc hands out; other allocators are served

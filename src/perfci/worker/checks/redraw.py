@@ -136,7 +136,7 @@ class Redraw:
         return _Images(target, target)
 
     def _descend(self, kind: type, target: Any, own: Any, other: Any) -> None:
-        """Below an object that stays where it is."""
+        """Pair what lies below an object that stays where it is."""
         if is_tensor(target):
             self._pair_tensors(*(sys.modules["torch"].Tensor.detach(one) for one in (target, own, other)))
         elif kind in (list, collections.deque):
@@ -374,7 +374,7 @@ def _put_set(target: Any, items: Any) -> None:
 
 
 def _copy(target: Any, source: Any) -> None:
-    """Values of one strided tensor into another, detached one."""
+    """Copy values of one strided tensor into another, detached one."""
     torch = sys.modules["torch"]
     for axis, (length, stride) in enumerate(zip(source.shape, target.stride())):
         if stride == 0 and length > 1:  # expanded: its elements share memory
@@ -386,7 +386,7 @@ def _copy(target: Any, source: Any) -> None:
 
 
 def _equal(one: Any, two: Any) -> bool:
-    """Bit by bit, as far as that can be told: NaN is not different from itself."""
+    """Compare bit by bit, as far as that can be told: NaN is not different from itself."""
     torch = sys.modules["torch"]
     one, two = one.resolve_conj().resolve_neg(), two.resolve_conj().resolve_neg()
     if one.dtype != torch.bool:

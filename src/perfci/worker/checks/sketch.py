@@ -16,7 +16,7 @@ STAND_IN = 1e6
 
 
 def sketch(ref: Any) -> list[float]:
-    """L2 norm of all values and their projections on four fixed vectors of ±1, in float64.
+    """Return the L2 norm of all values and their projections on four fixed vectors of ±1, in float64.
 
     The leaves count as one long vector; complex numbers as two elements, what is no number as a value drawn
     from its hash. Equal references give equal sketches up to the order of summation, on every device.
@@ -60,7 +60,7 @@ def _mix(index: Any) -> Any:
 
 
 def _count_from(first: int, size: int, like: Any) -> Any:
-    """first, first + 1, … as int64, beside `like`."""
+    """Return first, first + 1, … as int64, beside `like`."""
     xp = xp_of(like)
     more = {"device": like.device} if is_tensor(like) else {}
     return xp.arange(first, first + size, dtype=xp.int64, **more)
