@@ -83,14 +83,14 @@ def test_google_benchmark_that_fails_in_both_sides_says_so_beside_what_it_measur
 def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     results, report = compared(tmp_path, "hyperfine", n, 3.0)
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
-    assert report.rows[0].reason == f"{n} of the 8 files of each side that a conviction needs"
+    assert report.rows[0].reason == f"{n} of the 8 files of each side that a regression needs"
     assert any("run base and head in turns" in note for note in report.notes)
     assert "more files of each side" in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 
 def test_what_is_needed_is_enough(tmp_path):
-    """A slow-down plain in every pair is convicted with as many files as reports ask for, and not with one less."""
+    """A slow-down plain in every pair is a regression with as many files as reports ask for, and not with one less."""
     policy = Policy(version=1, limits=[*DEFAULT_LIMITS, Limit(metric="time", max="9s")])
     for n, expected in ((8, "inconclusive"), (9, "regression")):
         results, report = compared(tmp_path, "hyperfine", n, 2.0, policy)

@@ -21,7 +21,7 @@ from perfci.system.process import Worker
 
 @dataclass
 class Found:
-    """What one side's suite declares."""
+    """The declarations of one side's suite."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Key (`id@device`) → the worker's description."""
@@ -49,8 +49,8 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
 
 
 def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """Return what is asked for, else what the policy of the limits names, else the GPU where there is one, else the
-    CPU."""
+    """Return the devices asked for, else those that the policy of the limits names, else the GPU where there is one,
+    else the CPU."""
     asked = options.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]

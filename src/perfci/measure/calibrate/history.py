@@ -1,4 +1,5 @@
-"""What this machine is known to be able to show: stored calibrations, the last results, and what follows for a plan."""
+"""The changes that this machine can show, from stored calibrations and the last results, and what a plan can
+promise."""
 
 import hashlib
 import json
@@ -88,8 +89,8 @@ def key_of(facts: Mapping[str, str]) -> str:
 
 
 def question(side: CaseSide, plan: Plan) -> str:
-    """Return digest of what a case asks: noise is comparable where parameters, declared work, timing mode and schedule
-    are alike.
+    """Return a digest of what a case asks: noise is comparable where parameters, declared work, timing mode and
+    schedule are alike.
 
     What a timing mode says that depends on measured times is left out, or no two runs would ask the same.
     """
@@ -201,7 +202,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
 
 
 def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
-    """Return what is wrong with a limit; empty where the case can hold it."""
+    """Return why a case cannot hold a limit; empty where it can."""
     smallest = found.smallest_within(pairs)
     limit = limit_in_effect(criterion, found.value, timing)
     if smallest is None or margin(limit, criterion.better) >= smallest:
@@ -220,13 +221,13 @@ def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Tim
 Source = Literal["calibration", "last results", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 16
-"""Pairs that a case of unknown noise is planned with: the first look at which a change can be convicted."""
+"""Pairs that a case of unknown noise is planned with: the first look at which a regression can be called."""
 _OVERHEAD = 1.5
-"""What opening placements and starting workers add to the blocks alone; 1.3 to 1.8 times on a CPU."""
+"""Factor for opening placements and starting workers, beside the blocks alone; 1.3 to 1.8 on a CPU."""
 
 
 class CasePlan(NamedTuple):
-    """What to expect of one case."""
+    """The forecast for one case."""
 
     case: str
     device: DeviceKind
@@ -245,7 +246,7 @@ class CasePlan(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What to expect of a comparison of the whole suite."""
+    """The forecast for a comparison of the whole suite."""
 
     cases: list[CasePlan]
     seconds: float

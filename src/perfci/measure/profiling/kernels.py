@@ -34,7 +34,7 @@ WRITTEN, WRITING = 60.0, 0.2
 
 
 class Observation(NamedTuple, Generic[Seen]):
-    """What became of one case in one side."""
+    """The outcome of one case in one side."""
 
     seen: Seen | None
     faults: list[Fault]

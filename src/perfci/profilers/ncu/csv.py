@@ -31,7 +31,7 @@ _SURE = re.compile(
     r"[-+]?(?:\d+\.(?:\d{0,2}|\d{4,})|(?:0|\d{4,})\.\d{3}|\d{1,3}(?:,\d{3})+\.\d*|\d{1,3}(?:,\d{3}){2,}"
     r"|\d+\.\d*[eE][-+]?\d+)"
 )
-"""What can only be a number with a decimal point; `3,456` and `3.456` can be either."""
+"""Matches what can only be a number with a decimal point; `3,456` and `3.456` can be either."""
 _SWAPPED = str.maketrans(",.", ".,")
 _CLEARLY = 10
 """So many times as many sure numbers of a page have the one mark for decimals as have the other."""
@@ -76,7 +76,7 @@ def read(path: Path, name: str) -> Content:
                     break
                 else:
                     for cell in [row[at] for at in counted]:
-                        # What _SURE asks for at least, so that most cells are looked at once.
+                        # The least that _SURE asks for, so that most cells are checked once.
                         points, commas = "." in cell, "," in cell
                         if points or commas:
                             number = _number(cell)

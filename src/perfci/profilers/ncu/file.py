@@ -1,4 +1,4 @@
-"""What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
+"""Reads a file that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
 import subprocess
 import tempfile

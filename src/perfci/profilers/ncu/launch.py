@@ -68,7 +68,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Content:
-    """What a source tells: its launches in order, and what it lacks."""
+    """The content of a source: its launches in order, and what it lacks."""
 
     launches: Sequence[Launch] = ()
     faults: Sequence[Fault] = ()

@@ -25,14 +25,14 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file says, by NVTX range."""
+    """The content of a file, by NVTX range."""
 
     counters: dict[str, Counters] = field(default_factory=dict)
     """Range → what was counted in it. No range without a measured kernel."""
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     """Range → what is missing of it."""
     general: list[Fault] = field(default_factory=list)
-    """What holds for the whole file."""
+    """Faults of the whole file."""
     source: str = ""
     """`ncu_report` with its version, or `csv`."""
     version: str = ""

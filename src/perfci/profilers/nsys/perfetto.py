@@ -22,7 +22,7 @@ from perfci.profilers.faults import fault
 from perfci.profilers.nsys.export import harden, real_tables
 
 MOST_EVENTS = 500_000
-"""What a browser still shows fluently; about 10 MB compressed."""
+"""As many as a browser still shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
 LONGEST_VALUE = 2**20
 """Bytes of a name in the export at most."""

@@ -1,4 +1,4 @@
-"""What commands report: perfci's own JSON lines, and the JSON of other benchmarking tools."""
+"""Readers of what commands report: perfci's own JSON lines, and the JSON of other benchmarking tools."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BE
 
 
 class Recognised(NamedTuple):
-    """Which tool wrote a file, and what it tells of itself."""
+    """The tool that wrote a file, and what the file tells of itself."""
 
     format: Format
     about: About

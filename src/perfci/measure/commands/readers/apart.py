@@ -21,7 +21,7 @@ BOUNDS = Bounds(seconds=30.0, answer=128 * MIB)
 
 
 class Told(NamedTuple):
-    """What a file holds."""
+    """The cases in a file, and what it tells of itself."""
 
     tool: str
     about: About

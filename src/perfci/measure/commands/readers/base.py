@@ -1,4 +1,4 @@
-"""What all readers share: the file, and names and numbers out of it.
+"""Shared by all readers: the file, and names and numbers out of it.
 
 Files come from the code under test, so nothing of them is trusted: a file that is empty, torn, foreign or too large is
 a ValueError of one line, and a value that is no finite number costs its case with a reason. Neither ever becomes a
@@ -37,12 +37,12 @@ class Reported:
     work: Work | None = None
     reason: Reason | None = None
     statistic: Statistic = "samples"
-    """What the values of `time` are: samples, or the one statistic that the file holds of them."""
+    """Kind of the values of `time`: samples, or the one statistic that the file holds of them."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a file tells of where its numbers come from; empty where it does not tell."""
+    """The origin of a file's numbers, as the file tells it; empty where it does not."""
 
     date: str = ""
     """ISO 8601."""
@@ -57,7 +57,7 @@ class About:
     more: tuple[tuple[str, str], ...] = ()
     """Further facts, as name and value."""
     remarks: tuple[str, ...] = ()
-    """What a reader of the numbers must know."""
+    """Notes for a reader of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Format:
     fits: Callable[[Any], bool] | None = None
     """True where a JSON document is of this format; None where files of it cannot be imported."""
     about: Callable[[Any], About] = lambda _: About()
-    """What a document that fits tells of its origin."""
+    """Tells the origin of a document that fits."""
 
 
 def read_bytes(path: Path) -> bytes:
