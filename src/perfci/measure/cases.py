@@ -200,8 +200,7 @@ def subjects(
 
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
-    """Return the timing mode that a case asks for: base's declaration where base has the case, else head's, else the
-    policy's."""
+    """Return the timing mode that a case asks for: base's where it has the case, else head's, else the policy's."""
     names: list[Side] = ["base", "head"]
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
     asked: TimingMode = (declared[0]["timing"] if declared else None) or limits.timing

@@ -49,8 +49,7 @@ def check_all(
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns what settle_all()
-    needs."""
+    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns settle_all()'s probes."""
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
     for device, bench in place.benches.items():

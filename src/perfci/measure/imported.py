@@ -240,7 +240,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
     needed = pairs_needed(plan.looks, plan.m)
     if plan.max_pairs < needed and any(one.relative for one in plan.timed):
         notes.append(
-            f"{plan.max_pairs} of the {needed} files of each side that a regression needs: "
+            f"{plan.max_pairs} of the {needed} files each of base and head that it takes to show a regression: "
             "run base and head in turns, a file each time"
         )
     moments = {name: [_moment(file.about) for file in read[name]] for name in plan.sides}

@@ -160,8 +160,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, *, listin
 
 
 def _cores(threads: int) -> list[int]:
-    """Return the cores that CPU cases are pinned to, the same for base and head: the last ones, as the first serve
-    interrupts."""
+    """Return the cores for CPU cases, the same in base and head: the last, as the first serve interrupts."""
     if not hasattr(os, "sched_getaffinity"):
         return []  # macOS
     cores = sorted(os.sched_getaffinity(0))
@@ -171,8 +170,7 @@ def _cores(threads: int) -> list[int]:
 
 
 def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: Progress) -> None:
-    """Each side's own steps. What stands then is out of reach of the other side's build, and of all that is
-    measured."""
+    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then."""
     for side in sides.values():
         parent.account.show(side.folder)
         for folder in (side.tree, side.site, side.cache):

@@ -105,8 +105,7 @@ def run_round(
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
-    """Tell whether this pair checks results after timing: the first, and others by a coin that workers cannot
-    foresee."""
+    """Tell whether this pair checks results after timing: the first, and others by an unforeseeable coin."""
     return rng.random() < VERIFIED or not case.pairs
 
 
@@ -286,8 +285,7 @@ def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
 
 
 def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
-    """Return the order of blocks: in each couple a coin decides who goes first, and the next couple mirrors it (A B B
-    A)."""
+    """Return the order of blocks: a coin decides who goes first in a couple, the next couple mirrors it (A B B A)."""
     turns: list[Side] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)

@@ -184,8 +184,7 @@ def _new_run() -> str:
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """Return the command line with base as the commit that it was, so that it measures the same once branches have
-    moved."""
+    """Return the command line with base as its commit, so that it measures the same once branches have moved."""
     words = list(command)
     if base is None:
         return words

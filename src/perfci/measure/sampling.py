@@ -1,4 +1,4 @@
-"""How much of what a pair takes: as many placements and blocks as a limit needs, from the scatter seen so far."""
+"""The size and the order of pairs: as many placements and blocks as a limit needs, from the scatter seen so far."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,7 @@ CALM = 4
 """Pairs that scatter by the margin over this are calm enough: 8 of them show unchanged code to be within the limit in
 over 99 % of runs."""
 SHARE = 6
-"""Differences within workers may scatter by the margin over this: that leaves as much again for those between
-workers."""
+"""Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
 DEAREST = 2.0

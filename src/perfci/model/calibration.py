@@ -76,7 +76,7 @@ class CaseCalibration(Document):
 
 
 class FailRate(Document):
-    """How many replayed runs of the whole suite fail though nothing changed."""
+    """The number of replayed runs of the whole suite that fail though nothing changed."""
 
     runs: int = Field(ge=1)
     failing: int = Field(ge=0)

@@ -11,7 +11,7 @@ ComputeMode = Literal["default", "exclusive", "prohibited"]
 
 
 class NvmlFacts(Document):
-    """How a GPU is set up, as NVML tells it: it stays so until someone changes it. None: not told."""
+    """The set-up of a GPU, as NVML tells it: it stays so until someone changes it. None: not told."""
 
     driver: str | None = None
     vbios: str | None = None

@@ -35,7 +35,7 @@ class CustomMetric(Document):
     unit: str = Field("", max_length=24)
     """Its unit, as it is to be shown."""
     better: Direction = "lower"
-    """Which way is better."""
+    """The better direction."""
 
 
 # ---------------------------------------------------------------- ncu's names, by chip
@@ -112,7 +112,7 @@ class Quantity:
     sources: tuple[Source, ...]
     """Who tells it."""
     aggregate: Aggregate | None = None
-    """How the values of kernels make one; None for what no single kernel has."""
+    """The way the values of kernels make one; None for what no single kernel has."""
     ncu: tuple[NcuSum, ...] = ()
     """The counters that ncu gives for it; at most one fits a chip."""
     ncu_also: tuple[NcuSum, ...] = ()
@@ -136,7 +136,7 @@ class Metric(Quantity):
     """A quantity that limits may be on."""
 
     better: Direction
-    """Which way is better."""
+    """The better direction."""
     exact: bool = False
     """True where the same code gives the same value each time, so that two single observations can be compared."""
     work: PerTime | None = None

@@ -222,7 +222,7 @@ class Policy(Document):
     devices: list[DeviceKind] | None = None
     """Devices to measure on; the GPU where there is one, else the CPU."""
     timing: TimingMode = "auto"
-    """How cases are timed on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
+    """The timing mode on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"
     """When a case is profiled: where it changed, always or never; always where a limit needs what profilers see."""

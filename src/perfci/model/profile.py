@@ -41,7 +41,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Fault(Document):
-    """Why a tool has nothing, or not all, to say."""
+    """The reason why a tool has nothing, or not all, to say."""
 
     tool: Tool
     part: Part

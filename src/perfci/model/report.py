@@ -216,8 +216,7 @@ class Observed(Document):
 
 
 class KernelRow(Document):
-    """A kernel of a case in base and in head: launches and device seconds of one execution; None where a side lacks
-    it."""
+    """A kernel of a case in base and head: launches and device seconds of one execution; None where a side lacks it."""
 
     name: str
     short: str = ""

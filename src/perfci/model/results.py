@@ -34,7 +34,7 @@ ReasonKind = Literal[
 
 
 class Reason(Document):
-    """Why something has no value: a kind for programs, a sentence for people."""
+    """The reason why something has no value: a kind for programs, a sentence for people."""
 
     kind: ReasonKind
     text: str = Field(max_length=2000)
@@ -90,7 +90,7 @@ class CaseSide(Document):
     dtype: str = ""
     """Type of most of their bytes."""
     timing: Timing | None = None
-    """How the numbers were measured; None where there are none."""
+    """The way the numbers were measured; None where there are none."""
     check: Check = Field(default_factory=Check)
     reports: list[str] | None = None
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
@@ -129,7 +129,7 @@ class Moments(Document):
 
 
 class Scatter(Document):
-    """How the block values of one pair scatter, as log ratios head/base of blocks that stood next to each other."""
+    """The scatter of one pair's block values, as log ratios head/base of blocks that stood next to each other."""
 
     placements: int = Field(ge=1)
     blocks: int = Field(ge=1)
@@ -279,8 +279,7 @@ class Results(Document):
 
 
 class Reports(NamedTuple):
-    """The metrics that a case reports: a change is asked of what base reports, a bound holds for whatever head
-    reports."""
+    """The metrics a case reports: a change is asked of what base reports, a bound holds for whatever head reports."""
 
     relative: frozenset[str] | None
     """In base, in head where base reports nothing; None where neither is known to report anything."""

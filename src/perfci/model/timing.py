@@ -10,14 +10,14 @@ TimingMode = Literal["auto", "rotating", "cold", "hot"]
 """The mode that a policy or a kernel asks for; `auto` is rotating where a case can be captured into a CUDA graph, else
 cold."""
 Mode = Literal["cpu", "rotating", "cold", "hot"]
-"""How a worker samples a case: `cpu` where it runs on the CPU."""
+"""The way a worker samples a case: `cpu` where it runs on the CPU."""
 Setting = str | int | float | bool
 _SAID: dict[str, str] = {"alternating": "sides", "statistic": "time"}
 """Fields that people read under another name."""
 
 
 class Timing(Document):
-    """How the numbers of one side of a case were measured. None: not told, or not of this mode."""
+    """The way the numbers of one side of a case were measured. None: not told, or not of this mode."""
 
     mode: Mode | Literal["command", "imported"]
     """`command`: the times are those that a command reports, or its wall time; `imported`: those of a tool's file."""

@@ -1,4 +1,4 @@
-"""How readers of profilers' files say what is missing."""
+"""Faults: readers of profilers' files say with them what is missing."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,4 @@
-"""The changes that this machine can show, from stored calibrations and the last results, and what a plan can
-promise."""
+"""The changes that this machine can show, by stored calibrations and the last results, and what a plan promises."""
 
 import hashlib
 import json
@@ -36,8 +35,7 @@ _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return what is decided on: ln(head/base) of `metric` per pair, at equal clock where it was measured, shape
-    (pairs,)."""
+    """Return ln(head/base) of `metric` per pair, as decided on: at equal clock where that was measured, shape (pairs,)."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
@@ -62,8 +60,7 @@ def limit_in_effect(criterion: Criterion, value: float | None, timing: Timing | 
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return `$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory
-    Specification)."""
+    """Return `$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory)."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE]).expanduser()
     cache = environ.get("XDG_CACHE_HOME", "")
@@ -111,8 +108,7 @@ def _digest(data: object) -> str:
 
 
 def read(key: str) -> tuple[Machine | None, str]:
-    """Return the stored calibration of a machine, None where there is none; and why a file that is there cannot be
-    used."""
+    """Return the stored calibration of a machine, None where there is none; and why a file there cannot be used."""
     path = folder() / f"{key}.json"
     try:
         return Machine.model_validate_json(path.read_bytes()), ""

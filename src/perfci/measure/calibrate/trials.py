@@ -407,8 +407,7 @@ def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
 
 
 def policy_text(calibration: Calibration, policy: Policy) -> str:
-    """Return `policy`, with the proposed limits behind its own: of several limits on a case and metric the last one
-    counts."""
+    """Return `policy`, the proposed limits behind its own: of several on a case and metric the last counts."""
     fields = policy.model_dump(mode="json", exclude_defaults=True)
     fields.pop("limits", None)
     own: Sequence[Limit] = policy.limits or DEFAULT_LIMITS

@@ -38,8 +38,7 @@ class Runner:
     metrics: Mapping[str, CustomMetric]
     """The metrics that commands may report besides the catalogue's."""
     cases: dict[str, int] = field(default_factory=dict)
-    """Command → how many cases its first execution reported in base or in head, asked for or not; filled by
-    `discover`."""
+    """Command → how many cases its first execution reported in base or head, asked for or not; filled by `discover`."""
     seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
     """Side and command → what its first execution reported; filled by `discover`."""
     later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
@@ -168,8 +167,7 @@ class Runner:
         return found
 
     def reports(self) -> dict[str, frozenset[str]]:
-        """Return id of a case → the metrics that it reports in base or in head; without cases of which that is not
-        known."""
+        """Return id of a case → its metrics in base or in head; without cases of which they are not known."""
         unknown, found = self.unknown(), dict[str, frozenset[str]]()
         for name, side in self.sides.items():
             for command in side.policy.commands:
@@ -309,8 +307,7 @@ def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
 
 
 def adds_options(command: Command) -> bool:
-    """Tell whether perfci adds the tool's options to the command line, which does not say itself where to write
-    to."""
+    """Tell whether perfci adds the tool's options to the command line, which does not say where to write."""
     form = FORMATS.get(command.reads)
     return form is not None and bool(form.options) and form.variable not in command.run
 

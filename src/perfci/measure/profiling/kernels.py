@@ -147,8 +147,7 @@ def _session(
     log: Path,
     note: Callable[[str], None],
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
-    """Start the profiler once. Returns what went wrong in single cases, what the report says, and whether all had their
-    turn."""
+    """Start the profiler once. Returns faults of single cases, what the report says, and whether all had a turn."""
     tool = profiler.name
     see = _see(log)
     faults: dict[str, Fault] = {}

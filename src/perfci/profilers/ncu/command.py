@@ -67,8 +67,7 @@ def installations(root: Path = Path("/")) -> list[Path]:
 
 
 def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
-    """Return every ncu there is: that of `path` (as $PATH, which is the default), of the CUDA toolkit, of the
-    packages."""
+    """Return every ncu there is: of `path` (as $PATH, which is the default), of the CUDA toolkit, of packages."""
     on_path = shutil.which("ncu", path=path)
     known = [root / "usr/local/cuda/bin/ncu", *(folder / "ncu" for folder in installations(root))]
     found = [one for one in known if one.is_file() and os.access(one, os.X_OK)]

@@ -39,7 +39,7 @@ _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
 def read(path: Path, name: str) -> Content:
-    """Return the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
+    """Read the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
 
     A file that ends within a row is told so, and so are launches that are left out between others; one whose last
     launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
@@ -154,12 +154,12 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> L
 
 
 def _number(cell: str) -> str:
-    """Return `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
+    """Parse `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
     return cell.split(" (", 1)[0].strip()
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """Return a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
+    """Parse a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
 
     `mark`: of decimals in this page, empty where that is not known.
     """

@@ -79,7 +79,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 
 
 def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
-    """Return a report through `ncu_report`, in a process of its own. None where that cannot be imported.
+    """Read a report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
     `python`: the interpreter for it; this one where none is given.
     """

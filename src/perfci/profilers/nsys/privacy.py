@@ -47,7 +47,7 @@ def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How nsys is kept from the environments of other processes."""
+    """The way nsys is kept from the environments of other processes."""
 
     prefix: tuple[str, ...]
     """Words to put before its command line; empty where nothing can be done."""
@@ -83,8 +83,7 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
 
 
 def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
-    """Return `argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what
-    holds."""
+    """Return `argv` in a PID namespace of its own, where it can be had here, as `isolation` says."""
     return [*isolation(user).prefix, *argv]
 
 

@@ -56,7 +56,7 @@ _ARCH = re.compile(r"\s*(?:arch = |code for )sm_(\d+)(\d)([af]?)$")
 
 
 class Unread(Exception):
-    """Why a file's code, or the rest of it, was not read: one line."""
+    """The reason why a file's code, or the rest of it, was not read: one line."""
 
 
 @dataclass(slots=True)

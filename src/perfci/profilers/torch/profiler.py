@@ -104,7 +104,7 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 def _kineto(
     paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
-    """Return files of `size` bytes altogether, in one process. Raises Unread."""
+    """Read files of `size` bytes altogether, in one process. Raises Unread."""
     if not paths:
         return {}
     bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth

@@ -36,7 +36,7 @@ class Recognised(NamedTuple):
 
 
 def recognise(path: Path) -> Recognised:
-    """Return the format of another tool's JSON, by its content. Raises ValueError, one line."""
+    """Recognise the format of another tool's JSON, by its content. Raises ValueError, one line."""
     root = read_json(read_text(path), path)
     for one in FORMATS.values():
         if one.fits is not None and one.fits(root):

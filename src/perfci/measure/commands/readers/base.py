@@ -81,7 +81,7 @@ class Format:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the whole file. Raises ValueError as `open_regular` does."""
+    """Read the whole file. Raises ValueError as `open_regular` does."""
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
@@ -93,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Return the file, open. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    """Open the file. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
     try:
         if not path.is_file():  # before opening: a named pipe would block
             raise ValueError(f"{path}: no such file: the command wrote no results")
@@ -105,7 +105,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """Return the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
+    """Read the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
     raw = read_bytes(path)
     if not raw.strip():
         raise ValueError(f"{path}: is empty: the command reported nothing")
@@ -116,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(text: str, where: object) -> Any:
-    """Return the document in `text`. Raises ValueError, beginning with `where`."""
+    """Parse the document in `text`. Raises ValueError, beginning with `where`."""
     try:
         return json.loads(text)
     except RecursionError:
