@@ -181,7 +181,7 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads that take 4.6 times as long: those with the pairs that a last look needs are regressions, none is unchanged."""
+    """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
     found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
     enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M / 10)
     assert enough == 14
@@ -220,8 +220,8 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With α at 30 %, no demand on size and none within the limit, every look and the last one spend what they may. Four cases,
-    without clocks: where no size is asked for, the clock would excuse all."""
+    """With α at 30 %, no demand on size and none within the limit, every look and the last one spend what they may.
+    Four cases, without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
     found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
     assert len(set(ends) - set(Looks().pairs)) >= 30

@@ -85,7 +85,7 @@ def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
     assert report.rows[0].reason == f"{n} of the 8 files each of base and head that it takes to show a regression"
     assert any("run base and head in turns" in note for note in report.notes)
-    assert "more files of each side" in report.advice
+    assert "more files of base and head" in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 
@@ -121,7 +121,7 @@ def test_other_limits_judge_the_same_files(tmp_path):
 
 
 def test_one_worker_is_not_two(tmp_path):
-    """The same file in both sides would be compared with itself, and twice in one side it would count twice."""
+    """The same file in base and head would be compared with itself, and twice in one it would count twice."""
     base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
     copy = tmp_path / "copy.json"
     copy.write_bytes(base[0].read_bytes())

@@ -35,7 +35,7 @@ _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return ln(head/base) of `metric` per pair, as decided on: at equal clock where that was measured, shape (pairs,)."""
+    """Return ln(head/base) of `metric` per pair, shape (pairs,): at equal clock where it was measured."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
