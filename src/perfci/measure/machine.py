@@ -14,7 +14,7 @@ from perfci.system.process import Arena, Died
 
 
 class Watch:
-    """Reads the GPU's state before and after each round, through NVML. Does nothing where there is no NVML."""
+    """The GPU's state before and after each round, read through NVML; nothing where there is no NVML."""
 
     def __init__(self, place: Place) -> None:
         self.gpu: Gpu | None = None

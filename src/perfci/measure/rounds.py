@@ -105,7 +105,7 @@ def run_round(
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
-    """Tell whether this pair checks results after timing: the first, and others by an unforeseeable coin."""
+    """Tell whether this pair checks results after timing: the first, and others by a coin that no worker foresees."""
     return rng.random() < VERIFIED or not case.pairs
 
 

@@ -34,7 +34,7 @@ class Finding(Document):
 
 
 class TierState(Document):
-    """The metrics of one tier, and the state of their source on this machine."""
+    """The metrics of one tier, and whether this machine can give them."""
 
     tier: Tier
     given: bool

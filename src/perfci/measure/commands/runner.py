@@ -27,7 +27,7 @@ _LATE = Reason(kind="invalid", text="not reported in its first execution, and in
 
 @dataclass
 class Runner:
-    """Runs the commands of base and head."""
+    """The commands of base and head, and how they are run."""
 
     parent: Parent
     sides: Mapping[Side, SideWork]

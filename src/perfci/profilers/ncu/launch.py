@@ -94,7 +94,7 @@ _UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}, "": _COUNT
 
 
 def scaled(launch: Launch, metric: str, unit: str) -> float | None:
-    """Return a metric in perfci's unit. None where it is absent, not finite, negative, or of another kind."""
+    """Return a metric in perfci's unit. None where it is absent, not finite, negative, or in no such unit."""
     value, told = launch.values.get(metric, (None, ""))
     factor = _UNITS[unit].get(told)
     if value is None or factor is None:

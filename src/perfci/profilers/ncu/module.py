@@ -38,7 +38,7 @@ _MEMORY = 384 * 2**20
 _ANSWER = 128 * 2**20
 """Bytes that it may answer with: MOST_LAUNCHES launches take them nearly."""
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Errors that an answer raises that is none."""
+"""Errors raised by what is no answer."""
 _PROGRAM = inspect.getsource(ncu_native)
 """The user that the report is of may execute an interpreter, and read nothing else of perfci's."""
 

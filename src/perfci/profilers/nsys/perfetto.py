@@ -121,7 +121,7 @@ class _Tracks:
     def place(
         self, process: int, label: str, title: str, start: int, end: int
     ) -> tuple[int | None, list[dict[str, Any]]]:
-        """Return the lane for a slice, None where each of MOST_LANES is taken, and the metadata events before it."""
+        """Return the lane for a slice, None where all MOST_LANES are taken, and the metadata events it needs first."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)

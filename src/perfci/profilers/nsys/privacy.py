@@ -28,7 +28,7 @@ from perfci.system.files import disk_error
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
-"""Bytes of a secret that are searched in a compressed report: LZ4 cuts text where a part of it occurred before."""
+"""Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
 
 # ---------------------------------------------------------------- what nsys may see
 
