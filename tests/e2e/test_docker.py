@@ -98,7 +98,7 @@ limits: [{cases: "*", metric: time, regression: 50%}]
 
 
 def extension(project: Project) -> None:
-    """A suite that calls a compiled extension, and looks at what it may."""
+    """A suite that calls a compiled extension, and tries what it may."""
     repo = project.repo
     texts = {"perfci.yaml": POLICY, "fast.c": EXTENSION, "build.py": BUILD, "kernels/totals.py": CALLS}
     for name, text in texts.items():

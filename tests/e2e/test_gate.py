@@ -159,7 +159,7 @@ def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
-    """Both sides are looked at, by torch's own profiler where there is no nsys; a limit that would fail does not."""
+    """Base and head are profiled, by torch's own profiler where there is no nsys; a limit that would fail does not."""
     pytest.importorskip("torch")
     kernel = """
         import perfci

@@ -94,7 +94,7 @@ def test_a_compiled_extension_is_built_in_both_sides(repo: Repo) -> None:
 
 @pytest.mark.slow
 def test_sides_with_interpreters_of_their_own(repo: Repo) -> None:
-    """A pull request that moves to another Python: launches are spawned in both sides, each with its own."""
+    """A pull request that moves to another Python: workers are started in base and in head, each with its own."""
     kernel = """
         import sys
         import perfci

@@ -79,7 +79,7 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
 
 @TOOLS
 def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
-    """Twelve files of each side, written in turns by the tool itself."""
+    """Twelve files each of base and head, written in turns by the tool itself."""
     needs(tool)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # ours, not the tool's
     folder = repo.root / "files"

@@ -152,14 +152,14 @@ def share(found: list[list[Any]], *statuses: str) -> float:
     return sum(status in statuses for status in flat) / len(flat)
 
 
-def red(found: list[list[Any]]) -> int:
+def failing(found: list[list[Any]]) -> int:
     return sum(any(decision.status == "regression" for decision in run) for run in found)
 
 
-def test_budgets_end_between_looks_and_unchanged_code_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     found, ends = replays(monkeypatch, 8, seed=1)
     assert set(ends) - set(Looks().pairs), "budgets are to end between looks"
-    assert red(found) == 0
+    assert failing(found) == 0
     assert share(found, "continue", "invalid") == 0
     assert share(found, "unchanged") >= 0.6
 
@@ -181,7 +181,7 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads that take 4.6 times as long: those with the pairs that a last look needs are convicted, none is acquitted."""
+    """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
     found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
     enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M / 10)
     assert enough == 14
@@ -201,17 +201,17 @@ def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("r", [0.005, 0.01, 0.02])
 def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r: float) -> None:
-    """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred red, every false alarm counted."""
+    """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred fails, every false alarm counted."""
     found, ends = replays(monkeypatch, 150, seed=5, r=r)
     assert len(set(ends) - set(Looks().pairs)) >= 15
-    assert red(found) <= 0.01 * len(found)
+    assert failing(found) <= 0.01 * len(found)
     assert share(found, "improvement") <= 0.01
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cases slower by the limit: found or undecided, hardly ever acquitted."""
+    """All cases slower by the limit: found or undecided, hardly ever unchanged."""
     found, _ = replays(monkeypatch, 100, seed=6, factors=dict.fromkeys(range(M), 1 + R))
     assert share(found, "unchanged", "improvement") <= 0.01
     assert share(found, "regression") >= 0.3
@@ -220,10 +220,10 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With α at 30 %, no demand on size and no acquittal, every look and the last one spend what they may. Four cases,
-    without clocks: where no size is asked for, the clock would excuse all."""
+    """With α at 30 %, no demand on size and none within the limit, every look and the last one spend what they may.
+    Four cases, without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
     found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
     assert len(set(ends) - set(Looks().pairs)) >= 30
     assert any(decision.last and decision.status == "regression" for run in found for decision in run)
-    assert 0.1 <= red(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5
+    assert 0.1 <= failing(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5

@@ -1,4 +1,4 @@
-"""Machine code of both sides where counters are forbidden: from the files of a side to the sentence of the report.
+"""Machine code of base and head where counters are forbidden: from the files of a side to the sentence of the report.
 
 `mm_base.so` and `mm_head.so` are what cuobjdump 13.5 printed of one kernel compiled for 9.0: by way of tensor cores, and
 with sums in an array that is indexed at run time.

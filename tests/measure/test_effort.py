@@ -80,7 +80,7 @@ def test_what_is_out_of_reach_costs_no_more_than_planned(noise: float) -> None:
 
 
 def test_pairs_that_scatter_more_than_their_parts_tell_get_more() -> None:
-    """Within launches all is calm, the launches differ: more effort is tried, within what is allowed."""
+    """Within workers all is calm, the workers differ: more effort is tried, within what is allowed."""
     calm = adapted(taken(8, block=0.003), r=0.01)
     loud = adapted(taken(8, worker=0.004, block=0.003), r=0.01)
     assert cost(calm) < cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001

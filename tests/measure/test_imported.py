@@ -83,14 +83,14 @@ def test_google_benchmark_that_fails_in_both_sides_says_so_beside_what_it_measur
 def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     results, report = compared(tmp_path, "hyperfine", n, 3.0)
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
-    assert report.rows[0].reason == f"{n} of the 8 files of each side that a conviction needs"
+    assert report.rows[0].reason == f"{n} of the 8 files each of base and head that it takes to show a regression"
     assert any("run base and head in turns" in note for note in report.notes)
-    assert "more files of each side" in report.advice
+    assert "more files of base and head" in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 
 def test_what_is_needed_is_enough(tmp_path):
-    """A slow-down plain in every pair is convicted with as many files as reports ask for, and not with one less."""
+    """A slow-down plain in every pair is a regression with as many files as reports ask for, and not with one less."""
     policy = Policy(version=1, limits=[*DEFAULT_LIMITS, Limit(metric="time", max="9s")])
     for n, expected in ((8, "inconclusive"), (9, "regression")):
         results, report = compared(tmp_path, "hyperfine", n, 2.0, policy)
@@ -121,7 +121,7 @@ def test_other_limits_judge_the_same_files(tmp_path):
 
 
 def test_one_worker_is_not_two(tmp_path):
-    """The same file in both sides would be compared with itself, and twice in one side it would count twice."""
+    """The same file in base and head would be compared with itself, and twice in one it would count twice."""
     base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
     copy = tmp_path / "copy.json"
     copy.write_bytes(base[0].read_bytes())

@@ -7,7 +7,7 @@ from perfci.measure.machine import Watch
 from perfci.system.gpu import GpuState
 
 
-def test_each_look_is_kept_in_si_units_with_its_time():
+def test_each_reading_is_kept_in_si_units_with_its_time():
     watch = Watch(SimpleNamespace(benches={}))
     watch.read()
     assert watch.moments == []  # no GPU, nothing to tell

@@ -88,7 +88,7 @@ def known(monkeypatch):
 
 @pytest.fixture
 def compared(tmp_path):
-    """A repository whose command launches three kernels in base and five in head, as both sides of a comparison."""
+    """A repository whose command launches three kernels in base and five in head, as the sides of a comparison."""
     root = tmp_path / "repo"
     root.mkdir()
     (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\n")

@@ -202,7 +202,7 @@ def own_times(place: Place, ms: int) -> list[float]:
     return [float(line) for line in (place.sides["head"].tree / f"spins-{ms}").read_text().split()]
 
 
-@pytest.mark.slow  # for a machine that does nothing else; a real capture is read in tests/evidence/test_nsys_command.py
+@pytest.mark.slow  # for a machine that does nothing else; a real capture is read in tests/profilers/test_nsys_command.py
 @pytest.mark.alone
 @pytest.mark.nsys
 def test_nsys_sees_a_suite_on_the_cpu(place):

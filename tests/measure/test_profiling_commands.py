@@ -268,7 +268,7 @@ def two_sides(place: Place) -> Place:
 
 
 def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None, **fields) -> list[Case]:
-    """Profile a command on a GPU in both sides, through tools that hand out real captures, or `page` for ncu's."""
+    """Profile a command on a GPU in base and head, through tools that hand out real captures, or `page` for ncu's."""
     capture = tmp_path / "capture.sqlite"
     capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
     page = page or counted(tmp_path / "page.csv")

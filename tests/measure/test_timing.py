@@ -79,7 +79,7 @@ def test_cold_and_hot_on_request() -> None:
     assert (hot.mode, hot.sets) == ("hot", 1)
 
 
-def test_launches_that_do_not_fit_together_alternate_and_say_so() -> None:
+def test_workers_that_do_not_fit_together_alternate_and_say_so() -> None:
     large = gpu_probe(1e-3, 70_000_000_000, peak=80_000_000_000)
     setup, said = settle("auto", {"base": large, "head": large}, H200, 1)
     assert setup.alternating

@@ -1,4 +1,4 @@
-"""What was built is looked at again: with real files, a real interpreter and its real bytecode."""
+"""What was built is checked again: with real files, a real interpreter and its real bytecode."""
 
 import importlib.util
 import os
@@ -136,7 +136,7 @@ def test_bytecode_that_is_not_of_its_source_is_found(side: Path, parent: Parent,
     assert "is not the bytecode of its source" in problem(seal, parent), "what cannot be read is not of its source"
 
 
-def test_bytecode_of_a_run_before_is_looked_at_where_the_side_was_prepared(side: Path, parent: Parent) -> None:
+def test_bytecode_of_a_run_before_is_checked_where_the_side_was_prepared(side: Path, parent: Parent) -> None:
     imported(side)
     doctor(side, "tree/lib.py", "VALUE = 5\n")
     assert problem(sealed(side), parent) == "", "what the build itself has made is taken for right"
@@ -179,8 +179,8 @@ def test_hashed_bytecode_is_judged_as_python_would_load_it(tmp_path: Path) -> No
         assert bytecode.faulty(made) is (mode is py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
-def test_an_interpreter_that_cannot_look_is_an_error(side: Path, parent: Parent) -> None:
+def test_an_interpreter_that_cannot_check_is_an_error(side: Path, parent: Parent) -> None:
     seal = sealed(side)
     imported(side)
-    with pytest.raises(MachineError, match=r"/bin/false: cannot look through the bytecode of base: it exited with"):
+    with pytest.raises(MachineError, match=r"/bin/false: cannot check the bytecode of base: it exited with"):
         seal.require("/bin/false", parent, dict(os.environ), parent.scratch / "log")

@@ -219,7 +219,7 @@ def test_a_profilers_limit_is_a_commands_where_it_can_be_meant_for_nothing_else(
     everything = "{cases: '*', metric: registers, max: 64}"
     assert [one.case for one in judged(policy(everything), APP, CUDA)] == ["softmax/n=64"]
     assert waits(everything, APP, CUDA) == [
-        ("app", "registers", "'*' takes kernels too, and profilers look at a command only for a limit of its own")
+        ("app", "registers", "'*' takes kernels too, and a command is profiled only for a limit of its own")
     ]
 
 

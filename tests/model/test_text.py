@@ -33,7 +33,7 @@ def test_each_helper_is_defined_once() -> None:
     assert {name for name in where if name.startswith(("did_you", "nearest_name"))} == {"did_you_mean"}
 
 
-def test_one_place_looks_for_the_nearest_name() -> None:
+def test_one_place_finds_the_nearest_name() -> None:
     assert [file.name for file in SOURCE.rglob("*.py") if "get_close_matches" in file.read_text()] == ["text.py"]
 
 

@@ -77,7 +77,7 @@ def test_a_name_that_is_no_variant_fails(tmp_path):
     assert (status, held) == ("fail", "cuda99: is no variant of the image: choose cuda13, cuda12, debian")
 
 
-def test_a_build_looks_at_programs_alone(tmp_path, pinned):
+def test_a_build_checks_programs_alone(tmp_path, pinned):
     """No line on this machine's GPU, disks, repository or token: they are not the image's."""
     found = doctor.diagnose(image(tmp_path), (), doctor.OFFLINE)
     names = {one.name for one in found.findings}

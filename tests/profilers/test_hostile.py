@@ -141,7 +141,7 @@ def test_names_are_cut_and_lanes_end(export, tmp_path):
 
 @pytest.mark.slow
 def test_joins_that_a_missing_key_makes_endless(export, monkeypatch):
-    """Without its key each name is looked for among all: 20 000 times 20 000."""
+    """Without its key each name is searched among all: 20 000 times 20 000."""
     db = export.db
     rows = db.execute("SELECT id, value FROM StringIds").fetchall()
     db.execute("DROP TABLE StringIds")

@@ -1,4 +1,4 @@
-"""From evidence to metrics: what is summed, what is weighted, and what is left out rather than guessed."""
+"""From profiles to metrics: what is summed, what is weighted, and what is left out rather than guessed."""
 
 import json
 from pathlib import Path

@@ -233,9 +233,9 @@ def test_isolation_says_what_holds():
         pytest.skip(f"needs a PID namespace: {found.text}")  # some containers forbid them
     sibling = subprocess.Popen(["sleep", "60"], env={"CANARY": "value-" + "x" * 20})
     try:
-        look = "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c CANARY; ls -d /proc/[0-9]* | wc -l"
+        search = "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c CANARY; ls -d /proc/[0-9]* | wc -l"
         out = subprocess.run(
-            isolate(["/bin/sh", "-c", look]), capture_output=True, text=True, check=True
+            isolate(["/bin/sh", "-c", search]), capture_output=True, text=True, check=True
         ).stdout.split()
     finally:
         sibling.kill()

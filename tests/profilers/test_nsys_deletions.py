@@ -5,7 +5,7 @@ What cannot be seen in a trace, and is therefore not asked here:
 - Of a whole process, which is one execution: a call that waits or allocates has nothing on the device that would miss
   it (nsys tells one synchronisation of fourteen), so that its row may be lost alone; so may a range of the user's; and so
   may a kernel together with its launch. Of a case there are ten executions, which are to be alike.
-- Of a case: what is lost on both sides in each of its executions.
+- Of a case: what is lost as a whole, call and work, in each of its executions.
 """
 
 import random
@@ -51,7 +51,7 @@ def profile(reading: Reading, name: str | None) -> Profile:
     return found
 
 
-def look(path: Path, whole: bool) -> dict[str | None, Profile]:
+def profiles(path: Path, whole: bool) -> dict[str | None, Profile]:
     if whole:
         return {None: profile(read(path, None), None)}
     reading = read(path, CASES, executions=10)
@@ -82,7 +82,7 @@ Asked = tuple[str, str, float, Profile | None, bool]
 
 
 def limits(whole: Profile) -> list[Asked]:
-    """Limits that the whole evidence breaks by very little."""
+    """Limits that the whole profile breaks by very little."""
     found: list[Asked] = []
     for metric, value in whole.metrics.items():
         if not value:
@@ -100,7 +100,7 @@ def limits(whole: Profile) -> list[Asked]:
 
 
 def broken(asked: Asked, profile: Profile) -> str:
-    """The class of this limit over this evidence."""
+    """The class of this limit over this profile."""
     metric, kind, bound, other, other_is_base = asked
     base, head = (other or profile, profile) if other_is_base else (profile, other or profile)
     return judged(base, head, metric, kind, bound)
@@ -151,7 +151,7 @@ def damage(path: Path, dice: random.Random) -> str:
 def deletions(folder: Path, number: int, seed: int, side: str, whole: bool) -> dict[str, int]:
     """What became of the cases of so many damaged files: how many told less than the whole, and how many told all."""
     source, dice = unpack(folder, side), random.Random(seed)
-    before = look(source, whole)
+    before = profiles(source, whole)
     assert all(len(one.metrics) > 4 and one.faults == [] for one in before.values())
     asked = {name: limits(one) for name, one in before.items()}
     came = {"less": 0, "all": 0}
@@ -161,7 +161,7 @@ def deletions(folder: Path, number: int, seed: int, side: str, whole: bool) -> d
         blind = BLIND if whole else frozenset()
         if whole and "NVTX_EVENTS" in said:
             blind |= {"range:"}
-        for name, part in look(path, whole).items():
+        for name, part in profiles(path, whole).items():
             assert false_passes(before[name], asked[name], part, blind) == [], f"{side}, {name}: without {said}"
             came["all" if part.metrics == before[name].metrics else "less"] += 1
     return came

@@ -21,7 +21,7 @@ from perfci.system.process import Worker
 
 @dataclass
 class Found:
-    """What one side's suite declares."""
+    """The declarations of one side's suite."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Key (`id@device`) → the worker's description."""
@@ -49,8 +49,8 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
 
 
 def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """Return what is asked for, else what the policy of the limits names, else the GPU where there is one, else the
-    CPU."""
+    """Return the devices asked for, else those that the policy of the limits names, else the GPU where there is one,
+    else the CPU."""
     asked = options.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
@@ -200,8 +200,7 @@ def subjects(
 
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
-    """Return the timing mode that a case asks for: base's declaration where base has the case, else head's, else the
-    policy's."""
+    """Return the timing mode that a case asks for: base's where it has the case, else head's, else the policy's."""
     names: list[Side] = ["base", "head"]
     declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
     asked: TimingMode = (declared[0]["timing"] if declared else None) or limits.timing

@@ -1,4 +1,4 @@
-"""Before timing: is each case right in each side, and how long does it take?"""
+"""The checks before timing: is each case right in base and in head, and how long does it take?"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Probes = dict[str, dict[Side, Probe]]
 
 
 class _Opened(Document):
-    """What a worker answers to `open` that asks it to describe the case."""
+    """A worker's answer to `open` that asks it to describe the case."""
 
     digest: str
     dtype: str
@@ -49,7 +49,7 @@ def check_all(
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in both sides, base first. Fills `case.sides`; returns what settle_all() needs."""
+    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns settle_all()'s probes."""
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
     for device, bench in place.benches.items():
@@ -65,7 +65,7 @@ def check_all(
 def settle_all(
     cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes, held: str | None
 ) -> None:
-    """Fix how each case is measured, the same in both sides; a case that cannot be measured so has failed.
+    """Fix how each case is measured, the same in base and in head; a case that cannot be measured so has failed.
 
     `held`: at which frequency the GPU's clock is held, in words; None where it is left as found.
     """
@@ -170,7 +170,7 @@ def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> _Opened:
 
 
 def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:
-    """Return whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
+    """Tell whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
     if asked == "cold":
         return probe
     try:
@@ -200,5 +200,5 @@ def unredrawn(cases: Sequence[Case]) -> list[str]:
 
 
 def _finite(worst: float | None) -> float | None:
-    """Return where a result is not finite its error has no size; the reason says so."""
+    """Return a finite error; None where the result is not finite, so that its error has no size: the reason says so."""
     return worst if worst is not None and math.isfinite(worst) else None

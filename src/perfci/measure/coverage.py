@@ -1,4 +1,4 @@
-"""Before anything is measured: do the policies' limits, and those of kernels, have something to judge?"""
+"""Coverage before anything is measured: the limits of policies and kernels must have something to judge."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Results from what other tools measured: a file is a worker, and the files of both sides pair up in order."""
+"""Results from what other tools measured: a file is a worker, and the files of base and head pair up in order."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -192,7 +192,7 @@ def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
 
 
 def _machine(about: About) -> str:
-    """Return what must be the same of the machines of both sides, as far as files tell: `2 cores, AMD EPYC 9654`."""
+    """Return what must be the same of the machines of base and head, as far as files tell: `2 cores, AMD EPYC 9654`."""
     cores = f"{about.cores} cores" if about.cores else ""
     return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
 
@@ -226,7 +226,7 @@ def _side(files: Sequence[File]) -> SideCode:
 
 
 def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[str]:
-    """Return what a reader of imported numbers must know."""
+    """Return notes for a reader of imported numbers."""
     notes = [f"measured by {tool}: perfci built nothing, checked no result and did not choose the order of measuring"]
     notes += dict.fromkeys(remark for files in read.values() for file in files for remark in file.about.remarks)
     if "base" not in read:
@@ -240,7 +240,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
     needed = pairs_needed(plan.looks, plan.m)
     if plan.max_pairs < needed and any(one.relative for one in plan.timed):
         notes.append(
-            f"{plan.max_pairs} of the {needed} files of each side that a conviction needs: "
+            f"{plan.max_pairs} of the {needed} files each of base and head that it takes to show a regression: "
             "run base and head in turns, a file each time"
         )
     moments = {name: [_moment(file.about) for file in read[name]] for name in plan.sides}
@@ -261,7 +261,7 @@ def _moment(about: About) -> datetime | None:
 
 
 def _digest(files: Sequence[File]) -> str:
-    """Return the same for the same files in the same order."""
+    """Return a digest of these files in this order."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(_content(file))

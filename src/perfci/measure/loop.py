@@ -123,12 +123,12 @@ class Loop:
 
 
 def can_measure(case: Case) -> bool:
-    """Return whether pairs of this case are worth taking: head works."""
+    """Tell whether pairs of this case are worth taking: head works."""
     return case.sides["head"].status == "ok"
 
 
 def settled(case: Case, plan: Plan) -> bool:
-    """Return whether the pairs so far answer every criterion that pairs of the case decide."""
+    """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
     base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(

@@ -14,7 +14,7 @@ from perfci.system.process import Arena, Died
 
 
 class Watch:
-    """Looks at the GPU before and after each round, through NVML. Does nothing where that is not to be had."""
+    """The GPU's state before and after each round, read through NVML; nothing where there is no NVML."""
 
     def __init__(self, place: Place) -> None:
         self.gpu: Gpu | None = None
@@ -37,7 +37,7 @@ class Watch:
             self.moments.append(Moment(at=time.time(), **told))
 
     def notes(self) -> list[str]:
-        """Return what a reader must know of it."""
+        """Return notes on it for a reader."""
         return [*([self.why] if self.why else []), *describe(self.states)]
 
 
@@ -52,7 +52,7 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 
 
 def measure_ceilings(place: Place) -> None:
-    """What each device does at most, into the fingerprint: the speed of light of all times follows from it.
+    """Measure what each device does at most, into the fingerprint: the speed of light of all times follows from it.
 
     In a worker that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
     """

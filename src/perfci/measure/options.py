@@ -1,4 +1,4 @@
-"""What the caller asks of a measurement, and how it is told about progress."""
+"""The options of a measurement, and its progress as the caller is told it."""
 
 import sys
 from dataclasses import dataclass, field
@@ -45,9 +45,9 @@ class Options:
     lock_clocks: str | None = None
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     profile: bool = False
-    """Judge nothing: a few workers, then profilers look at every case, and what they wrote is kept in `out`."""
+    """Judge nothing: a few workers, then every case is profiled, and what profilers wrote is kept in `out`."""
     counters: bool = True
-    """True where ncu may look: reading counters takes rights that code which is not trusted shall not have."""
+    """True where ncu may count: reading counters takes rights that code which is not trusted shall not have."""
     raw: bool = False
     """Of a profile, keep the profilers' own reports too."""
     prepare: Path | None = None

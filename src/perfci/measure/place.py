@@ -1,4 +1,4 @@
-"""Where a run takes place: both sides built, the parent started, the machine known, the suites discovered."""
+"""The place of a run: base and head built, the parent started, the machine known, the suites discovered."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ LOAD_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Place:
-    """Everything that stands before the suites are looked at."""
+    """Everything that stands before the suites are read."""
 
     sources: Sources
     limits: Policy
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Built:
-    """Both sides, as far as they build."""
+    """Base and head, as far as they build."""
 
     sources: Sources
     limits: Policy
@@ -101,7 +101,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
 
 
 def _home(options: Options, scratch: Path, account: Account) -> Path:
-    """Return the folder that both sides go to. Raises UsageError, MachineError."""
+    """Return the folder for base and head. Raises UsageError, MachineError."""
     home = options.prepare
     if home is None:
         return scratch
@@ -116,7 +116,7 @@ def _home(options: Options, scratch: Path, account: Account) -> Path:
 
 
 def prepare_sides(options: Options, folder: Path, progress: Progress) -> list[SideWork]:
-    """Return both sides into `folder`, as far as they build, to be measured later. Raises PerfciError."""
+    """Build base and head into `folder`, as far as they build, to be measured later. Raises PerfciError."""
     with ExitStack() as stack:
         built = _open_sides(options, progress, stack)
         prepared.write(options, built.sources, built.sides, folder)
@@ -160,8 +160,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, *, listin
 
 
 def _cores(threads: int) -> list[int]:
-    """Return the cores that CPU cases are pinned to, the same in both sides: the last ones, as the first serve
-    interrupts."""
+    """Return the cores for CPU cases, the same in base and head: the last, as the first serve interrupts."""
     if not hasattr(os, "sched_getaffinity"):
         return []  # macOS
     cores = sorted(os.sched_getaffinity(0))
@@ -171,8 +170,7 @@ def _cores(threads: int) -> list[int]:
 
 
 def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: Progress) -> None:
-    """Each side's own steps. What stands then is out of reach of the other side's build, and of all that is
-    measured."""
+    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then."""
     for side in sides.values():
         parent.account.show(side.folder)
         for folder in (side.tree, side.site, side.cache):
@@ -186,14 +184,14 @@ def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: 
 
 
 def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
-    """Raises MachineError where there is nothing to compare with. Where only head fails to build, its cases failed."""
+    """Raise MachineError where there is nothing to compare with. Where only head fails to build, its cases failed."""
     reasons = [side.failure for side in sides.values() if side.failure]
     if reasons and (next(iter(sides.values())).failure or len(reasons) == len(sides)):
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
 class _Facts(Document):
-    """What a worker answers to `facts`."""
+    """A worker's answer to `facts`."""
 
     python: str
     torch: str | None
@@ -205,7 +203,7 @@ class _Facts(Document):
 
 
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
-    """Return facts of machine, interpreter and GPU, as a worker outside both sides sees them."""
+    """Return facts of machine, interpreter and GPU, as a worker outside base and head sees them."""
     nowhere.mkdir()
     parent.account.give(nowhere)
     try:

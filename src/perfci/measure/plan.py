@@ -1,4 +1,4 @@
-"""What is fixed before the first sample: the plan, what must stay the same to resume it, and notes for a reader."""
+"""The plan, fixed before the first sample; what must stay the same to resume it; and notes for a reader."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ QUICK_BUDGET = 50.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
 QUICK_SHARE = 0.9
-"""Of α at the only look that convicts. Looks that share α leave room for a last one between them, one alone does not;
-simulated beside `stats.decide.LAST`."""
+"""Share of α at the only look that may call a regression. Looks that share α leave room for a last one between them,
+one alone does not; simulated beside `stats.decide.LAST`."""
 
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:

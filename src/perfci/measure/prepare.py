@@ -1,4 +1,4 @@
-"""The two sides: policy, snapshot and build of each."""
+"""Base and head: policy, snapshot and build of each."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ class SideWork:
     failure: Reason | None = None
     """Set when the side did not build."""
     seal: Seal | None = None
-    """What it held then."""
+    """Its files as they were then."""
 
     def __post_init__(self) -> None:
         self.suite = list(self.policy.suite)
@@ -103,7 +103,7 @@ class Sources:
     """The policies as they are written."""
 
     def policy_name(self, name: Side) -> str:
-        """Return a side's policy, as it is named in errors."""
+        """Return the name of a side's policy in errors."""
         return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
 
 
@@ -163,7 +163,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
 
 
 def _own_folders(options: Options) -> list[Path]:
-    """Return what perfci itself writes, wherever it lies."""
+    """Return the folders that perfci itself writes, wherever they lie."""
     return [options.out, *filter(None, [options.prepare, options.prepared])]
 
 
@@ -220,7 +220,7 @@ def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.
 
 
 def materialise(options: Options, sources: Sources, home: Path, progress: Progress, seed: int) -> dict[Side, SideWork]:
-    """Snapshots of both sides under `home/base` and `home/head`. Raises UsageError, MachineError."""
+    """Take snapshots of base and head under `home/base` and `home/head`. Raises UsageError, MachineError."""
     sides: dict[Side, SideWork] = {}
     limits = sources.policies[sources.policy_from]
     names: list[Side] = ["base", "head"] if sources.base else ["head"]
@@ -238,7 +238,7 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
 
 
 def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
-    """Return the files of one side into `target`. Raises UsageError, MachineError."""
+    """Put the files of one side into `target`. Raises UsageError, MachineError."""
     repo, exclude = sources.repo, _own_folders(options)
     if name == "base" and sources.base and repo:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
@@ -299,7 +299,7 @@ def build(side: SideWork, parent: Parent, out: Path) -> None:
 
 
 LOG_END = 20_000
-"""Bytes of a build's log in which its last line is looked for."""
+"""Bytes of a build's log that are searched for its last line."""
 
 
 def _last_line(log: Path) -> str:

@@ -35,7 +35,7 @@ class PreparedSide(Document):
 
 
 class Prepared(Document):
-    """What was prepared, of what, and as the answer to which call."""
+    """The prepared sides, their sources, and the call that asked for them."""
 
     perfci: str
     """Version of perfci."""

@@ -27,7 +27,7 @@ samples of a short case, and a kernel that is right only before it is timed is w
 
 @dataclass
 class Bench:
-    """What rounds of one device need: the sides, their parent, cores and time-outs."""
+    """All that rounds of one device need: the sides, their parent, cores and time-outs."""
 
     parent: Parent
     sides: Mapping[Side, SideWork]
@@ -38,7 +38,7 @@ class Bench:
     forbidden: list[str]
     logs: Path
     setups: dict[str, Setup] = field(default_factory=dict)
-    """Case key → how it is measured, the same in both sides."""
+    """Case key → how it is measured, the same in base and in head."""
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
@@ -55,7 +55,7 @@ class Bench:
 
 @dataclass
 class Outcome:
-    """What became of one case in one round."""
+    """The outcome of one case in one round."""
 
     case: Case
     pair: Pair | None = None
@@ -105,8 +105,7 @@ def run_round(
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
-    """Return whether this pair checks results after timing: the first, and others by a coin that workers cannot
-    foresee."""
+    """Tell whether this pair checks results after timing: the first, and others by a coin that no worker foresees."""
     return rng.random() < VERIFIED or not case.pairs
 
 
@@ -119,7 +118,7 @@ def _close_all(workers: dict[Side, Worker]) -> None:
 
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
-    """Return one pair whose workers live one after the other."""
+    """Take one pair whose workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case, rng))
@@ -150,9 +149,9 @@ class Step(NamedTuple):
 
 
 def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
-    """Placements of both sides side by side: opened in random order, blocks in turns.
+    """Yield placements of base and head side by side: opened in random order, blocks in turns.
 
-    A placement is drawn anew in every pair, and alike in both sides.
+    A placement is drawn anew in every pair, and alike in base and in head.
     """
     for number in range(setup.placements):
         seed = rng.getrandbits(62)
@@ -214,7 +213,7 @@ class _Taking:
             self.seconds[kind] += time.monotonic() - start
 
     def outcome(self) -> Outcome:
-        """Return what became of it: a pair where nothing failed."""
+        """Return the outcome: a pair where nothing failed."""
         made = Outcome(self.case, failures=self.failures)
         if not self.failures:
             blocks = self.blocks
@@ -236,7 +235,7 @@ class _Taking:
 
 
 class Block(NamedTuple):
-    """What a worker answers to `block`."""
+    """A worker's answer to `block`."""
 
     times: list[float]
     """Seconds of one execution, one for each sample."""
@@ -286,8 +285,7 @@ def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
 
 
 def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
-    """Return the order of blocks: in each couple a coin decides who goes first, and the next couple mirrors it (A B B
-    A)."""
+    """Return the order of blocks: a coin decides who goes first in a couple, the next couple mirrors it (A B B A)."""
     turns: list[Side] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)
@@ -296,13 +294,13 @@ def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
 
 
 def case_fields(case: Case, name: Side) -> dict[str, Any]:
-    """Return what names a case to a worker."""
+    """Return the fields that name a case to a worker."""
     side = case.sides[name]
     return {"kernel": case.kernel, "params": side.params, "device": case.device}
 
 
 def _tolerance_side(case: Case) -> Any:
-    """Base's tolerances hold for both sides where base has the case."""
+    """Return base where it has the case, else head: its tolerances hold for both."""
     base = case.sides.get("base")
     return base if base is not None and base.status == "ok" else case.sides["head"]
 

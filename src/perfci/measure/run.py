@@ -1,8 +1,8 @@
 """The run, from sources to results: what happens, in the order in which it happens.
 
-It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (both sides
-built, the machine known), cases.py, coverage.py, plan.py, checks.py, timing.py, loop.py (the rounds), rounds.py (one of
-them), sampling.py (who gets the next pair, how large), profiling/.
+It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (base and
+head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timing.py, loop.py (the rounds), rounds.py
+(one of them), sampling.py (who gets the next pair, how large), profiling/.
 """
 
 import time
@@ -132,7 +132,7 @@ class Measurement:
             raise
 
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
-        """Return results that hold what is known before a case is looked at."""
+        """Return results that hold what is known before the first case is checked."""
         sources = place.sources
         return Results(
             run=run,
@@ -168,7 +168,7 @@ class Measurement:
 
 
 class Listing(NamedTuple):
-    """What a comparison of this tree would be, before anything is measured."""
+    """A comparison of this tree, as it would be before anything is measured."""
 
     cases: list[Case]
     plan: Plan
@@ -176,7 +176,7 @@ class Listing(NamedTuple):
     broken: list[str]
     """Suite files that do not import, with the reason."""
     notes: list[str]
-    """What stands in the way of a measurement, and which limits could not be judged here."""
+    """Obstacles to a measurement, and limits that could not be judged here."""
 
 
 def _new_run() -> str:
@@ -184,8 +184,7 @@ def _new_run() -> str:
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """Return the command line with base as the commit that it was, so that it measures the same once branches have
-    moved."""
+    """Return the command line with base as its commit, so that it measures the same once branches have moved."""
     words = list(command)
     if base is None:
         return words
@@ -198,7 +197,7 @@ def reproduction(command: Sequence[str], base: str | None) -> list[str]:
 
 
 def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:
-    """Return what is worth writing after an error: everything measured so far, with the reason why it ended."""
+    """Return the results worth writing after an error: everything measured so far, with the reason why it ended."""
     results = measurement.results
     if results is None:
         return None

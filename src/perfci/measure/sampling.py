@@ -1,4 +1,4 @@
-"""How much of what a pair takes: as many placements and blocks as a limit needs, from the scatter seen so far."""
+"""The size and the order of pairs: as many placements and blocks as a limit needs, from the scatter seen so far."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from perfci.stats.equal_clock import log_ratios
 LEAST_PAIRS = 2
 """Pairs of the planned schedule before it is changed."""
 CALM = 4
-"""Pairs that scatter by the margin over this are calm enough: 8 of them acquit unchanged code in over 99 % of runs."""
+"""Pairs that scatter by the margin over this are calm enough: 8 of them show unchanged code to be within the limit in
+over 99 % of runs."""
 SHARE = 6
-"""What differs within workers may scatter by the margin over this: that leaves as much again for what differs
-between workers."""
+"""Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
 DEAREST = 2.0
@@ -30,9 +30,9 @@ DEAREST = 2.0
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
-    """Set the placements and blocks of the next pair of `case`, alike in both sides.
+    """Set the placements and blocks of the next pair of `case`, alike in base and in head.
 
-    What is looked at, scatter within workers and squares of the pairs' log ratios, is the same whichever side is
+    What is used, scatter within workers and squares of the pairs' log ratios, is the same whichever side is
     called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
     """
     bench = benches.get(case.device)
@@ -115,7 +115,7 @@ def _seconds_needed(case: Case, plan: Plan) -> float:
     each = _spent(case) / len(case.pairs)
     if asked is None or not math.isfinite(spread):
         return each  # an absolute limit, or a metric of its own: one pair at a time
-    shown = max(asked, abs(centre) - asked / 2)  # a conviction must exceed half the limit
+    shown = max(asked, abs(centre) - asked / 2)  # a regression must exceed half the limit
     for pairs, factor in sorted(factors(plan.looks, plan.m).items()):
         if pairs > len(case.pairs) and factor * spread <= shown:
             return (pairs - len(case.pairs)) * each

@@ -1,5 +1,4 @@
-"""Under which timing mode a case is measured, and with how much of what: settled before its first pair, alike in
-both."""
+"""The timing mode of a case, and how much is taken of it: settled before its first pair, alike in base and in head."""
 
 import math
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ SCHEDULES: dict[Mode, Schedule] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """What one side's worker found out about a case before it is timed."""
+    """The facts that one side's worker found out about a case before it is timed."""
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
@@ -56,12 +55,12 @@ class Probe:
     refused: str = ""
     """Why it cannot be captured."""
     clocks: str | None = None
-    """What holds the GPU's SM clock."""
+    """Whatever holds the GPU's SM clock."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a case is measured, in both sides."""
+    """The way a case is measured, in base and in head."""
 
     mode: Mode
     batch: int
@@ -132,7 +131,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
 
 
 def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
-    """Return both sides repeat alike: the faster one for a whole sample time, a much slower one never for long."""
+    """Let base and head repeat alike: the faster one for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))

@@ -1,4 +1,4 @@
-"""That the files of a side are still those that were built, once everything has been measured.
+"""Check that the files of a side are still those that were built, once everything has been measured.
 
 Base and head run as one user unless perfci is in a container: code of head could rewrite base's files, and be fast
 beside what it has slowed down. So both are digested once they are built, and again before there is a verdict. Files
@@ -29,23 +29,23 @@ _IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
 
 
 class Seal:
-    """What tree and site of a side held once it was built."""
+    """The digests of a side's tree and site once it was built."""
 
     def __init__(self, name: Side, tree: Path, site: Path, built: Collection[str] | None = None) -> None:
-        """Digests both folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
+        """Digest both folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
         where the side has run since. Raises MachineError."""
         self.name = name
         self._folders = {"tree": tree, "site": site}
         self._then: dict[str, dict[str, str]] = {}
         for which, folder in self._folders.items():
             found = file_digests(folder)
-            if built is not None:  # later bytecode is looked at in the end
+            if built is not None:  # later bytecode is checked in the end
                 found = {p: d for p, d in found.items() if not _is_cached(p) or f"{which}/{p}" in built}
             self._then[which] = found
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """What the side makes within it is its own, such as an extension that is compiled when it is first imported.
+        """Take what the side makes within it for its own, such as an extension compiled when it is first imported.
 
         To be entered while no code of another side runs. Raises MachineError.
         """
@@ -70,7 +70,7 @@ class Seal:
     def require(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
         """Raise MachineError, with the first file's name, where something was changed, removed or added.
 
-        `log`: of the process that looks through bytecode.
+        `log`: of the process that checks bytecode.
         """
         problems: list[str] = []
         cached: list[str] = []
@@ -110,7 +110,7 @@ class Seal:
         except ValueError:
             problem = "said nothing that can be read"
         if problem is not None:
-            raise MachineError(f"{python}: cannot look through the bytecode of {self.name}: it {problem} (log: {log})")
+            raise MachineError(f"{python}: cannot check the bytecode of {self.name}: it {problem} (log: {log})")
         below = {str(folder): which for which, folder in self._folders.items()}
         names = []
         for file in found:
@@ -120,13 +120,13 @@ class Seal:
 
 
 def _is_cached(path: str) -> bool:
-    """Return whether Python may have written it beside a source."""
+    """Tell whether Python may have written it beside a source."""
     pure = PurePosixPath(path)
     return pure.suffix == ".pyc" and pure.parent.name == "__pycache__"
 
 
 def _imported(path: str, mode: int) -> bool:
-    """Return whether Python would import a file of this name, or a folder that a link of this name leads to."""
+    """Tell whether Python would import a file of this name, or a folder that a link of this name leads to."""
     pure = PurePosixPath(path)
     if "__pycache__" in pure.parts:
         return False

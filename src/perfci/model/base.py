@@ -1,4 +1,4 @@
-"""What every document of perfci has in common."""
+"""The base of every document of perfci, and its errors."""
 
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -51,7 +51,7 @@ class MachineError(PerfciError):
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
+    """Tell whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase(text, pattern)

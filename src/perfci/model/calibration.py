@@ -1,4 +1,4 @@
-"""What `perfci calibrate` found: how identical code scatters on this machine, and what limits that allows."""
+"""The findings of `perfci calibrate`: how identical code scatters on this machine, and what limits that allows."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Shares(Document):
-    """What whole decisions at the limit asked for came to, replayed on the recorded pairs."""
+    """Outcomes of whole decisions at the limit asked for, replayed on the recorded pairs."""
 
     unchanged: Share
     inconclusive: Share
@@ -76,7 +76,7 @@ class CaseCalibration(Document):
 
 
 class FailRate(Document):
-    """How many replayed runs of the whole suite fail though nothing changed."""
+    """The number of replayed runs of the whole suite that fail though nothing changed."""
 
     runs: int = Field(ge=1)
     failing: int = Field(ge=0)
@@ -109,7 +109,7 @@ class Calibration(Document):
     cases: list[CaseCalibration] = Field(default_factory=list)
     """Those to worry about first."""
     sentence: str
-    """What came out, in a sentence."""
+    """The outcome in a sentence."""
     warnings: list[str] = Field(default_factory=list)
     """Worst first."""
     notes: list[str] = Field(default_factory=list)
@@ -120,10 +120,10 @@ class Calibration(Document):
 
 
 class Machine(Document):
-    """What is stored of one device of one machine: the newest calibration of each case."""
+    """The store of one device of one machine: the newest calibration of each case."""
 
     version: Literal[1] = 1
     machine: dict[str, str] = Field(default_factory=dict)
-    """What makes noise comparable: device, driver, versions, schedule."""
+    """Facts that make noise comparable: device, driver, versions, schedule."""
     cases: dict[str, CaseCalibration] = Field(default_factory=dict)
     """By id, device, metric and question."""

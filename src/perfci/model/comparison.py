@@ -1,4 +1,4 @@
-"""Whether base and head of a case are the same question, so that their numbers may be compared."""
+"""Check that base and head of a case are the same question, so that their numbers may be compared."""
 
 import math
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
     """Return what head declares otherwise than base of the same executions, one phrase each: work, tolerances,
     reference.
 
-    None of it changes what is executed and timed: both sides are judged by base's declarations.
+    None of it changes what is executed and timed: base and head are judged by base's declarations.
     """
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):

@@ -1,4 +1,4 @@
-"""Whether every limit of a policy has something to judge: one that has not is a mistake, and never passes."""
+"""Check that every limit of a policy has something to judge: one that has not is a mistake, and never passes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from perfci.model.text import did_you_mean, listed
 SHOWN = 6
 """Names that an error lists at most."""
 LONGEST, MOST = 200, 5000
-"""Characters of an id, and ids, among which the nearest is looked for: a stranger may bring any."""
+"""Characters of an id, and ids, that are searched for the nearest: a stranger may bring any."""
 _LITERAL = re.compile(r"[^*?\[]*")
 
 
@@ -61,7 +61,7 @@ def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[
 
 
 def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
-    """Return whether a glob matches one of `ids`, or may match a case of `declared` that is not known."""
+    """Tell whether a glob matches one of `ids`, or may match a case of `declared` that is not known."""
     if not declared.whole or any(matches(pattern, ident) for ident in ids):
         return True
     literal = _LITERAL.match(pattern)

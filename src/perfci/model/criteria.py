@@ -22,7 +22,8 @@ from perfci.model.units import limit_percent, show
 
 Kind = Literal["regression", "min", "max", "kernels"]
 Against = Literal["base", "bound", "names"]
-"""What head is compared with: base, a bound in the metric's unit, or an expression for names of kernels."""
+"""The counterpart that head is compared with: base, a bound in the metric's unit, or an expression for names of
+kernels."""
 Beyond = Literal["above", "below"]
 """The side of a limit on which a value breaks it."""
 Key = tuple[str, str, str, Kind]
@@ -131,7 +132,7 @@ class Criterion(Document):
 
     @property
     def key(self) -> Key:
-        """What it asks, without its limit."""
+        """The key of what it asks, without its limit."""
         return self.case, self.device, self.metric, self.kind
 
     @property
@@ -151,7 +152,7 @@ class Criterion(Document):
 
     @property
     def against(self) -> Against:
-        """What it compares head with."""
+        """The counterpart that head is compared with."""
         return against(self.kind)
 
     @property
@@ -165,11 +166,11 @@ class Criterion(Document):
         return beyond(self.kind, self.better)
 
     def worse(self, value: float, other: float) -> bool:
-        """Return whether `value` is on the worse side of `other`."""
+        """Tell whether `value` is on the worse side of `other`."""
         return value > other if self.beyond == "above" else value < other
 
     def broken_by(self, head: float, base: float = 1.0) -> bool:
-        """Return whether a value of head is beyond the bound, or beyond what a relative limit allows of `base`.
+        """Tell whether a value of head is beyond the bound, or beyond what a relative limit allows of `base`.
 
         NaN is beyond every limit. Raises ValueError as `beyond()`.
         """
@@ -186,7 +187,7 @@ class Criterion(Document):
         return not (head <= limit if upper else head >= limit)
 
     def stricter_than(self, other: Self) -> bool:
-        """Return whether less keeps to this limit than to `other`, of the same kind. Of two expressions neither is."""
+        """Tell whether less keeps to this limit than to `other`, of the same kind. Of two expressions neither is."""
         match self.kind:
             case "regression" | "max":
                 return self.bound < other.bound

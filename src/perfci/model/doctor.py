@@ -1,4 +1,4 @@
-"""What `perfci doctor` found: what this machine can give, and what stands in the way."""
+"""The findings of `perfci doctor`: what this machine can give, and what stands in the way."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -13,33 +13,33 @@ STATUSES: tuple[Status, ...] = ("fail", "warn", "ok")
 
 
 class Finding(Document):
-    """One line: something that was looked at, and how it was found."""
+    """One line: something that was checked, and how it was found."""
 
     name: str = Field(pattern=r"[a-z0-9]+([ _-][a-z0-9]+)*")
     """Stable, such as `gpu 0 clocks`."""
     status: Status
     """`fail`: nothing can be measured, or wrongly, or a secret lies open; `warn`: something is out of reach."""
     found: str = Field(min_length=1, max_length=1000)
-    """What was seen, in one line."""
+    """The observation, in one line."""
     remedy: str = Field("", max_length=1000)
     """The command or step that fixes it; always there where the status is not `ok`."""
     values: dict[str, Any] = Field(default_factory=dict)
     """The facts behind it, for programs. Sizes in bytes, clocks in MHz, power in watts, temperatures in °C."""
 
     @model_validator(mode="after")
-    def _mendable(self) -> Self:
+    def _fixable(self) -> Self:
         if self.status != "ok" and not self.remedy:
             raise ValueError(f"{self.name}: a line that is not ok needs a remedy")
         return self
 
 
 class TierState(Document):
-    """Whether this machine can give the metrics of one tier."""
+    """The metrics of one tier, and whether this machine can give them."""
 
     tier: Tier
     given: bool
     source: str = ""
-    """What gives them, such as `nsys 2023.4.4`."""
+    """Their source, such as `nsys 2023.4.4`."""
     why: str = ""
     """Why they are out, or in part."""
     metrics: list[str] = Field(default_factory=list)
@@ -52,7 +52,7 @@ class Diagnosis(Document):
     version: Literal[1] = 1
     perfci: str
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """What looking took."""
+    """Seconds that the checks took."""
     findings: list[Finding]
     """Worst first; among equals, what matters more."""
     tiers: list[TierState]

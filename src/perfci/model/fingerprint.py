@@ -11,7 +11,7 @@ ComputeMode = Literal["default", "exclusive", "prohibited"]
 
 
 class NvmlFacts(Document):
-    """How a GPU is set up, as NVML tells it: it stays so until someone changes it. None: not told."""
+    """The set-up of a GPU, as NVML tells it: it stays so until someone changes it. None: not told."""
 
     driver: str | None = None
     vbios: str | None = None
@@ -52,7 +52,7 @@ class Rate(Document):
     value: float | None
     """Bytes or floating-point operations per second; None where it could not be measured."""
     how: str = ""
-    """What measured it."""
+    """The way in which it was measured."""
     reason: str = ""
     """Why there is no value."""
 
@@ -76,7 +76,7 @@ class Ceilings(Document):
     """Bytes from pinned memory of the host; None on the CPU."""
     to_host: Rate | None
     seconds: float
-    """What measuring them took."""
+    """Seconds that measuring them took."""
 
 
 class Fingerprint(Document):
@@ -106,7 +106,7 @@ class Fingerprint(Document):
     ceilings: dict[DeviceKind, Ceilings] = Field(default_factory=dict)
     """Of each device that kernels are measured on."""
     imported: dict[str, str] = Field(default_factory=dict)
-    """What the files of another tool tell besides, for a reader."""
+    """Further facts in the files of another tool, for a reader."""
 
     def lasting(self) -> dict[str, Any]:
         """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""

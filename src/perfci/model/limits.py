@@ -13,7 +13,7 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
     Limit(cases=["*"], metric="time", regression="2%", devices=["cuda"]),
     Limit(cases=["*"], metric="time", regression="10%", devices=["cpu"]),
 )
-"""What a policy without limits asks for."""
+"""The limits of a policy that names none."""
 UNSEEN = "another tool's files hold nothing that profilers see"
 """Of an imported case."""
 
@@ -34,9 +34,9 @@ class Subject:
     bounded: frozenset[str] = frozenset()
     """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
     command: bool = False
-    """True where it is a process of its own: a profiler looks at it only where a limit is intended for it."""
+    """True where it is a process of its own: it is profiled only where a limit is intended for it."""
     unseen: str = ""
-    """Why no profiler looks at it, but for a limit that names it; empty where one can."""
+    """Why it is not profiled, but for a limit that names it; empty where it can be."""
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, LimitSource]]:
@@ -57,7 +57,7 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
 
 
 def names(limit: Limit, subject: Subject) -> bool:
-    """Return whether `limit` speaks of this case, on whatever device."""
+    """Tell whether `limit` speaks of this case, on whatever device."""
     return any(matches(pattern, subject.id) for pattern in limit.cases)
 
 
@@ -72,11 +72,10 @@ def elsewhere(limit: Limit, subject: Subject) -> str:
 
 
 def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
-    """Return why no profiler looks at this case for `limit`; empty where one does. `kernels`: ids of all cases of
-    kernels.
+    """Return why this case is not profiled for `limit`; empty where it is. `kernels`: ids of all cases of kernels.
 
-    A profiler looks at a command as a whole, which takes long and tells little of several cases: it does so where a
-    limit names the command, or where a glob can be intended for nothing else.
+    A command is profiled as a whole, which takes long and tells little of several cases: it is done where a limit
+    names the command, or where a glob can be intended for nothing else.
     """
     if subject.device != "cuda":
         return "profilers see nothing of it on the CPU"
@@ -87,11 +86,11 @@ def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
     own = [pattern for pattern in limit.cases if matches(pattern, subject.id)]
     if any(not any(matches(pattern, ident) for ident in kernels) for pattern in own):
         return ""
-    return f"{own[0]!r} takes kernels too, and profilers look at a command only for a limit of its own"
+    return f"{own[0]!r} takes kernels too, and a command is profiled only for a limit of its own"
 
 
 def asked_of(limit: Limit, metric: Metric, subject: Subject, *, relative: bool) -> bool:
-    """Return whether a limit asks this case for a metric: one that names the case does, a glob where it reports it.
+    """Tell whether a limit asks this case for a metric: one that names the case does, a glob where it reports it.
 
     A case that stops to report what it reported in base is still asked for it. What head alone reports is held to
     bounds; of its change nothing can be said. `relative`: whether the limit is one on the change.
@@ -188,7 +187,7 @@ def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
 
 
 def _waits(one: Criterion) -> bool:
-    """Return whether it waits and was written by somebody: of the default limits one fits here."""
+    """Tell whether it waits and was written by somebody: of the default limits one fits here."""
     return bool(one.waits) and one.source.origin != "default"
 
 

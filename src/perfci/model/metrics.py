@@ -26,7 +26,7 @@ Source = Literal["worker", "work", "checks", "trace", "counters", "command"]
 Aggregate = Literal["sum", "maximum", "mean"]
 """Add the values of kernels up, take the largest, or average them with their device times as weights."""
 Event = Literal["launches", "kernels", "copies", "sets", "calls"]
-"""What a timeline may lack: how many kernels ran or which, copies, memory sets, calls of the CUDA API."""
+"""Events that a timeline may lack: how many kernels ran or which, copies, memory sets, calls of the CUDA API."""
 
 
 class CustomMetric(Document):
@@ -35,7 +35,7 @@ class CustomMetric(Document):
     unit: str = Field("", max_length=24)
     """Its unit, as it is to be shown."""
     better: Direction = "lower"
-    """Which way is better."""
+    """The better direction."""
 
 
 # ---------------------------------------------------------------- ncu's names, by chip
@@ -101,7 +101,7 @@ class PerTime:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured, observed or counted. One that is no Metric explains, and no limit may be on it."""
+    """A quantity that is measured, observed or counted. One that is no Metric explains; no limit may be on it."""
 
     name: str
     unit: str
@@ -112,9 +112,9 @@ class Quantity:
     sources: tuple[Source, ...]
     """Who tells it."""
     aggregate: Aggregate | None = None
-    """How the values of kernels make one; None for what no single kernel has."""
+    """The way the values of kernels make one; None for what no single kernel has."""
     ncu: tuple[NcuSum, ...] = ()
-    """What ncu counts for it; at most one fits a chip."""
+    """The counters that ncu gives for it; at most one fits a chip."""
     ncu_also: tuple[NcuSum, ...] = ()
     """Under other names, of reports that perfci did not ask for: read where `ncu` is not there, and never asked for."""
     lacking: str = ""
@@ -136,11 +136,11 @@ class Metric(Quantity):
     """A quantity that limits may be on."""
 
     better: Direction
-    """Which way is better."""
+    """The better direction."""
     exact: bool = False
     """True where the same code gives the same value each time, so that two single observations can be compared."""
     work: PerTime | None = None
-    """What it derives from, over time."""
+    """The work that it derives from, over time."""
     of_commands: bool = True
     """True where profilers can tell it of a command, whose start and end are within what they record."""
     follows: tuple[Event, ...] = ()
@@ -282,16 +282,16 @@ TABLE: dict[str, Quantity] = table(
 )  # fmt: skip
 
 CATALOGUE: dict[str, Metric] = {name: entry for name, entry in TABLE.items() if isinstance(entry, Metric)}
-"""What limits may be on."""
+"""The metrics that limits may be on."""
 COUNTERS: dict[str, Quantity] = {name: entry for name, entry in TABLE.items() if entry.aggregate}
-"""What single kernels have values of."""
+"""The quantities that single kernels have."""
 DERIVED: dict[str, PerTime] = {name: entry.work for name, entry in CATALOGUE.items() if entry.work}
-"""What follows from time and declared work."""
+"""The metrics that follow from time and declared work."""
 CHECKED = frozenset(name for name, entry in TABLE.items() if entry.sources == ("checks",))
-"""What the checks before timing tell, and no profiler."""
+"""The metrics that the checks before timing tell, and no profiler."""
 UNSEEN_OF_COMMANDS = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
-"""What nothing tells of a command: its process starts and ends, and the profiler with it, within what they record, and
-no check allocates its inputs."""
+"""The metrics that nothing tells of a command: its process starts and ends, and the profiler with it, within what they
+record, and no check allocates its inputs."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of an NVTX range of the user's own within the case."""
 ALL_RANGES = "range:*"

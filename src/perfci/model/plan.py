@@ -14,7 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Looks(Document):
-    """When the data are looked at, and how much of each error rate a look may spend.
+    """The looks at the data, and how much of each error rate a look may spend.
 
     The shares of each column sum to at most 1, so that the rates hold by a union bound over the looks.
     Simulated in `tests/stats`; the procedure is described in docs/measurement.md.
@@ -23,15 +23,15 @@ class Looks(Document):
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
     """Numbers of pairs at which to decide."""
     alpha_spending: list[Share] = Field(default_factory=lambda: [0.0, 0.0, 0.30, 0.25, 0.20, 0.15, 0.10])
-    """Share of α that a conviction may spend at each look."""
+    """Share of α that "slower than the limit" may spend at each look."""
     beta_spending: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
-    """Share of β that an acquittal may spend at each look."""
+    """Share of β that "within the limit" may spend at each look."""
     alpha: Share = 0.01
     """Chance that a run on unchanged code fails, over all its criteria together."""
     beta: Share = 0.01
-    """Chance, per criterion, that a slow-down of the limit's size is acquitted."""
+    """Chance, per criterion, that a slow-down of the limit's size is called within the limit."""
     confirm: Share = 0.005
-    """A conviction must also show a change of more than half the limit at this level."""
+    """A regression must also show a change of more than half the limit at this level."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Looks":
@@ -44,7 +44,7 @@ class Looks(Document):
 
 
 class Schedule(Document):
-    """How a worker pair is measured."""
+    """The way a worker pair is measured."""
 
     placements: int = Field(3, ge=1, le=64)
     """Fresh allocations of each case's inputs in one worker."""
@@ -59,7 +59,7 @@ class Schedule(Document):
 
 
 class Declared(Document):
-    """What base and head declare, whatever was asked for and whatever this machine has."""
+    """The declarations of base and head, whatever was asked for and whatever this machine has."""
 
     kernels: list[str] = Field(default_factory=list)
     """Ids of the cases of kernels."""
@@ -72,18 +72,18 @@ class Declared(Document):
 
 
 class Plan(Document):
-    """What is measured, in which order, and how it will be decided."""
+    """The plan of a run: what is measured, in which order, and how it will be decided."""
 
     seed: int
     sides: list[Side]
     """`[head]` for a run without base."""
     looks: Looks = Field(default_factory=Looks)
     devices: list[DeviceKind] = Field(default_factory=list)
-    """What is measured on."""
+    """The devices to measure on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
     """Timing mode → how a pair of a case under it is measured at first."""
     criteria: Items[Criterion] = Field(default_factory=list)
-    """What must hold, those that cannot be judged here among them."""
+    """All criteria, those that cannot be judged here among them."""
     declared: Declared | None = None
     """None in documents that do not tell."""
     m: int = Field(1, ge=1)

@@ -142,7 +142,7 @@ def _likely(number: float, unit: str, example: str) -> str:
 
 
 class Limit(Document):
-    """What must hold for the cases it names. Of several limits on one case and metric the last one counts."""
+    """A limit on a metric of the cases it names. Of several limits on one case and metric the last one counts."""
 
     cases: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on case ids, such as `matmul/*`."""
@@ -161,9 +161,9 @@ class Limit(Document):
     devices: DevicePatterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
     severity: Severity = "fail"
-    """What a broken limit does to the verdict."""
+    """Effect of a broken limit on the verdict."""
     on_missing: Severity = "fail"
-    """What a case or metric that is gone from head does to the verdict."""
+    """Effect on the verdict where a case or metric is gone from head."""
 
     @model_validator(mode="after")
     def _one_purpose(self) -> "Limit":
@@ -180,15 +180,15 @@ class Command(Document):
     run: str = Field(min_length=1)
     """The command line, run by `sh -c` in the side's tree."""
     reads: Literal["wall", "perfci", "nvbench", "google-benchmark", "pytest-benchmark", "hyperfine"] = "wall"
-    """What is measured: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or what a
+    """The source of the numbers: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or what a
     benchmarking tool reports. perfci adds the tool's own option to the end of the line, such as
     `--benchmark-json="$PERFCI_PYTEST_BENCHMARK"`, where the line does not name that variable itself."""
     device: DeviceKind = "cpu"
-    """Which device the command needs."""
+    """The device that the command needs."""
     timeout: Duration | None = None
     """For one execution; the policy's own by default."""
     kernels: Regex | None = None
-    """Which kernels ncu profiles, as its `--kernel-name regex:` takes it: a regular expression that is found in the
+    """Kernels that ncu profiles, as its `--kernel-name regex:` takes it: a regular expression that is found in the
     names of functions, without arguments. All by default."""
 
 
@@ -220,16 +220,16 @@ class Policy(Document):
     pass_env: list[Name] = Field(default_factory=list)
     """Names of variables taken over from the caller's environment, besides those that perfci passes anyway."""
     devices: list[DeviceKind] | None = None
-    """Which devices to measure on; the GPU where there is one, else the CPU."""
+    """Devices to measure on; the GPU where there is one, else the CPU."""
     timing: TimingMode = "auto"
-    """How cases are timed on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
+    """The timing mode on a GPU, where a kernel does not say: `rotating`, `cold` and `hot` as docs/measurement.md
     describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"
-    """When profilers look at a case: where it changed, always or never; always where a limit needs what they see."""
+    """When a case is profiled: where it changed, always or never; always where a limit needs what profilers see."""
     counters: Literal["default", "deep"] = "default"
-    """Hardware counters of the evidence: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
+    """Hardware counters of the profile: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
     threads: int = Field(1, ge=1, le=1024)
-    """CPU threads that a case may use; the same cores for both sides."""
+    """CPU threads that a case may use; the same cores for base and head."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
     """Time for measuring; what is undecided then is inconclusive."""
     timeout: Duration = Field(default="60s")  # type: ignore[assignment]
@@ -243,14 +243,14 @@ class Policy(Document):
     mode: Literal["gate", "observe"] = "gate"
     """`observe` judges and never fails."""
     on_undecided: Severity = "warn"
-    """What a run does where nothing fails and something that was asked has no answer: `fail`, or end with 0 and the
+    """Effect on a run where nothing fails and something that was asked has no answer: `fail`, or end with 0 and the
     verdict `undecided`, as which a branch rule lets a pull request pass."""
     gpu_hour: Price | None = None
-    """What an hour on the GPU costs, such as `3.50 USD`: reports then say what the run cost."""
+    """Price of an hour on the GPU, such as `3.50 USD`: reports then say what the run cost."""
     metrics: dict[Name, CustomMetric] = Field(default_factory=dict)
     """Metrics that commands report themselves."""
     limits: list[Limit] = Field(default_factory=list)
-    """What must hold."""
+    """The limits that must hold."""
     ignore: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
         default_factory=list
     )
@@ -269,7 +269,7 @@ class Policy(Document):
         return file if line is None else f"{file}:{line}"
 
     def ignores(self, files: Sequence[str]) -> bool:
-        """Return whether a change to `files`, paths from the root of the repository, need not be measured."""
+        """Tell whether a change to `files`, paths from the root of the repository, need not be measured."""
         return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from perfci.model.metrics import ALL_RANGES, CATALOGUE, CHECKED, COUNTERS, RANGE
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=40)]
 """The name of a profiler: shown to people, and part of the names of logs."""
 Part = Literal["trace", "counters", "code"]
-"""What a profiler provides of a profile: the field of `Profile` that it fills."""
+"""The part of a profile that a profiler provides: the field of `Profile` that it fills."""
 FaultKind = Literal[
     "absent",  # the tool is not installed
     "forbidden",  # counters or tracing are not permitted
@@ -29,7 +29,7 @@ CopyKind = Literal["host to device", "device to host", "device to device", "host
 Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
 CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
 RESOURCE_USAGE = "cuobjdump --dump-resource-usage"
-"""What people are told to start to see the registers, the stack and the shared memory of each kernel."""
+"""The command that people are told, to see the registers, the stack and the shared memory of each kernel."""
 Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -41,11 +41,11 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Fault(Document):
-    """Why a tool has nothing, or not all, to say."""
+    """The reason why a tool has nothing, or not all, to say."""
 
     tool: Tool
     part: Part
-    """What the tool was to provide."""
+    """The part that the tool was to provide."""
     kind: FaultKind
     text: str = Field(max_length=1000)
     """One line: what happened."""
@@ -137,7 +137,7 @@ class Trace(Document):
     source: Tool
     version: str = ""
     marked: str = Field("", max_length=200)
-    """What marked the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
+    """The marker of the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
     executions: int = Field(ge=1)
     wall: Seconds
     """Host time of an execution, from its range's begin to its end or to the end of its last device work."""
@@ -154,7 +154,7 @@ class Trace(Document):
     """Longest first."""
     ranges: Items[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
     slices: Items[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
-    """What the device did in the last execution, in the order of its begin: the first MOST_SLICES operations."""
+    """The device's operations in the last execution, in the order of their begin: the first MOST_SLICES."""
 
 
 class Rule(Document):
@@ -305,7 +305,7 @@ def doubt(profile: Profile, metric: str) -> Fault | None:
 
 
 def _counted(profile: Profile, metric: str) -> bool:
-    """Return whether the counters tell the value that there is."""
+    """Tell whether the counters tell the value that there is."""
     if profile.counters is None:
         return False
     found = combined(metric, [(one.values.get(metric), one.seconds) for one in profile.counters.kernels])
@@ -319,11 +319,11 @@ def _shared(use: KernelUse) -> float | None:
 OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
     "registers": lambda use: use.registers, "local_memory": lambda use: use.local, "shared_memory": _shared,
 }  # fmt: skip
-"""What a timeline tells of each kernel, the largest of which is the case's: metric → the value of a kernel, if any."""
+"""Metrics that a timeline tells of each kernel, the largest being the case's: metric → a kernel's value, if any."""
 
 
 def _traced(profile: Profile, metric: str) -> bool:
-    """Return whether the trace's kernels tell it too."""
+    """Tell whether the trace's kernels tell it too."""
     of = OF_KERNELS.get(metric)
     if of is None or profile.trace is None:
         return False

@@ -1,4 +1,4 @@
-"""What is said of a pull request: where the numbers come from, and the judgement of every matrix job that has some."""
+"""The publication on a pull request: where the numbers come from, and the report of every matrix job that has some."""
 
 from pydantic import Field
 
@@ -7,7 +7,7 @@ from perfci.model.report import Report
 
 ACCEPT_LABEL = "perf-regression-accepted"
 ACCEPT_LINE = "Perf-Accepted"
-"""What accepts a failing verdict: a label, and the line of the description that gives the reason."""
+"""How a failing verdict is accepted: a label, and the line of the description that gives the reason."""
 
 
 class Origin(Document):
@@ -18,7 +18,7 @@ class Origin(Document):
     pull_request: int | None = None
     """None for a push, a schedule or a dispatch."""
     event: str = ""
-    """What started the run: `pull_request`, `push`, …"""
+    """The event that started the run: `pull_request`, `push`, …"""
     head_sha: str
     head_ref: str = ""
     base_ref: str = ""
@@ -66,7 +66,7 @@ class Shard(Document):
     """One job that measured: a matrix of GPUs gives several."""
 
     name: str = ""
-    """What tells it from the others, such as `h100`; empty where there is one."""
+    """Its name among the others, such as `h100`; empty where there is one."""
     report: Report
     """Judged anew by the publisher, with the limits of the base branch."""
     artifacts: list[Artifact] = Field(default_factory=list)
@@ -80,7 +80,7 @@ class Publication(Document):
     origin: Origin
     shards: list[Shard] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
-    """What kept a job that should have measured from being heard, one line each."""
+    """Why a job that should have measured was not heard, one line each."""
     jobs: int = 0
     """How many jobs were to be heard; 0 where that is not known."""
     unmeasured: str = ""

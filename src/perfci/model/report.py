@@ -25,7 +25,7 @@ UNANSWERED: frozenset[Class] = frozenset({"invalid", "changed", "clock", "inconc
 Verdict = Literal["pass", "fail", "undecided", "error"]
 """`undecided`: nothing failed, and something that was asked has no answer."""
 Effect = Literal["fail", "undecided", "warn", "pass"]
-"""What a row does to the verdict, worst first; `warn` is told and does nothing."""
+"""Effect of a row on the verdict, worst first; `warn` is told and does nothing."""
 
 
 class Interval(Document):
@@ -54,7 +54,7 @@ class Stats(Document):
 
 
 class Row(Document):
-    """What became of one criterion, or of a case itself."""
+    """The outcome of one criterion, or of a case itself."""
 
     case: str
     kernel: str
@@ -65,7 +65,7 @@ class Row(Document):
     """Of the limit; `presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
     class_: Class = Field(alias="class")
     effect: Effect
-    """What this row does to the verdict."""
+    """Its effect on the verdict."""
     reason: str = ""
     """One sentence: why this class."""
     base: float | None = None
@@ -90,7 +90,7 @@ class Row(Document):
     p: float | None = None
     """One-sided p-value of the deciding test."""
     cause: str = ""
-    """What a profiler saw that explains the change, in one sentence; empty where none looked or nothing was found."""
+    """The explanation of the change from profiles, in one sentence; empty where there is none."""
     file: str = ""
     line: int = 0
 
@@ -98,7 +98,7 @@ class Row(Document):
 
     @property
     def against(self) -> Against | None:
-        """What its limit compares head with; None where it speaks of the case itself."""
+        """The counterpart that its limit compares head with; None where it speaks of the case itself."""
         return None if self.kind == "presence" else against(self.kind)
 
     @property
@@ -133,11 +133,11 @@ class Noise(Document):
     blocks: int
     """In a placement and side."""
     text: str
-    """Which part dominates, and what would help."""
+    """The part that dominates, and what would help."""
 
 
 class Look(Document):
-    """What the pairs said at one look."""
+    """The statistics of the pairs at one look."""
 
     pairs: int
     """Their number."""
@@ -147,7 +147,7 @@ class Look(Document):
 
 
 class Trail(Document):
-    """What a relative limit on one metric was decided on: ratios head/base, pair by pair."""
+    """The ratios head/base, pair by pair, that a relative limit on one metric was decided on."""
 
     case: str
     device: DeviceKind
@@ -174,7 +174,7 @@ class RoofPoint(Document):
     share: float
     """Of what the binding ceiling allows."""
     bound: Literal["memory", "compute"]
-    """Which ceiling binds."""
+    """The ceiling that binds."""
 
 
 class Roof(Document):
@@ -191,7 +191,7 @@ class Roof(Document):
 
 
 class CaseFacts(Document):
-    """What is worth knowing of a case besides its numbers."""
+    """Facts of a case besides its numbers."""
 
     case: str
     device: DeviceKind
@@ -207,7 +207,7 @@ class CaseFacts(Document):
 
 
 class Observed(Document):
-    """One metric that a profiler saw once in each side."""
+    """One metric that a profiler saw once in base and in head."""
 
     metric: str
     unit: str
@@ -216,7 +216,7 @@ class Observed(Document):
 
 
 class KernelRow(Document):
-    """A kernel of a case in both sides: launches and device seconds of one execution; None where a side lacks it."""
+    """A kernel of a case in base and head: launches and device seconds of one execution; None where a side lacks it."""
 
     name: str
     short: str = ""
@@ -228,14 +228,14 @@ class KernelRow(Document):
 
 
 class CaseProfile(Document):
-    """What profilers saw of a case."""
+    """The profile of a case, explained."""
 
     case: str
     device: DeviceKind
     sentences: list[str] = Field(default_factory=list)
-    """What explains the change, or stands out: most telling first."""
+    """Explanations of the change, or of what stands out: most telling first."""
     next_steps: list[str] = Field(default_factory=list)
-    """What to try."""
+    """Steps to try next."""
     roofline: str = ""
     """Where the case stands between memory and arithmetic; empty where it declares no work."""
     sources: list[str] = Field(default_factory=list)
@@ -258,11 +258,11 @@ class Report(Document):
     sentence: str
     """The verdict with its largest change, as one sentence."""
     advice: str = ""
-    """What to do now."""
+    """The next step for the reader."""
     advised: list[str] = Field(default_factory=list)
     """Words of the command that `advice` ends with, which is shown as it is typed; empty where it names none."""
     strict: bool = False
-    """What has no answer fails: `--strict`, or `on_undecided: fail` of the policy."""
+    """True where a missing answer fails: `--strict`, or `on_undecided: fail` of the policy."""
     observe: bool = False
     exploratory: bool = False
     """Judged by other limits than the measurement was planned with: error rates do not hold."""
@@ -275,7 +275,7 @@ class Report(Document):
     trails: list[Trail] = Field(default_factory=list)
     """Of the relative limits that were answered, in the order of `rows`."""
     profiles: list[CaseProfile] = Field(default_factory=list)
-    """Of the cases that profilers looked at, in the order of `rows`."""
+    """Of the cases that were profiled, in the order of `rows`."""
     notes: list[str]
     files: list[str] = Field(default_factory=list)
     """Suite files that did not import, one line each."""
@@ -283,7 +283,7 @@ class Report(Document):
     seconds: float
     measuring_seconds: float
     gpu_hour: Price | None = None
-    """What an hour on the GPU costs, as the policy says."""
+    """Price of an hour on the GPU, as the policy says."""
     pairs: int = 0
     """Worker pairs of the case that took most."""
     noise: float | None = None

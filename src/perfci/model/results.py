@@ -1,4 +1,4 @@
-"""The results: what was planned, measured and looked at, and nothing judged."""
+"""The results: what was planned, measured and profiled, and nothing judged."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -34,7 +34,7 @@ ReasonKind = Literal[
 
 
 class Reason(Document):
-    """Why something has no value: a kind for programs, a sentence for people."""
+    """The reason why something has no value: a kind for programs, a sentence for people."""
 
     kind: ReasonKind
     text: str = Field(max_length=2000)
@@ -55,7 +55,7 @@ class Work(Document):
     """Bytes."""
     items: float = 0.0
     item: str = "items"
-    """What an item is: tokens, samples."""
+    """The unit of items: tokens, samples."""
 
 
 class Check(Document):
@@ -70,13 +70,13 @@ class Check(Document):
     rtol: float | None = None
     atol: float | None = None
     sketch: list[float] = Field(default_factory=list)
-    """Projections of the reference's values: equal in both sides if the references agree."""
+    """Projections of the reference's values: equal in base and in head if the references agree."""
     unredrawn: str = ""
     """Why the kernel was not checked with its inputs redrawn in place; empty where it was, or has no reference."""
 
 
 class CaseSide(Document):
-    """What one side says of a case."""
+    """One side of a case."""
 
     status: Literal["ok", "failed", "skipped", "absent"] = "ok"
     reason: Reason | None = None
@@ -90,12 +90,12 @@ class CaseSide(Document):
     dtype: str = ""
     """Type of most of their bytes."""
     timing: Timing | None = None
-    """How the numbers were measured; None where there are none."""
+    """The way the numbers were measured; None where there are none."""
     check: Check = Field(default_factory=Check)
     reports: list[str] | None = None
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
     profile: Profile | None = None
-    """None where no profiler looked."""
+    """None where it was not profiled."""
 
 
 class Clock(Document):
@@ -129,7 +129,7 @@ class Moments(Document):
 
 
 class Scatter(Document):
-    """How the block values of one pair scatter, as log ratios head/base of blocks that stood next to each other."""
+    """The scatter of one pair's block values, as log ratios head/base of blocks that stood next to each other."""
 
     placements: int = Field(ge=1)
     blocks: int = Field(ge=1)
@@ -145,20 +145,20 @@ class Pair(Document):
 
     index: int = Field(ge=0)
     first: Side | None = None
-    """Which side was started first."""
+    """The side that was started first."""
     values: dict[Side, dict[str, float]]
     samples: dict[Side, int] = Field(default_factory=dict)
     """Number of timed samples behind `time`."""
     spread: dict[Side, float] = Field(default_factory=dict)
     """Relative standard deviation of these samples."""
     clock: dict[Side, Clock] = Field(default_factory=dict)
-    """Empty where the clock was not measured beside every block of both sides."""
+    """Empty where the clock was not measured beside every block of base and of head."""
     scatter: Scatter | None = None
     """None where the block values do not tell it."""
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of both sides together: `first` for the first placement with its warm-up, `open` and `close` for the
+    """Wall time of base and head together: `first` for the first placement with its warm-up, `open` and `close` for the
     others', `block` for the blocks."""
     at: float | None = None
     """When it was finished, in seconds since 1970; None for pairs of older runs."""
@@ -263,9 +263,9 @@ class Results(Document):
     """Digest of the limits, budget and mode that the plan was made from."""
     gate: Literal["gate", "observe"] = "gate"
     on_undecided: Severity = "warn"
-    """What the policy does with a run that is undecided."""
+    """The policy's answer to an undecided run."""
     gpu_hour: Price | None = None
-    """What an hour on the GPU costs, as the policy says."""
+    """Price of an hour on the GPU, as the policy says."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
     cases: Items[Case] = Field(default_factory=list)
@@ -273,13 +273,13 @@ class Results(Document):
     """The GPU before and after each round; empty without one."""
     files: Items[FileFailure] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-    """What a reader must know: what was compared, what was not measured and why."""
+    """Notes for a reader: what was compared, what was not measured and why."""
     error: Reason | None = None
     """An error that ended the measurement: the verdict is `error`."""
 
 
 class Reports(NamedTuple):
-    """What a case reports: a change is asked of what base reports, a bound holds for whatever head reports."""
+    """The metrics a case reports: a change is asked of what base reports, a bound holds for whatever head reports."""
 
     relative: frozenset[str] | None
     """In base, in head where base reports nothing; None where neither is known to report anything."""
@@ -288,13 +288,13 @@ class Reports(NamedTuple):
 
 
 def at_first(case: Case) -> Reports:
-    """Return what the first executions reported, by which the plan is made; where those are not known, what pairs
+    """Return the metrics of the first executions, by which the plan is made; where those are not known, what pairs
     hold."""
     return _reports(case, later=False)
 
 
 def ever(case: Case) -> Reports:
-    """Return what any execution reported."""
+    """Return the metrics that any execution reported."""
     return _reports(case, later=True)
 
 

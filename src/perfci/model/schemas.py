@@ -33,7 +33,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
 
 
 class _Generator(GenerateJsonSchema):
-    """What pydantic does not know: which lists may be one string, and how NaN and infinities are written."""
+    """Schemas with what pydantic cannot know: lists that may be one string, and the writing of NaN and infinities."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = super().function_before_schema(schema)

@@ -95,7 +95,7 @@ def _written(character: str, hidden: str) -> str:
 
 
 def hides_failures(line: str) -> bool:
-    """Return whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
+    """Tell whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -119,5 +119,5 @@ def compiled(text: str) -> Any:
 
 
 def finds(pattern: str, text: str) -> bool:
-    """Return whether `pattern` matches somewhere in `text`. Raises ValueError as compiled() does."""
+    """Tell whether `pattern` matches somewhere in `text`. Raises ValueError as compiled() does."""
     return compiled(pattern).search(text) is not None

@@ -1,4 +1,4 @@
-"""How the numbers of one side of a case were measured."""
+"""The timing facts: how the numbers of one side of a case were measured."""
 
 from typing import Literal
 
@@ -7,25 +7,26 @@ from pydantic import Field
 from perfci.model.base import Document
 
 TimingMode = Literal["auto", "rotating", "cold", "hot"]
-"""What a policy or a kernel asks for; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
+"""The mode that a policy or a kernel asks for; `auto` is rotating where a case can be captured into a CUDA graph, else
+cold."""
 Mode = Literal["cpu", "rotating", "cold", "hot"]
-"""How a worker samples a case: `cpu` where it runs on the CPU."""
+"""The way a worker samples a case: `cpu` where it runs on the CPU."""
 Setting = str | int | float | bool
 _SAID: dict[str, str] = {"alternating": "sides", "statistic": "time"}
 """Fields that people read under another name."""
 
 
 class Timing(Document):
-    """How the numbers of one side of a case were measured. None: not told, or not of this mode."""
+    """The way the numbers of one side of a case were measured. None: not told, or not of this mode."""
 
     mode: Mode | Literal["command", "imported"]
     """`command`: the times are those that a command reports, or its wall time; `imported`: those of a tool's file."""
     cache: str | None = None
-    """What the caches hold when an execution begins."""
+    """The contents of the caches when an execution begins."""
     threads: int | None = None
     """CPU threads that the case may use."""
     clocks: str | None = None
-    """What held the GPU's SM clock, and whether it was measured beside every block."""
+    """The way the GPU's SM clock was held, and whether it was measured beside every block."""
     executions_per_graph: int | None = None
     """Executions in one sample of `rotating` and `hot`, whose timer resolves them together."""
     sets: int | None = None
@@ -39,13 +40,13 @@ class Timing(Document):
     reads: str | None = None
     """The format of a command's numbers, or the tool that wrote an imported file."""
     statistic: str | None = None
-    """What an imported file holds of its times: samples, mean, median."""
+    """Kind of the times in an imported file: samples, mean, median."""
     machine: str | None = None
     """Where an imported file was measured, as it tells: `2 cores, AMD EPYC 9654`."""
     units: dict[str, str] = Field(default_factory=dict)
     """A command's own metrics → unit, of those that base and head declare in different units."""
     settings: dict[str, Setting] = Field(default_factory=dict)
-    """What only the worker's sampler knows: its timer, and settings of libraries that a time depends on."""
+    """Facts that only the worker's sampler knows: its timer, and settings of libraries that a time depends on."""
 
     def told(self) -> dict[str, Setting]:
         """Return everything that is known as one mapping, under the names that people read."""

@@ -52,7 +52,7 @@ def parse(value: Any, units: dict[str, float], example: str) -> float:
 
 
 def parse_percent(value: Any) -> float:
-    """Return `"2%"` → 0.02. Raises ValueError for anything without a percent sign, outside [0 %, 1000 %]."""
+    """Parse `"2%"` → 0.02. Raises ValueError for anything without a percent sign, outside [0 %, 1000 %]."""
     share = parse(value, {"%": 0.01}, "2%")
     if not 0 <= share <= 10:
         raise ValueError(f"{value!r} is not between 0% and 1000%")
@@ -60,7 +60,7 @@ def parse_percent(value: Any) -> float:
 
 
 def parse_duration(value: Any) -> float:
-    """Return `"200ns"`, `"3m"` → seconds, at least 0. Raises ValueError otherwise."""
+    """Parse `"200ns"`, `"3m"` → seconds, at least 0. Raises ValueError otherwise."""
     seconds = parse(value, TIME_UNITS, "30s")
     if seconds < 0:
         raise ValueError(f"{value!r} is negative")
@@ -68,13 +68,13 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_short(value: Any) -> float:
-    """Return `"200ns"`, `"5ms"` → seconds, at least 0. Raises ValueError otherwise, for `m` too."""
+    """Parse `"200ns"`, `"5ms"` → seconds, at least 0. Raises ValueError otherwise, for `m` too."""
     parse(value, BOUND_UNITS, "200ns")
     return parse_duration(value)
 
 
 def parse_size(value: Any) -> int:
-    """Return `"8GiB"` → bytes, at least 1. Raises ValueError otherwise."""
+    """Parse `"8GiB"` → bytes, at least 1. Raises ValueError otherwise."""
     size = parse(value, SIZE_UNITS, "8GiB")
     if size < 1:
         raise ValueError(f"{value!r} is less than a byte")
@@ -82,7 +82,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_price(value: Any) -> tuple[float, str]:
-    """Return `"3.50 USD"` → (3.5, `USD`). Raises ValueError otherwise."""
+    """Parse `"3.50 USD"` → (3.5, `USD`). Raises ValueError otherwise."""
     match = _PRICE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is no price: write it like '3.50 USD'")
@@ -147,7 +147,7 @@ Price = Annotated[
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return `value` to `digits` significant digits; with an exponent outside of what people read at a glance."""
+    """Write `value` to `digits` significant digits; with an exponent outside of what people read at a glance."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e7:
@@ -157,7 +157,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def show(value: float | None, unit: str) -> str:
-    """Return a measured value for people: `48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
+    """Show a measured value to people: `48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -184,29 +184,29 @@ def show(value: float | None, unit: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share to two digits, or to three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
+    """Show a share to two digits, or to three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
     value = share * 100
     return f"{significant(value, 3 if value >= 10 else 2)} %"
 
 
 def limit_percent(share: float) -> str:
-    """Return a limit as it was written: 0.02 → `2 %`."""
+    """Show a limit as it was written: 0.02 → `2 %`."""
     return f"{round(share * 100, 9):g} %"
 
 
 def noise_percent(share: float) -> str:
-    """Return a share that is itself an estimate, to two digits: 0.0234 → `2.3 %`; under 0.001 % it is as good as
+    """Show a share that is itself an estimate, to two digits: 0.0234 → `2.3 %`; under 0.001 % it is as good as
     nothing."""
     return "0 %" if share < 1e-5 else f"{float(f'{share * 100:.2g}'):g} %"
 
 
 def show_share(share: float | None) -> str:
-    """Return a measured share for people: 0.0512 → `5.12 %`; `–` for None."""
+    """Show a measured share to people: 0.0512 → `5.12 %`; `–` for None."""
     return show(None if share is None else share * 100, "%")
 
 
 def show_change(ratio: float | None) -> str:
-    """Return a ratio head/base as a signed percentage: 1.021 → `+2.1 %`."""
+    """Show a ratio head/base as a signed percentage: 1.021 → `+2.1 %`."""
     if ratio is None or not math.isfinite(ratio):
         return "–"
     percent = (ratio - 1) * 100

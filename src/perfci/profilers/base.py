@@ -26,12 +26,12 @@ LOG_END = 200_000
 LARGEST_TIMELINE = 128 * MIB
 """Bytes of a timeline for a browser: nsys.perfetto.MOST_EVENTS take a tenth."""
 SMALLER = "let it do less: fewer steps, or fewer shapes"
-"""What to do about a process that is too much for a profiler."""
+"""The remedy for a process that is too much for a profiler."""
 WHOLE = ""
 """The name of the one range that is a whole command."""
 
 Scope = Literal["case", "command", "side"]
-"""What a profiler works on: cases in a worker, a whole command, or the files that a side has built."""
+"""The scope of a profiler: cases in a worker, a whole command, or the files that a side has built."""
 Code = list[KernelCode]
 Seen = TypeVar("Seen", Trace, Counters, Code)
 
@@ -44,7 +44,7 @@ class Read(Generic[Seen]):
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     """By name of range. What was seen beside a fault is whole but for what the fault says."""
     general: list[Fault] = field(default_factory=list)
-    """What concerns all ranges."""
+    """Faults that concern all ranges."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run asks of every profiler, and the machine that it runs on."""
+    """The request of a run to every profiler, and the machine that it runs on."""
 
     timeout: float
     """Seconds that a case may take without a profiler."""
@@ -98,7 +98,7 @@ class Profiler(ABC, Generic[Seen]):
     name: ClassVar[Tool]
     """Shown to people; unique."""
     part: ClassVar[Part]
-    """What it provides."""
+    """The part of a profile that it provides."""
     scopes: ClassVar[frozenset[Scope]]
     """`case` and `command` ask `read` of it, `side` asks `inspect`."""
     trims: ClassVar[bool] = False
@@ -106,8 +106,8 @@ class Profiler(ABC, Generic[Seen]):
     executions: ClassVar[int] = 10
     """Of each case."""
     window: ClassVar[bool | None] = None
-    """True where each case opens the profiler's window itself (True), or it is open from the first case to the last
-    (False); None where there is none to open."""
+    """True where each case opens the profiler's window itself; False where it is open from the first case to the last;
+    None where there is none to open."""
     seconds: float
     """That one case, or the command, may take."""
 
@@ -188,8 +188,8 @@ CREDENTIALS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 
 
 def trimmed(env: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return what of `env` a profiled process gets: what a worker gets without being named in the policy, caches, and
-    what is `written` in a policy as name and value, which is no secret in its repository.
+    """Return the part of `env` that a profiled process gets: what a worker gets without being named in the policy,
+    caches, and what is `written` in a policy as name and value, which is no secret in its repository.
 
     Compiled kernels must be found again, or the profile is one of compilation. A variable with credentials in its
     value, or named like a secret, is left out.

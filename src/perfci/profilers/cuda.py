@@ -6,7 +6,7 @@ from typing import Literal
 from perfci.model.profile import CallKind, CopyKind, Memory
 
 Work = Literal["launch", "copy", "set"]
-"""What a call puts on the device: kernels or a graph, a copy, a memory set."""
+"""The work that a call puts on the device: kernels or a graph, a copy, a memory set."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
@@ -47,12 +47,13 @@ def plain_call(name: str) -> str:
 
 
 def call_kind(name: str) -> CallKind:
-    """Return what a function of the CUDA runtime or driver API, named without suffix, does. Memory sets are `other`."""
+    """Return the kind of a function of the CUDA runtime or driver API, named without suffix. Memory sets are
+    `other`."""
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
-    """Return what a call of this function puts on the device, where it succeeds; None for none."""
+    """Return the work that a call of this function puts on the device, where it succeeds; None for none."""
     if function.startswith(("cudaMemset", "cuMemset")):
         return "set"
     kind = call_kind(function)
@@ -62,7 +63,7 @@ def work(function: str) -> Work | None:
 
 
 def copy_kind(name: str) -> CopyKind:
-    """Return what a copy that CUPTI calls `HTOD`, Kineto `HtoD`, moves between."""
+    """Return the kind of a copy that CUPTI calls `HTOD`, Kineto `HtoD`."""
     return _COPIES.get(name.upper(), "other")
 
 

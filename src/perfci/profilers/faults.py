@@ -1,4 +1,4 @@
-"""How readers of profilers' files say what is missing."""
+"""Faults: readers of profilers' files say with them what is missing."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ LONGEST = 1000
 
 
 KERNELS = ("kernels", *following("kernels"))
-"""What follows from the kernels of a trace, and so changes where one is missing."""
+"""Metrics that follow from the kernels of a trace, and so change where one is missing."""
 SETS, COPIES, CALLS = following("sets"), following("copies"), following("calls")
 """The same of memory sets, of copies, and of calls of the CUDA API."""
 COUNTED = following("launches")
-"""What follows from how many kernels there are: not the largest configuration, nor the names."""
+"""Metrics that follow from how many kernels there are: not the largest configuration, nor the names."""
 NAMED = tuple(name for name in KERNELS if name not in SETS)
-"""What is told by kernels with their names."""
+"""Metrics that kernels with their names tell."""
 
 
 def fault(

@@ -57,13 +57,13 @@ CHIPS = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How much of an SM a launch configuration can fill."""
+    """The share of an SM that a launch configuration can fill."""
 
     percent: float
     """Resident warps, of those that the SM can hold: ncu's `sm__maximum_warps_per_active_cycle_pct`."""
     limiter: Limit
-    """What holds it there. `warps`: the SM is full, or the block's size does not divide it. Where several are as low,
-    the first of warps, blocks, registers, shared memory: what a kernel uses is no limit where the chip's own is."""
+    """The cause of it. `warps`: the SM is full, or the block's size does not divide it. Where several are as low, the
+    first of warps, blocks, registers, shared memory: what a kernel uses is no limit where the chip's own is."""
     blocks: int
     """Resident blocks of an SM."""
     limits: dict[Limit, int]

@@ -102,7 +102,7 @@ def test_timing_modes_and_their_reasons(repo: Repo) -> None:
     repo.write("kernels/k.py", MODES)
     repo.commit("base")
     run = repo.perfci("compare", "--base", "HEAD")
-    assert run.code == 3, "a case that fails in both sides measures nothing: " + run.out + run.err
+    assert run.code == 3, "a case that fails in base and in head measures nothing: " + run.out + run.err
     cases = {case["id"]: case for case in run.results["cases"]}
     timing = {name: case["sides"]["head"]["timing"] for name, case in cases.items()}
     assert timing["captured"]["mode"] == "rotating"

@@ -58,5 +58,5 @@ def test_a_kernel_that_left_tensor_cores_is_named_without_counters(repo: Repo, t
     assert [(one["name"], bool(one["tensor"])) for one in head] == [("_mm", False)], told
     (profile,) = run.report["profiles"]
     assert profile["sentences"][0].startswith("`_mm` uses tensor cores no longer"), told
-    gate = next(row for row in run.report["rows"] if row["metric"] == "tensor_active")
-    assert (gate["class"], gate["effect"]) == ("invalid", "fail"), "the code answers no limit: " + told
+    row = next(row for row in run.report["rows"] if row["metric"] == "tensor_active")
+    assert (row["class"], row["effect"]) == ("invalid", "fail"), "the code answers no limit: " + told

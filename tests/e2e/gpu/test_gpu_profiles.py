@@ -169,13 +169,13 @@ def told(run: Run) -> str:
     return f"{json.dumps(first(run), indent=1)}\n{json.dumps(faults, indent=1)}\n{run.out}\n{run.err}"
 
 
-def gate(run: Run, case: str, metric: str) -> dict:
+def row_of(run: Run, case: str, metric: str) -> dict:
     """The row of a limit on what a profiler saw."""
     return next(row for row in run.report["rows"] if (row["case"], row["metric"]) == (case, metric))
 
 
 def test_each_planted_fault_is_named_in_the_first_sentence(repo: Repo) -> None:
-    """Lost fused attention, doubled registers, pageable copies, a wait in the loop, casts; and the gates judge."""
+    """Lost fused attention, doubled registers, pageable copies, a wait in the loop, casts; and the limits judge."""
     planted(repo)
     run = repo.perfci("compare", "--base", "HEAD", timeout=600)
     assert run.code == 1, told(run)
@@ -224,7 +224,7 @@ def test_nsys_and_rotating_time_agree(repo: Repo) -> None:
 
 
 def test_profile_keeps_what_people_open(repo: Repo) -> None:
-    """One command, both sides, deep counters; a secret of the caller stands in none of the files."""
+    """One command, base and head, deep counters; a secret of the caller stands in none of the files."""
     planted(repo, counters="deep")
     repo.env["PERFCI_SECRET_TOKEN"] = canary = "canary" + "0d15ea5e" * 4
     run = repo.perfci("profile", "scale", "matmul", "replayed", "--base", "HEAD", "--raw", timeout=600)
@@ -264,9 +264,9 @@ def test_counters_that_cannot_be_had_cost_their_rows_alone(repo: Repo, tmp_path:
     repo.env["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
     run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s", "matmul", "scale", timeout=600)
     assert run.code == 1, run.out + run.err
-    row = gate(run, "matmul", "tensor_active")
+    row = row_of(run, "matmul", "tensor_active")
     assert row["class"] == "invalid", told(run)
     faults = [fault for case in run.results["cases"] for fault in case["sides"]["head"]["profile"]["faults"]]
     assert {fault["kind"] for fault in faults if fault["tool"] == "ncu"} == {kind}, faults
     assert re.search(r"registers \d+ → \d+", first(run)["scale"]), told(run)
-    assert gate(run, "scale", "registers")["class"] == "regression"
+    assert row_of(run, "scale", "registers")["class"] == "regression"

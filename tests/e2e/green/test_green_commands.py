@@ -100,7 +100,7 @@ def test_a_metric_that_slow_executions_leave_out(repo: Repo, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_is_reported_convicts_although_some_is_left_out(repo: Repo, tmp_path: Path) -> None:
+def test_what_is_reported_fails_although_some_is_left_out(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
     one.body("report('a', 0.010 * (1 + N % 5 / 5000))")
@@ -183,7 +183,7 @@ def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: 
 
 
 def test_a_case_that_only_later_executions_report(repo: Repo, tmp_path: Path) -> None:
-    """Neither side reports `late` in its first execution, and base alone is silent about `slow` then."""
+    """Neither base nor head reports `late` in its first execution, and base alone is silent about `slow` then."""
     serve = bench(repo, tmp_path)
     serve.policy("{cases: '*', metric: time, regression: 50%}", "{cases: 'serve/*', metric: p99, max: 20ms}")
     serve.body("""

@@ -1,1 +1,1 @@
-"""What this machine can show: trials of unchanged code, and what they promise later runs."""
+"""Calibration: trials of unchanged code show the smallest changes that later runs can prove on this machine."""

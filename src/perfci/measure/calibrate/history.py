@@ -1,4 +1,4 @@
-"""What this machine is known to be able to show: stored calibrations, the last results, and what follows for a plan."""
+"""The changes that this machine can show, by stored calibrations and the last results, and what a plan promises."""
 
 import hashlib
 import json
@@ -35,8 +35,7 @@ _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return what is decided on: ln(head/base) of `metric` per pair, at equal clock where it was measured, shape
-    (pairs,)."""
+    """Return ln(head/base) of `metric` per pair, shape (pairs,): at equal clock where it was measured."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
@@ -61,8 +60,7 @@ def limit_in_effect(criterion: Criterion, value: float | None, timing: Timing | 
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return `$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory
-    Specification)."""
+    """Return `$PERFCI_CALIBRATION`, else `perfci/calibration` in the user's cache (XDG Base Directory)."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE]).expanduser()
     cache = environ.get("XDG_CACHE_HOME", "")
@@ -88,8 +86,8 @@ def key_of(facts: Mapping[str, str]) -> str:
 
 
 def question(side: CaseSide, plan: Plan) -> str:
-    """Return digest of what a case asks: noise is comparable where parameters, declared work, timing mode and schedule
-    are alike.
+    """Return a digest of what a case asks: noise is comparable where parameters, declared work, timing mode and
+    schedule are alike.
 
     What a timing mode says that depends on measured times is left out, or no two runs would ask the same.
     """
@@ -110,8 +108,7 @@ def _digest(data: object) -> str:
 
 
 def read(key: str) -> tuple[Machine | None, str]:
-    """Return the stored calibration of a machine, None where there is none; and why a file that is there cannot be
-    used."""
+    """Return the stored calibration of a machine, None where there is none; and why a file there cannot be used."""
     path = folder() / f"{key}.json"
     try:
         return Machine.model_validate_json(path.read_bytes()), ""
@@ -201,7 +198,7 @@ def remarks(cases: Sequence[Case], plan: Plan, facts: Fingerprint, *, strict: bo
 
 
 def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Timing | None) -> str:
-    """Return what is wrong with a limit; empty where the case can hold it."""
+    """Return why a case cannot hold a limit; empty where it can."""
     smallest = found.smallest_within(pairs)
     limit = limit_in_effect(criterion, found.value, timing)
     if smallest is None or margin(limit, criterion.better) >= smallest:
@@ -220,13 +217,13 @@ def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Tim
 Source = Literal["calibration", "last results", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 16
-"""Pairs that a case of unknown noise is planned with: the first look at which a change can be convicted."""
+"""Pairs that a case of unknown noise is planned with: the first look at which a regression can be called."""
 _OVERHEAD = 1.5
-"""What opening placements and starting workers add to the blocks alone; 1.3 to 1.8 times on a CPU."""
+"""Factor for opening placements and starting workers, beside the blocks alone; 1.3 to 1.8 on a CPU."""
 
 
 class CasePlan(NamedTuple):
-    """What to expect of one case."""
+    """The forecast for one case."""
 
     case: str
     device: DeviceKind
@@ -245,7 +242,7 @@ class CasePlan(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What to expect of a comparison of the whole suite."""
+    """The forecast for a comparison of the whole suite."""
 
     cases: list[CasePlan]
     seconds: float

@@ -55,7 +55,7 @@ _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
-    """Return what to measure: HEAD as committed in both sides, so many pairs of each case; HEAD's policy; notes.
+    """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; HEAD's policy; notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
@@ -183,7 +183,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 
 
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
-    """Return every relative criterion on resampled runs; cases with equally many pairs share the draws."""
+    """Replay every relative criterion on resampled runs; cases with equally many pairs share the draws."""
     draws = {n: [draw(n, plan.looks, flip=flip) for flip in (False, True)] for n in {one.x.size for one in measured}}
     by_key = {(one.case.key, one.metric): one for one in measured}
     found = []
@@ -281,7 +281,7 @@ def _worry(case: CaseCalibration) -> tuple[object, ...]:
 
 
 def _matters(case: CaseCalibration) -> bool:
-    """Return whether a proven bias is large enough to be worth failing for."""
+    """Tell whether a proven bias is large enough to be worth failing for."""
     limit = min(case.asked or STEPS[0], STEPS[0])
     return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
 
@@ -407,8 +407,7 @@ def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
 
 
 def policy_text(calibration: Calibration, policy: Policy) -> str:
-    """Return `policy`, with the proposed limits behind its own: of several limits on a case and metric the last one
-    counts."""
+    """Return `policy`, the proposed limits behind its own: of several on a case and metric the last counts."""
     fields = policy.model_dump(mode="json", exclude_defaults=True)
     fields.pop("limits", None)
     own: Sequence[Limit] = policy.limits or DEFAULT_LIMITS

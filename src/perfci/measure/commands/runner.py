@@ -27,7 +27,7 @@ _LATE = Reason(kind="invalid", text="not reported in its first execution, and in
 
 @dataclass
 class Runner:
-    """Runs the commands of both sides."""
+    """The commands of base and head, and how they are run."""
 
     parent: Parent
     sides: Mapping[Side, SideWork]
@@ -38,7 +38,7 @@ class Runner:
     metrics: Mapping[str, CustomMetric]
     """The metrics that commands may report besides the catalogue's."""
     cases: dict[str, int] = field(default_factory=dict)
-    """Command → how many cases its first execution reported in either side, asked for or not; filled by `discover`."""
+    """Command → how many cases its first execution reported in base or head, asked for or not; filled by `discover`."""
     seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
     """Side and command → what its first execution reported; filled by `discover`."""
     later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Runner:
         return self.cores if command.device == "cpu" else ()
 
     def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
-        """Run every command once in each side: which cases there are, and whether they work.
+        """Run every command once in base and in head: which cases there are, and whether they work.
 
         A command whose sides name different devices is a case on each of those that are measured, as a kernel is.
         """
@@ -125,7 +125,7 @@ class Runner:
         return list(cases.values())
 
     def names(self) -> list[str]:
-        """Return the commands of both sides."""
+        """Return the commands of base and head."""
         return list(dict.fromkeys(command.name for side in self.sides.values() for command in side.policy.commands))
 
     def _first(
@@ -167,7 +167,7 @@ class Runner:
         return found
 
     def reports(self) -> dict[str, frozenset[str]]:
-        """Id of a case → the metrics that it reports in either side; without the cases of which that is not known."""
+        """Return id of a case → its metrics in base or in head; without cases of which they are not known."""
         unknown, found = self.unknown(), dict[str, frozenset[str]]()
         for name, side in self.sides.items():
             for command in side.policy.commands:
@@ -234,7 +234,7 @@ class Runner:
     def _cases(
         self, command: str, device: DeviceKind, found: Mapping[Side, dict[str, Reported] | Reason]
     ) -> list[Case]:
-        """Return what a first execution in each side found, as cases."""
+        """Return what the first executions in base and in head found, as cases."""
         idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
         cases = []
         for ident in idents:
@@ -262,7 +262,7 @@ class Runner:
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
-        """Return one pair of every case of one command: the sides in turns, short commands several times."""
+        """Take one pair of every case of one command: the sides in turns, short commands several times."""
         rng = random.Random(f"{seed}/command/{command}/{index}")
         outcomes = {case.id: Outcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
@@ -302,26 +302,25 @@ class Runner:
 
 
 def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
-    """Return what a reason makes of a case's side."""
+    """Return the status that a reason gives a case's side."""
     return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
 
 
 def adds_options(command: Command) -> bool:
-    """Return whether perfci adds the tool's options to the command line, which does not say itself where to write
-    to."""
+    """Tell whether perfci adds the tool's options to the command line, which does not say where to write."""
     form = FORMATS.get(command.reads)
     return form is not None and bool(form.options) and form.variable not in command.run
 
 
 def repeats(command: Command) -> bool:
-    """Return whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
+    """Tell whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
     if command.reads == "nvbench":
         return not adds_options(command)  # --profile among them
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
 
 
 def _close(outcome: Outcome, gathered: Mapping[Side, Mapping[str, list[Reported]]], first: Side) -> None:
-    """Turn what both sides reported into a pair."""
+    """Turn what base and head reported into a pair."""
     case = outcome.case
     values: dict[Side, dict[str, float]] = {}
     counts: dict[Side, int] = {}

@@ -151,7 +151,7 @@ def observe(
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
     seconds = time.monotonic() - start
-    notes = [f"profilers looked at {count(many, 'case')} after timing, for {seconds:.0f} s"]
+    notes = [f"profiled {count(many, 'case')} after timing, for {seconds:.0f} s"]
     if withheld := _withheld(place, profilers):
         under = " and ".join(kind.name for kind in registered() if kind.trims)
         notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
@@ -281,10 +281,11 @@ def read_code(
     note: Callable[[str], None],
     account: Account = SAME,
 ) -> None:
-    """Look up the kernels of those `cases` that have a timeline, and no counters in some side: into `Profile.code`.
+    """Find the code of the kernels of those `cases` that have a timeline, and no counters in some side: into
+    `Profile.code`.
 
-    Both sides are then read, for one to be compared with the other. The sides' folders are taken back from `account`:
-    nothing of them runs after this.
+    Base and head are then both read, for one to be compared with the other. The sides' folders are taken back from
+    `account`: nothing of them runs after this.
     """
     lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
     for side in sides:

@@ -34,7 +34,7 @@ WRITTEN, WRITING = 60.0, 0.2
 
 
 class Observation(NamedTuple, Generic[Seen]):
-    """What became of one case in one side."""
+    """The outcome of one case in one side."""
 
     seen: Seen | None
     faults: list[Fault]
@@ -147,8 +147,7 @@ def _session(
     log: Path,
     note: Callable[[str], None],
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
-    """Start the profiler once. Returns what went wrong in single cases, what the report says, and whether all had their
-    turn."""
+    """Start the profiler once. Returns faults of single cases, what the report says, and whether all had a turn."""
     tool = profiler.name
     see = _see(log)
     faults: dict[str, Fault] = {}

@@ -1,4 +1,4 @@
-"""What ncu is asked for on each chip: the table's counters, and ncu's metrics behind them there."""
+"""The metrics that ncu is asked for on each chip: the table's counters, and ncu's metrics behind them there."""
 
 from collections.abc import Iterable
 from functools import lru_cache

@@ -67,8 +67,7 @@ def installations(root: Path = Path("/")) -> list[Path]:
 
 
 def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
-    """Return every ncu there is: that of `path` (as $PATH, which is the default), of the CUDA toolkit, of the
-    packages."""
+    """Return every ncu there is: of `path` (as $PATH, which is the default), of the CUDA toolkit, of packages."""
     on_path = shutil.which("ncu", path=path)
     known = [root / "usr/local/cuda/bin/ncu", *(folder / "ncu" for folder in installations(root))]
     found = [one for one in known if one.is_file() and os.access(one, os.X_OK)]
@@ -76,7 +75,7 @@ def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
 
 
 def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
-    """Return what `ncu --version` says, such as `2025.3.1`, or why it says nothing."""
+    """Return the version that `ncu --version` tells, such as `2025.3.1`, or why it says nothing."""
     remedy = "install Nsight Compute anew"
     try:
         done = subprocess.run(
@@ -115,7 +114,7 @@ def find(
             return InstalledNcu(one, told)
         first = first or fault
     remedy = "install Nsight Compute: package nsight-compute of NVIDIA's CUDA repository, or an nvidia/cuda devel image"
-    return first or _fault("absent", "ncu is not installed: looked on PATH, in /usr/local/cuda and /opt/nvidia", remedy)
+    return first or _fault("absent", "ncu is not installed: searched PATH, /usr/local/cuda and /opt/nvidia", remedy)
 
 
 # ---------------------------------------------------------------- predictions
@@ -182,7 +181,7 @@ def may_count(root: Path = Path("/")) -> Fault | None:
 
 
 def admin_only(root: Path = Path("/")) -> bool:
-    """Return whether the driver says that only administrators may count."""
+    """Tell whether the driver says that only administrators may count."""
     told = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
     return told is not None and told[1] != "0"
 

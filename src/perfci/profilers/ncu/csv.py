@@ -31,7 +31,7 @@ _SURE = re.compile(
     r"[-+]?(?:\d+\.(?:\d{0,2}|\d{4,})|(?:0|\d{4,})\.\d{3}|\d{1,3}(?:,\d{3})+\.\d*|\d{1,3}(?:,\d{3}){2,}"
     r"|\d+\.\d*[eE][-+]?\d+)"
 )
-"""What can only be a number with a decimal point; `3,456` and `3.456` can be either."""
+"""Matches what can only be a number with a decimal point; `3,456` and `3.456` can be either."""
 _SWAPPED = str.maketrans(",.", ".,")
 _CLEARLY = 10
 """So many times as many sure numbers of a page have the one mark for decimals as have the other."""
@@ -39,7 +39,7 @@ _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
 def read(path: Path, name: str) -> Content:
-    """Return the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
+    """Read the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
 
     A file that ends within a row is told so, and so are launches that are left out between others; one whose last
     launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
@@ -76,7 +76,7 @@ def read(path: Path, name: str) -> Content:
                     break
                 else:
                     for cell in [row[at] for at in counted]:
-                        # What _SURE asks for at least, so that most cells are looked at once.
+                        # The least that _SURE asks for, so that most cells are checked once.
                         points, commas = "." in cell, "," in cell
                         if points or commas:
                             number = _number(cell)
@@ -154,12 +154,12 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> L
 
 
 def _number(cell: str) -> str:
-    """Return `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
+    """Parse `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
     return cell.split(" (", 1)[0].strip()
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """Return a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
+    """Parse a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
 
     `mark`: of decimals in this page, empty where that is not known.
     """

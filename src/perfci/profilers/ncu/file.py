@@ -1,4 +1,4 @@
-"""What a file holds that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
+"""Reads a file that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
 import subprocess
 import tempfile
@@ -55,7 +55,7 @@ def _report(
     path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
     timeout: float, python: str,
 ) -> Content:  # fmt: skip
-    """Return a report through the first module that is at least as new as it and can be imported, else through ncu."""
+    """Read a report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
     for module in ncu_module.modules() if modules is None else modules:
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
@@ -84,7 +84,7 @@ def _counted(path: Path, content: Content, results: int) -> Content:
 
 
 def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
-    """Return a report through `ncu --import`, as the raw page."""
+    """Read a report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(

@@ -68,7 +68,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Content:
-    """What a source tells: its launches in order, and what it lacks."""
+    """The content of a source: its launches in order, and what it lacks."""
 
     launches: Sequence[Launch] = ()
     faults: Sequence[Fault] = ()
@@ -94,8 +94,7 @@ _UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}, "": _COUNT
 
 
 def scaled(launch: Launch, metric: str, unit: str) -> float | None:
-    """Return a metric in perfci's unit. None where it is absent, not finite, below zero, or in a unit of another
-    kind."""
+    """Return a metric in perfci's unit. None where it is absent, not finite, negative, or in no such unit."""
     value, told = launch.values.get(metric, (None, ""))
     factor = _UNITS[unit].get(told)
     if value is None or factor is None:

@@ -20,7 +20,7 @@ MOST_BLOCKS = 200_000
 LONGEST_HEADER = 2**16
 """Bytes; they have some hundred."""
 SEARCHED = 8 * 2**20
-"""Bytes in which the version is looked for: it stands behind the first launches."""
+"""Bytes that are searched for the version: it stands behind the first launches."""
 _WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")
 
 

@@ -38,7 +38,7 @@ _MEMORY = 384 * 2**20
 _ANSWER = 128 * 2**20
 """Bytes that it may answer with: MOST_LAUNCHES launches take them nearly."""
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What an answer raises that is none."""
+"""Errors raised by what is no answer."""
 _PROGRAM = inspect.getsource(ncu_native)
 """The user that the report is of may execute an interpreter, and read nothing else of perfci's."""
 
@@ -79,7 +79,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 
 
 def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
-    """Return a report through `ncu_report`, in a process of its own. None where that cannot be imported.
+    """Read a report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
     `python`: the interpreter for it; this one where none is given.
     """

@@ -25,14 +25,14 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file says, by NVTX range."""
+    """The content of a file, by NVTX range."""
 
     counters: dict[str, Counters] = field(default_factory=dict)
     """Range → what was counted in it. No range without a measured kernel."""
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     """Range → what is missing of it."""
     general: list[Fault] = field(default_factory=list)
-    """What holds for the whole file."""
+    """Faults of the whole file."""
     source: str = ""
     """`ncu_report` with its version, or `csv`."""
     version: str = ""
@@ -188,7 +188,7 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
 
 
 def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
-    """Under which of its names a launch holds a quantity; the first of them where it holds none."""
+    """Return the one of its names that a launch holds a quantity under; the first of them where it holds none."""
     known = chips.sources(name, chip)
     held = (one for one in known if all(metric in launch.values for metric in one.metrics))
     return next(held, next(iter(known), None))
@@ -235,8 +235,7 @@ def _group(members: Sequence[tuple[Launch, float, dict[str, float]]], names: Ite
 
 
 def _ordered(rules: Iterable[Rule]) -> list[Rule]:
-    """Return each finding once, with the largest estimate of any launch, largest first; those without one in ncu's
-    order."""
+    """Return each finding once, with the largest estimate of any launch, largest first; the others in ncu's order."""
     best: dict[str, Rule] = {}
     for rule in rules:
         known = best.get(rule.name)

@@ -47,7 +47,7 @@ class InstalledNsys:
     flags: frozenset[str]
     """Long options of `nsys profile`, without dashes."""
     traces: frozenset[str]
-    """What `--trace` takes, such as `cuda` and, from 2025 on, `cuda-sw`."""
+    """Values that `--trace` takes, such as `cuda` and, from 2025 on, `cuda-sw`."""
 
 
 # ---------------------------------------------------------------- which nsys

@@ -48,7 +48,7 @@ CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
 
 
 class Events(Export):
-    """What of a trace belongs to which execution: tables of its own, filled from those of the trace.
+    """The events of a trace, by execution: tables of its own, filled from those of the trace.
 
     `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `ops` (device work: its kind,
     the row it stands in, the call that launched it) and `launched` (first start and last end of a call's work), all
@@ -250,7 +250,7 @@ class Events(Export):
             self.general.append(fault("empty", "no CUDA API call is in the trace", remedy))
 
     def cuda_was_traced(self) -> bool:
-        """Return whether nsys was told to trace CUDA; true where the export does not say."""
+        """Tell whether nsys was told to trace CUDA; true where the export does not say."""
         if not {"name", "value"} <= self.columns("META_DATA_CAPTURE"):
             return True
         said = [v for (v,) in self.rows("SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_CUDA_TRACE'")]

@@ -26,7 +26,7 @@ LONGEST = 2**26
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 AGAIN = "capture and export again"
-"""What to do about most of what is missing."""
+"""The remedy for most of what is missing."""
 
 fault = partial(any_fault, "nsys", "trace")
 
@@ -170,8 +170,8 @@ class Export:
 
     def text(self, reference: str) -> str:
         """SQL for a string that a column holds itself or as a number in StringIds."""
-        looked = f"(SELECT s.value FROM t.StringIds s WHERE s.id = {reference})"
-        return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {looked} END"
+        found = f"(SELECT s.value FROM t.StringIds s WHERE s.id = {reference})"
+        return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {found} END"
 
     def rows(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         """Return what a query answers, row by row."""

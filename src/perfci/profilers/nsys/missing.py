@@ -1,4 +1,4 @@
-"""What is missing from the events of an nsys export, as faults: nsys itself exits 0 where it lost some."""
+"""Faults for what is missing from the events of an nsys export: nsys itself exits 0 where it lost some."""
 
 import re
 from collections.abc import Iterable
@@ -212,7 +212,7 @@ def _silent(events: Events) -> None:
 
 
 def _in_a_range(events: Events) -> bool:
-    """Return whether a memory set without device work was asked for within a range of the user's."""
+    """Tell whether a memory set without device work was asked for within a range of the user's."""
     if events.nvtx is None:
         return False
     return bool(
@@ -227,7 +227,7 @@ def _in_a_range(events: Events) -> bool:
 def _uneven(events: Events) -> None:
     """Name what executions of one name do not do alike: a mean over them is of none, and some of it may be lost.
 
-    So is found what is missing on both sides, the call and its work. Unified memory moves when it likes.
+    So is found what is missing as a whole, the call and its work. Unified memory moves when it likes.
     """
     if events.whole:
         return
@@ -276,7 +276,7 @@ def _diagnostics(events: Events) -> None:
 
 
 def _lost(text: str, *, said: bool) -> bool:
-    """Return whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
+    """Tell whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
 
     `said`: whether its words are known to say that events are.
     """

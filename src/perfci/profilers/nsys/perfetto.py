@@ -22,7 +22,7 @@ from perfci.profilers.faults import fault
 from perfci.profilers.nsys.export import harden, real_tables
 
 MOST_EVENTS = 500_000
-"""What a browser still shows fluently; about 10 MB compressed."""
+"""As many as a browser still shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
 LONGEST_VALUE = 2**20
 """Bytes of a name in the export at most."""
@@ -121,8 +121,7 @@ class _Tracks:
     def place(
         self, process: int, label: str, title: str, start: int, end: int
     ) -> tuple[int | None, list[dict[str, Any]]]:
-        """Return the lane for a slice, None where each of MOST_LANES is taken, and the metadata events that it needs
-        first."""
+        """Return the lane for a slice, None where all MOST_LANES are taken, and the metadata events it needs first."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)

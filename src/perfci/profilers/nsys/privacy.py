@@ -1,4 +1,4 @@
-"""What nsys sees of this machine, and what of its reports may be kept.
+"""Privacy under nsys: what it sees of this machine, and what of its reports may be kept.
 
 nsys stores the environment of every process that it can see in its report, in four places of the SQLite export:
 META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (every
@@ -28,7 +28,7 @@ from perfci.system.files import disk_error
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
-"""Bytes of a secret that are looked for in a compressed report: LZ4 cuts text where a part of it occurred before."""
+"""Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
 
 # ---------------------------------------------------------------- what nsys may see
 
@@ -40,17 +40,17 @@ _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]
 
 
 def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return what of `base` a process under nsys gets: as `trimmed` says."""
+    """Return the part of `base` that a process under nsys gets: as `trimmed` says."""
     # Else nsys takes only registered strings for the names of ranges that open a capture.
     return trimmed(base, written) | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How nsys is kept from the environments of other processes."""
+    """The way nsys is kept from the environments of other processes."""
 
     prefix: tuple[str, ...]
-    """What to put before its command line; empty where nothing can be done."""
+    """Words to put before its command line; empty where nothing can be done."""
     holds: bool
     """True where it sees no process but its own."""
     text: str
@@ -83,13 +83,12 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
 
 
 def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
-    """Return `argv` in a PID namespace of its own, where that can be had here: see `isolation`, which says what
-    holds."""
+    """Return `argv` in a PID namespace of its own, where it can be had here, as `isolation` says."""
     return [*isolation(user).prefix, *argv]
 
 
 def _alone(prefix: Sequence[str]) -> bool:
-    """Return whether what runs behind `prefix` is process 1 of a /proc of its own."""
+    """Tell whether what runs behind `prefix` is process 1 of a /proc of its own."""
     script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
     try:
         done = subprocess.run(

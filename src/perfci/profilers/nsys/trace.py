@@ -39,13 +39,13 @@ _MEMORY_NUMBERS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_S
 
 
 class Reading(NamedTuple):
-    """What a trace says, by the name of the range. Every name that was asked for has a trace, a fault or both."""
+    """The content of a trace, by the name of the range. Every name that was asked for has a trace, a fault or both."""
 
     traces: dict[str, Trace]
     faults: dict[str, Fault]
     """A trace with a fault is whole but for what the fault says."""
     general: list[Fault]
-    """What concerns all of them."""
+    """Faults that concern all of them."""
 
 
 def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, executions: int | None = None) -> Reading:
@@ -402,7 +402,7 @@ def _version(events: Events) -> str:
     major = schema.partition(".")[0]
     if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
         text = f"it is of schema {schema}, and perfci knows those up to {SCHEMA}: it is read by its columns"
-        events.general.append(fault("incompatible", text, "update perfci where a value looks wrong", aside=True))
+        events.general.append(fault("incompatible", text, "update perfci where a value seems wrong", aside=True))
     return said.get("EXPORT_PRODUCT_VERSION", "")
 
 

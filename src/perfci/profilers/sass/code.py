@@ -1,4 +1,4 @@
-"""What kernels' machine code tells where counters are forbidden: tensor cores, local memory, registers.
+"""Kernels' machine code, read where counters are forbidden: tensor cores, local memory, registers.
 
 The code is what a side keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
 through `cuobjdump -sass -res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a
@@ -34,7 +34,7 @@ ABSENT = f"there is no {TOOL} with its {DISASSEMBLER}"
 REMEDY = f"-m pip install nvidia-cuda-{TOOL} nvidia-cuda-{DISASSEMBLER}"
 """Behind the interpreter under test."""
 SEARCH = "import json, sys; print(json.dumps(sys.path))"
-"""What an interpreter is asked for `wheels`."""
+"""The program that asks an interpreter for `wheels`."""
 LARGEST = 2**30
 """Bytes of a file at most: torch's own libraries are larger, and take tens of minutes."""
 MOST_FILES = 2000
@@ -56,12 +56,12 @@ _ARCH = re.compile(r"\s*(?:arch = |code for )sm_(\d+)(\d)([af]?)$")
 
 
 class Unread(Exception):
-    """Why a file's code, or the rest of it, was not read: one line."""
+    """The reason why a file's code, or the rest of it, was not read: one line."""
 
 
 @dataclass(slots=True)
 class Inspected:
-    """What was found in the files."""
+    """The kernels found in the files."""
 
     kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
     """By the name in the code (mangled, where C++ is), each different one: a cache holds many of one name."""
@@ -135,7 +135,7 @@ def _may_hold(name: str, mode: int) -> bool:
 
 
 def _holds(path: Path) -> bool:
-    """Return whether a library or program has the section that nvcc and clang put device code into."""
+    """Tell whether a library or program has the section that nvcc and clang put device code into."""
     with path.open("rb") as file:
         if file.read(4) != _ELF:
             return False

@@ -14,7 +14,7 @@ from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.users import SAME, Account
 
 SEARCH_TIME = 20.0
-"""Seconds for an interpreter to tell where it looks for modules."""
+"""Seconds for an interpreter to tell where it searches for modules."""
 MOST_LEFT = 3
 """Files that were not read that are named."""
 
@@ -66,7 +66,7 @@ class Sass(Profiler[Code]):
 
 
 def _wheels(built: Built, account: Account) -> list[Path]:
-    """Return where the side's interpreter looks for modules."""
+    """Return where the side's interpreter searches for modules."""
     try:
         asked = subprocess.run(
             [*account.prefix(), built.python, "-c", sass.SEARCH], env=dict(built.env), cwd=built.cwd,
@@ -83,7 +83,7 @@ def _wheels(built: Built, account: Account) -> list[Path]:
 
 @dataclass(frozen=True)
 class Matched:
-    """What the files of a side hold."""
+    """The code found in the files of a side."""
 
     codes: list[list[KernelCode | None]]
     """Of each list of kernels, in their order: see `sass.match`."""

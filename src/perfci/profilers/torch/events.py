@@ -1,4 +1,4 @@
-"""What of Kineto's events counts: ranges, calls of CUDA, and work of the device, checked and in nanoseconds."""
+"""The events of Kineto that count: ranges, calls of CUDA, and work of the device, checked and in nanoseconds."""
 
 import re
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class Work:
 
 @dataclass(slots=True)
 class Seen:
-    """What a trace holds of the executions of one name."""
+    """The events of the executions of one name in a trace."""
 
     header: dict[str, Any] = field(default_factory=dict)
     events: bool = False

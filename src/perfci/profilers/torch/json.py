@@ -24,7 +24,7 @@ REMEDY = "profile the case again; where it stays so, install nsys"
 
 
 class Bad(Exception):
-    """Why a trace cannot be used: `text` is one line for people."""
+    """The reason why a trace cannot be used: `text` is one line for people."""
 
     def __init__(self, kind: FaultKind, text: str, remedy: str = REMEDY) -> None:
         super().__init__(text)

@@ -18,11 +18,11 @@ from perfci.system.process import Exit
 from perfci.system.users import SAME, Account
 
 NAME = "perfci-execution"
-"""What perfci.worker.profile calls the range of an execution."""
+"""Name of the range of an execution in perfci.worker.profile."""
 LARGEST_TRACE = 512 * MIB
 """Bytes of Kineto's JSON at most, packed or not."""
 Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
-"""What a trace holds, and what is missing of it."""
+"""The trace, and what is missing of it."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 def _kineto(
     paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
-    """Return files of `size` bytes altogether, in one process. Raises Unread."""
+    """Read files of `size` bytes altogether, in one process. Raises Unread."""
     if not paths:
         return {}
     bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth

@@ -1,4 +1,4 @@
-"""What torch.profiler saw: Kineto's Chrome JSON, as `perfci.worker.profile` has it written, to a trace.
+"""Reads what torch.profiler saw: Kineto's Chrome JSON, as `perfci.worker.profile` has it written, to a trace.
 
 The format is that of Kineto's `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`, with the categories of
 torch 1.13 and later.

@@ -1,4 +1,4 @@
-"""What commands report: perfci's own JSON lines, and the JSON of other benchmarking tools."""
+"""Readers of what commands report: perfci's own JSON lines, and the JSON of other benchmarking tools."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -29,14 +29,14 @@ FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BE
 
 
 class Recognised(NamedTuple):
-    """Which tool wrote a file, and what it tells of itself."""
+    """The tool that wrote a file, and what the file tells of itself."""
 
     format: Format
     about: About
 
 
 def recognise(path: Path) -> Recognised:
-    """Return the format of another tool's JSON, by its content. Raises ValueError, one line."""
+    """Recognise the format of another tool's JSON, by its content. Raises ValueError, one line."""
     root = read_json(read_text(path), path)
     for one in FORMATS.values():
         if one.fits is not None and one.fits(root):

@@ -21,7 +21,7 @@ BOUNDS = Bounds(seconds=30.0, answer=128 * MIB)
 
 
 class Told(NamedTuple):
-    """What a file holds."""
+    """The cases in a file, and what it tells of itself."""
 
     tool: str
     about: About
@@ -60,8 +60,7 @@ def read(
 def read_file(
     tool: str | None, path: Path, name: str, custom: dict[str, CustomMetric], alone: bool = False
 ) -> Told | str | None:
-    """Return what the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name further
-    ones."""
+    """Return what the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name others."""
     try:
         form, about = (FORMATS[tool], About()) if tool is not None else recognise(path)
         if alone and form is NVBENCH:

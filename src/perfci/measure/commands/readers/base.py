@@ -1,4 +1,4 @@
-"""What all readers share: the file, and names and numbers out of it.
+"""Shared by all readers: the file, and names and numbers out of it.
 
 Files come from the code under test, so nothing of them is trusted: a file that is empty, torn, foreign or too large is
 a ValueError of one line, and a value that is no finite number costs its case with a reason. Neither ever becomes a
@@ -37,12 +37,12 @@ class Reported:
     work: Work | None = None
     reason: Reason | None = None
     statistic: Statistic = "samples"
-    """What the values of `time` are: samples, or the one statistic that the file holds of them."""
+    """Kind of the values of `time`: samples, or the one statistic that the file holds of them."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a file tells of where its numbers come from; empty where it does not tell."""
+    """The origin of a file's numbers, as the file tells it; empty where it does not."""
 
     date: str = ""
     """ISO 8601."""
@@ -57,7 +57,7 @@ class About:
     more: tuple[tuple[str, str], ...] = ()
     """Further facts, as name and value."""
     remarks: tuple[str, ...] = ()
-    """What a reader of the numbers must know."""
+    """Notes for a reader of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Format:
     fits: Callable[[Any], bool] | None = None
     """True where a JSON document is of this format; None where files of it cannot be imported."""
     about: Callable[[Any], About] = lambda _: About()
-    """What a document that fits tells of its origin."""
+    """Tells the origin of a document that fits."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the whole file. Raises ValueError as `open_regular` does."""
+    """Read the whole file. Raises ValueError as `open_regular` does."""
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
@@ -93,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Return the file, open. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    """Open the file. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
     try:
         if not path.is_file():  # before opening: a named pipe would block
             raise ValueError(f"{path}: no such file: the command wrote no results")
@@ -105,7 +105,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """Return the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
+    """Read the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
     raw = read_bytes(path)
     if not raw.strip():
         raise ValueError(f"{path}: is empty: the command reported nothing")
@@ -116,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(text: str, where: object) -> Any:
-    """Return the document in `text`. Raises ValueError, beginning with `where`."""
+    """Parse the document in `text`. Raises ValueError, beginning with `where`."""
     try:
         return json.loads(text)
     except RecursionError:

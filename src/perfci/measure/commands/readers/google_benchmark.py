@@ -72,7 +72,7 @@ def read_google_benchmark(
 
 
 def _part(text: str) -> str:
-    """Return `n:1024` → `n=1024`; the `::` of a C++ scope is no such colon."""
+    """Turn `n:1024` into `n=1024`; the `::` of a C++ scope is no such colon."""
     return "=".join(map(plain, re.split(r"(?<!:):(?!:)", text)))
 
 
