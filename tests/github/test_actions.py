@@ -67,7 +67,7 @@ class Account:
         self.machine.git("config", "uploadpack.allowReachableSHA1InWant", "true")
 
     def main(self, kernel: str, policy: str = LIMIT) -> None:
-        """What main holds."""
+        """The contents of main."""
         self.clone.policy(policy)
         self.clone.write("kernels/adding.py", kernel)
         self.base = self.clone.commit()
@@ -85,7 +85,7 @@ class Account:
         self.clone.write("line", json.dumps(line | {"value": 3}))
 
     def pull_request(self, branch: str = "change", fork: bool = False) -> Pull:
-        """What stands in the clone, as a pull request; GitHub makes its merge with main."""
+        """A pull request with the clone's contents; GitHub makes its merge with main."""
         clone, git = self.clone, self.machine.git
         clone.git("checkout", "-q", "-b", branch)
         head = clone.commit()

@@ -241,7 +241,7 @@ def test_duplicates_are_deleted_where_hiding_is_forbidden(hub: GitHub) -> None:
 
 @pytest.mark.parametrize("same_run", [True, False])
 def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
-    """All have looked before any writes: the worst order there is."""
+    """All have read before any writes: the worst order there is."""
     scene(hub)
     runs = [hub.runs[100] if same_run else hub.run(100 + i, HEAD) for i in range(4)]
     for index, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""What the run and the judge ask of a case's pairs."""
+"""The questions that run and judge ask of a case's pairs."""
 
 import math
 

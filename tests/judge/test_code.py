@@ -1,4 +1,4 @@
-"""What machine code explains, and what it says nothing of."""
+"""Things that machine code explains, and things that it says nothing of."""
 
 import pytest
 from hypothesis import given

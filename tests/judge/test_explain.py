@@ -1,4 +1,4 @@
-"""Why a case changed: what the recorded pairs must say, made ones that show one cause each, and any evidence at all."""
+"""Why a case changed: what the recorded pairs must say, made ones that show one cause each, and any profile at all."""
 
 import json
 import os
@@ -237,7 +237,7 @@ def written(explanation: Explanation) -> str:
 
 
 def golden(name: str, text: str) -> None:
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     file = HERE / "golden" / f"explain-{name}.txt"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
         file.write_text(text, encoding="utf-8")

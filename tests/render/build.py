@@ -248,7 +248,7 @@ def _many(count: int) -> Report:
 
 
 def recorded(case: str, side: str) -> Profile:
-    """What nsys and ncu saw on an H200."""
+    """The profiles that nsys and ncu took on an H200."""
     data = json.loads((Path(__file__).parent.parent / "data" / "profiles" / f"{side}.json").read_text())
     profile = Profile.model_validate(data[case])
     profile.metrics |= of_trace(profile.trace, (9, 0)) if profile.trace else {}

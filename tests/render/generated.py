@@ -29,7 +29,7 @@ def recorded(
     names: Iterable[str] = (),
     seen: bool = True,
 ) -> Recorded:
-    """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: whether profilers looked at some."""
+    """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: with profiles of some cases."""
     rng = np.random.default_rng(1)
     ids = [*names, *(f"matmul/m={64 * (i % 8 + 1)}/n={64 * (i // 8 + 1)}" for i in range(cases))][:cases]
     made, raw = [], {}

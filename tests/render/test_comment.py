@@ -33,7 +33,7 @@ TAGS = {
 
 
 class Seen(HTMLParser):
-    """What a reader's browser gets of Markdown that went through GitHub's own parser."""
+    """Markdown as a reader's browser gets it from GitHub's own parser."""
 
     def __init__(self, markdown: str) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def harmless(markdown: str, headings: list[str] | None = None) -> Seen:
 
 @pytest.mark.parametrize("state", STATES)
 def test_golden(state):
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = comment.render(STATES[state], 12_000 if state == "truncated" else LIMIT)
     file = GOLDEN / f"comment-{state}.md"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
@@ -300,7 +300,7 @@ def test_any_text_anywhere_is_harmless_and_within_the_limit(one, limit):
 
 @pytest.mark.parametrize("measured", ["head of a fork", "merge"])
 def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
-    """What was measured lies in no branch of their origin, and the pull request has moved on since."""
+    """The measured commit lies in no branch of their origin, and the pull request has moved on since."""
     upstream = init(tmp_path / "upstream", {"perfci.yaml": "version: 1"})
     base = git(upstream, "rev-parse", "HEAD")
     git(tmp_path, "clone", "-q", str(upstream), "fork")

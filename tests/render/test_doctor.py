@@ -1,4 +1,4 @@
-"""The doctor's text for typical machines, from the first look to the last line."""
+"""The doctor's text for typical machines, from the first line to the last."""
 
 import io
 import os

@@ -28,7 +28,7 @@ def limit_of(state: str) -> int:
 
 @pytest.mark.parametrize("state", REPORTS)
 def test_golden(state):
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = markdown.render(REPORTS[state], limit_of(state))
     file = GOLDEN / f"{state}.md"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":

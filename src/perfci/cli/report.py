@@ -104,7 +104,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def parse_formats(text: str | None) -> list[str]:
-    """Return what `--format` names; all where it is not given. Raises UsageError."""
+    """Return the formats of `--format`; all where it is not given. Raises UsageError."""
     names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FORMATS:

@@ -185,7 +185,7 @@ def _message(error: GithubException) -> str:
 
 
 def _asked_wait(status: int, headers: Mapping[str, str], message: str) -> float | None:
-    """Return seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
+    """Return the seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
     if status in _PASSING:
         return _seconds(headers.get("retry-after")) or 0.0
     if status not in {400, 403, 429}:  # 400: what PyGithub makes of an error of GraphQL

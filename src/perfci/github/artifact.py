@@ -105,7 +105,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Return where people find an artifact, and until when."""
+    """Tell where people find an artifact, and until when."""
     expires = remote.expires_at
     return Artifact(
         name=remote.name,

@@ -49,7 +49,7 @@ class Marker:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
     def outranks(self, other: "Marker", head: str) -> bool:
-        """Return whether what this one tells is newer; `head` is the pull request's: of another head nothing is
+        """Tell whether this one speaks of something newer; `head` is the pull request's: of another head nothing is
         current."""
         mine, theirs = ((one.head == head, one.run, one.attempt) for one in (self, other))
         return mine > theirs
@@ -57,7 +57,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Posted:
-    """What became of a comment."""
+    """The outcome of posting a comment."""
 
     state: Literal["written", "superseded", "stale", "not wanted"]
     url: str = ""
@@ -81,7 +81,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """Return one look, and one write where something is not as it must be; None after a write."""
+    """Read once, and write once where something is not as it must be; None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")

@@ -1,4 +1,4 @@
-"""What the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
+"""Output that the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
 
 Text from code under test is escaped for where it lands, and between `quiet` no line of stdout is a command.
 """

@@ -1,4 +1,4 @@
-"""What was measured, limit or not, and what is worth knowing beside the numbers."""
+"""Everything measured, limit or not, and what is worth knowing beside the numbers."""
 
 import math
 from collections.abc import Iterable

@@ -21,7 +21,7 @@ from perfci.stats.walsh import Array, hodges_lehmann, interval
 LEVEL = 0.95
 """Coverage of the intervals that people read."""
 NOISE = 1e-9
-"""The relative change that is looked for where no limit names one: anything beyond noise."""
+"""The smallest relative change that counts where no limit names one: anything beyond noise."""
 
 _STOPPED = {
     "budget": ": the budget ended",
@@ -44,7 +44,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """Return what a row does; of a case that never came to its first look nothing, under strict too: the run is an
+    """Return a row's effect; of a case that never came to its first look none, under strict too: the run is an
     error."""
     if class_ in UNANSWERED and unreached(context, case):
         return "undecided"
@@ -223,7 +223,8 @@ def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
-    """Return what a bound does that both sides break, and why: it still binds head, which must not be worse than base.
+    """Return the effect of a bound that base and head break, and why: it still binds head, which must not be worse than
+    base.
 
     `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse than base by more than the
     relative limit on the metric, or without one where it is shown to be worse at all: by the looks and the share of α

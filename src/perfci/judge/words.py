@@ -1,4 +1,4 @@
-"""What rows and reports say in words: directions are spelled out, never left to a sign."""
+"""Sentences of rows and reports: directions are spelled out, never left to a sign."""
 
 import math
 from typing import Literal
@@ -8,7 +8,7 @@ from perfci.model.text import count, one_line, printable
 from perfci.model.units import percent, significant
 
 NEEDS_A_LOOK = " — this change needs a look"
-"""How the sentence of a comparison that fails ends."""
+"""End of the sentence of a comparison that fails."""
 _SPEED = ("time", "cycles")
 
 
@@ -36,7 +36,7 @@ def change_words(ratio: float, metric: str) -> str:
 
 
 def still_worse(broken: str, was: str, base: float, head: float, *, metric: str) -> str:
-    """Return how head breaks a bound that base breaks too, and is worse. `broken`: of head; `was`: base's value."""
+    """Say how head breaks a bound that base breaks too, and is worse. `broken`: of head; `was`: base's value."""
     words = change_words(head / base, metric) if base > 0 and head > 0 else "worse"
     return f"{broken}; base breaks it already ({was}), and head is {words} still"
 
@@ -74,7 +74,7 @@ def headline(row: Row) -> str:
 
 
 def _looks_worse(row: Row) -> bool:
-    """Return whether all of the interval of an undecided change lies beyond its limit."""
+    """Tell whether all of the interval of an undecided change lies beyond its limit."""
     if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
@@ -110,7 +110,7 @@ def _counted(rows: list[Row]) -> str:
 
 
 def _asked(worst: list[Row]) -> int:
-    """Return cases of which something was asked here: those that are skipped for good reason are none."""
+    """Return the number of cases of which something was asked here: those skipped for good reason do not count."""
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
@@ -124,7 +124,7 @@ _UNLIMITED: dict[Unlimited, tuple[str, str]] = {
         "`perfci compare --base REF` compares.",
     ),
 }
-"""What is said of them, and what to do."""
+"""The sentence about them, and what to do."""
 
 
 def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
@@ -180,12 +180,12 @@ _ADVICE: dict[Class, str] = {
 
 
 def unlimited(measured: int, how: Unlimited) -> str:
-    """Return what to do where nothing that was measured has a limit; empty where nothing was measured."""
+    """Return the advice where nothing that was measured has a limit; empty where nothing was measured."""
     return _UNLIMITED[how][1] if measured else ""
 
 
 def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
-    """Return what to do about the worst row with this effect; empty where there is none.
+    """Return the advice about the worst row with this effect; empty where there is none.
 
     `imported`: the numbers are another tool's.
     """

@@ -120,7 +120,7 @@ def csv_field(text: str, limit: int = 2000) -> str:
 
 
 def xml(text: str, limit: int = 2000) -> str:
-    """Return text without the characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
+    """Return the text without characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
     return shorten(visible(text), limit)
 
 

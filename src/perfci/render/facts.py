@@ -19,7 +19,7 @@ def timing(timing: Timing) -> str:
 
 
 def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
-    """Return what the fingerprint knows of the device besides its name, as name and value."""
+    """Return the fingerprint's facts of the device besides its name, as name and value."""
     pairs = [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(facts.ceilings.items())]
     pairs += sorted(facts.imported.items())
     gpu = facts.gpu

@@ -1,4 +1,4 @@
-"""What a publication comes to, over all its jobs: a sign, a sentence, what to do. Plain text, names in backticks."""
+"""The verdict of a publication, over all its jobs: a sign, a sentence, advice. Plain text, names in backticks."""
 
 from perfci.judge.status import order
 from perfci.judge.words import NEEDS_A_LOOK
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        """True where somebody accepted a failure that there is."""
+        """True where somebody accepted a failure."""
         failed = any(v.report.exit_code == 1 for v in self.views)
         return self.publication.acceptance is not None and (failed or bool(self.publication.unmeasured))
 
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def advice(self) -> str:
-        """What to do now; empty where there is nothing."""
+        """The advice; empty where there is none."""
         if not self.jobs and not self.missing:
             return ""
         lead = self.failing or self.shards

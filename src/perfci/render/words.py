@@ -46,7 +46,7 @@ def plain(text: str) -> str:
 
 
 def because(row: Row) -> str:
-    """Return why a row has its class: what profilers saw first, where they did."""
+    """Tell why a row has its class: what profilers saw first, where they did."""
     return f"{row.cause} · {row.reason}" if row.cause else row.reason
 
 
@@ -71,7 +71,7 @@ def relative(low: float, high: float, centre: float) -> str:
 
 
 def direction(row: Row) -> str:
-    """Return which way a value moved, in a word; empty where it is not known or means nothing."""
+    """Name the direction in which a value moved, in a word; empty where it is not known or means nothing."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
     slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
@@ -84,5 +84,5 @@ def command_line(report: Report) -> str:
 
 
 def bare_advice(report: Report) -> str:
-    """Return what to do, for a place that does not show the command it ends with."""
+    """Return the advice for a place that does not show the command it ends with."""
     return f"{report.advice.removesuffix(':')}." if report.advised else report.advice

@@ -1,5 +1,4 @@
-"""What stands out in one side's evidence, with nothing to compare it to: findings with the time they could give
-back."""
+"""Findings in the profile of one side, with nothing to compare it to, and the time they could give back."""
 
 import math
 import re
@@ -120,7 +119,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def _limiter(group: Group) -> str:
-    """Return what limits the occupancy, as a rule says; empty where it does not."""
+    """Return the limiter of the occupancy, as a rule says; empty where it does not."""
     for one in group.counted:
         for rule in one.rules:
             if match := _LIMITED.search(rule.message):
@@ -129,7 +128,7 @@ def _limiter(group: Group) -> str:
 
 
 def longest(seen: Seen) -> str:
-    """Return where the device time goes, in one line; empty where no kernel or copy was seen."""
+    """Return, in one line, where the device time goes; empty where no kernel or copy was seen."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

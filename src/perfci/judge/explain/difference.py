@@ -1,4 +1,4 @@
-"""Why a case changed: sentences that a kernel author accepts, from the evidence of both sides.
+"""Why a case changed: sentences that a kernel author accepts, from the profiles of base and head.
 
 A pure function of two records. Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
@@ -31,7 +31,7 @@ SLOWEST = 3
 TELLING = 0.10
 """Share of the change from which on a finding explains it."""
 SUSPICIOUS = 0.03
-"""Relative change of the time that evidence is taken for; where nothing moved beside one, the machine did it."""
+"""Relative change of the time for which profiles are taken; where nothing moved beside one, the machine did it."""
 
 _MARKUP = re.compile(r"@(\w+):([^@]*)@")
 """Links in the messages of profilers' rules: `@url:text:https://…@`, `@section:id:text@`."""
@@ -39,16 +39,16 @@ _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
 class Explanation(Document):
-    """What the evidence of a case says."""
+    """The sentences and next steps that a case's profile gives."""
 
     sentences: list[str] = Field(default_factory=list)
     """Most telling first, one line each; the first has at most 140 characters."""
     next_steps: list[str] = Field(default_factory=list)
-    """What to try, one line each, most promising first."""
+    """Things to try, one line each, most promising first."""
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
-    """Return what moved between `base` and `head`, ranked by how much of the change it accounts for.
+    """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
     `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
     number where it is unknown: the profilers' own times then decide. Findings that account for a tenth of the change
@@ -74,7 +74,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
 
 
 def explain_one(head: Profile) -> Explanation:
-    """Return what stands out in one record. There is always at least one sentence."""
+    """Explain what stands out in one profile. There is always at least one sentence."""
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
@@ -102,8 +102,7 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
 
 
 def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
-    """Return what to say where there is no finding: that nothing moved, or nothing where there was nothing to
-    compare."""
+    """Return the sentences where there is no finding: that nothing moved; none where there was nothing to compare."""
     suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
@@ -129,7 +128,7 @@ _PARTS: tuple[tuple[Part, str], ...] = (
 
 
 def _missing(sides: dict[Side, Profile]) -> list[str]:
-    """Return one sentence for each part of the evidence that is missing in a side or that a fault taints.
+    """Return one sentence for each part of the profile that is missing in a side or that a fault taints.
 
     A part that no side has and of which no fault speaks was not asked for.
     """

@@ -1,4 +1,4 @@
-"""What differs beside the kernels: copies, and what the host calls and waits for."""
+"""Differences beside the kernels: copies, and what the host calls and waits for."""
 
 import math
 

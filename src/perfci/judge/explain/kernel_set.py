@@ -1,4 +1,4 @@
-"""Which kernels ran: those that came, went, or ran more often, by what it means."""
+"""Changes in the set of kernels: those that came, went, or ran more often, by what it means."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from perfci.model.text import listed
 
 
 def kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Return which kernels appeared, vanished or changed count, by what it means."""
+    """Find kernels that appeared, vanished or changed count, by what it means."""
     if base.groups is None or head.groups is None:
         return []
     before, after = base.groups, head.groups
@@ -40,7 +40,8 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both sides and moved, else nothing."""
+    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in base and head and moved, else
+    nothing."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""

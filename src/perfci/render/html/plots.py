@@ -1,4 +1,4 @@
-"""What the plots of a page show, as JSON: values that stand in the report and its side files, put in order.
+"""The plots of a page as JSON: values that stand in the report and its side files, put in order.
 
 Nothing is worked out here beyond notation: a unit for people, percent for a ratio, which order statistics of a
 placement's samples are shown.
@@ -24,7 +24,7 @@ MOST_SAMPLES = 120_000
 MOST_DRAWN = 30_000
 """Slices of timelines in a page: 0.8 MB."""
 _RANKS = ((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.5,))
-"""Which order statistics of a placement are shown: fewer where there are many."""
+"""The order statistics of a placement that are shown: fewer where there are many."""
 _DIGITS = 6
 
 Key = tuple[str, DeviceKind]
@@ -239,7 +239,8 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Slices of both sides as [name, stream, start, duration], the first two by number, in a unit for people."""
+    """Return slices of base and head as [name, stream, start, duration], the first two by number, in a unit for
+    people."""
     traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:
