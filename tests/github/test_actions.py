@@ -326,7 +326,7 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
             printf '#!/bin/sh\\ntouch {ran}\\n' >.git/hooks/$name; chmod +x .git/hooks/$name
         done
         printf '[core]\\n\\tfsmonitor = touch {ran}\\n' >>.git/config
-        git status >/dev/null; rm {ran} # where git does look at it, it runs
+        git status >/dev/null; rm {ran} # where git does read it, it runs
     """
     account.main(adding())
     account.clone.write("kernels/adding.py", adding() + "# changed\n")

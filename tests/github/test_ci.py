@@ -136,7 +136,7 @@ def hub(tmp_path: Path, warm: Warm) -> Hub:
 
 SPY = """
     import os, time
-    def look():
+    def spy():
         seen, pid = [repr(dict(os.environ))], os.getpid()
         while pid > 1:
             try:
@@ -146,7 +146,7 @@ SPY = """
                 break
         with open(FILE, "a") as file:
             file.write(f"code {time.time()}\\n" + "\\n".join(seen) + "\\n")
-    look()
+    spy()
 """
 
 
@@ -184,7 +184,7 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     assert CANARY not in seen
     assert "'HARMLESS': 'passes'" in seen
     assert "'GITHUB_ENV'" not in seen
-    assert "GITHUB_RUN_ID=99" in seen  # the run's own environment was looked at
+    assert "GITHUB_RUN_ID=99" in seen  # the run's own environment was read
     code = min(float(line.split()[1]) for line in seen.splitlines() if line.startswith("code "))
     calls = [float(line) for line in ran.read_text().splitlines()]
     assert calls

@@ -275,7 +275,7 @@ done
 def played(job: str, variant: str, publish: str, folder: Path) -> str:
     """Return what a job of the release asks of Docker, with `org/Perfci` as the repository; its steps run in `folder`.
 
-    Docker, make, and what proves an image, stand in for themselves: only who they are called by is looked at.
+    Docker, make, and what proves an image, stand in for themselves: only who they are called by is checked.
     """
     known = contexts({}, "push", PERFCI_PUBLISH_IMAGES=publish) | {"matrix": {"variant": variant}}
     known["github"]["token"] = "t0ken"

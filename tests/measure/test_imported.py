@@ -83,9 +83,9 @@ def test_google_benchmark_that_fails_in_both_sides_says_so_beside_what_it_measur
 def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     results, report = compared(tmp_path, "hyperfine", n, 3.0)
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
-    assert report.rows[0].reason == f"{n} of the 8 files of each side that a conviction needs"
+    assert report.rows[0].reason == f"{n} of the 8 files each of base and head that it takes to show a regression"
     assert any("run base and head in turns" in note for note in report.notes)
-    assert "more files of each side" in report.advice
+    assert "more files of base and head" in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 

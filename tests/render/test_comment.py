@@ -217,7 +217,7 @@ def test_check_run_has_the_verdict_as_its_title():
 def test_a_sentence_over_many_jobs():
     assert (
         Verdict(STATES["shards"]).sentence
-        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs a look"
+        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs review"
     )
     assert (
         Verdict(STATES["shards-pass"]).sentence == "b200: Undecided: 3 of 12 cases have no answer: `norm/dim=64`: "

@@ -100,7 +100,7 @@ def test_what_is_left_out_is_named():
     assert "Left out" not in markdown.render(REPORTS["regression"])
 
 
-def test_full_names_of_kernels_go_before_their_evidence_does():
+def test_full_names_of_kernels_go_before_their_profile_does():
     report = REPORTS["profile"]
     whole_text = markdown.render(report)
     profile, names = (

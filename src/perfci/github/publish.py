@@ -243,7 +243,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
 def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
     """Return the policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
 
-    Without a pull request that of the default branch: nobody has looked at another, and a rule may take the check.
+    Without a pull request that of the default branch: nobody has reviewed another, and a rule may take the check.
     """
     sha, branch = source.origin.head_sha, source.base or source.default
     if branch:

@@ -128,7 +128,7 @@ def conclusion(publication: Publication) -> Conclusion:
     """Return the result of one publication.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
+    holds the merge up, and does not read as a regression. `neutral` is what is undecided, as where there was nothing
     to compare, or where the limits are only observed and do not hold.
     """
     code = publication.exit_code

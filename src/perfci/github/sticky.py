@@ -67,7 +67,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
     """Leave exactly one comment of the suite on the pull request, which tells of the newest run of its head.
 
     `render` gives the text of at most so many characters. `create`: whether to begin one where there is none. The
-    oldest comment is the one that stays, so that concurrent publishers agree; each looks again after its write and
+    oldest comment is the one that stays, so that concurrent publishers agree; each reads again after its write and
     fixes what another has overwritten. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)

@@ -10,7 +10,7 @@ from perfci.judge.measured import facts, measured, noise, trails
 from perfci.judge.starved import starved
 from perfci.judge.status import Context, breakdown, fails_in_both, file_rows, order
 from perfci.judge.words import (
-    NEEDS_A_LOOK,
+    NEEDS_REVIEW,
     Unlimited,
     advice,
     failing,
@@ -80,7 +80,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
         elif context.compared:
-            sentence += NEEDS_A_LOOK
+            sentence += NEEDS_REVIEW
     elif found := starved(results, context):
         verdict, (sentence, todo) = "error", found
     elif silent or unasked:

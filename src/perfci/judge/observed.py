@@ -180,7 +180,7 @@ def _why(case: Case, side: Side, criterion: Criterion) -> str:
     if criterion.metric.startswith("range:"):
         return f"{side} has no NVTX range {criterion.metric.removeprefix('range:')!r} with device work"
     if profile.trace is None and profile.counters is None:
-        return "no profiler looked at it"
+        return "it was not profiled"
     return f"{side} has no {criterion.metric}"
 
 

@@ -63,7 +63,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
-            reason = f"no finished pair has {metric} in both sides"
+            reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":
             effect, reason = criterion.on_missing, f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
@@ -116,7 +116,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
-    # What the clock did is said where it is plain to see beside limit and noise, or where the conviction rests on it.
+    # What the clock did is said where it is plain to see beside limit and noise, or where equal clock alone decides.
     shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
     aside = ""
     if ratios.hertz is not None and (abs(measured / change - 1) > shown or found.only_at_equal_clock):
@@ -178,8 +178,8 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     if case.origin == "imported":
         needed = pairs_needed(context.looks, context.m)
         if n < needed:
-            return f"{n} of the {needed} files of each side that a conviction needs"
-        return f"undecided after {n} files of each side: {words}; more files, or a larger limit, would help"
+            return f"{n} of the {needed} files each of base and head that it takes to show a regression"
+        return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
         return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"

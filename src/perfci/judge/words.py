@@ -7,7 +7,7 @@ from perfci.model.report import CLASSES, Class, Effect, Row
 from perfci.model.text import count, one_line, printable
 from perfci.model.units import percent, significant
 
-NEEDS_A_LOOK = " — this change needs a look"
+NEEDS_REVIEW = " — this change needs review"
 """End of the sentence of a comparison that fails."""
 _SPEED = ("time", "cycles")
 
@@ -67,13 +67,13 @@ def headline(row: Row) -> str:
             return f"{where}: {one_line(row.reason)}"
         case "skipped" if row.reason:
             return f"{where} is {one_line(row.reason)}"
-        case "inconclusive" if row.change is not None and _looks_worse(row):
-            return f"{where} looks {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
+        case "inconclusive" if row.change is not None and _seems_worse(row):
+            return f"{where} seems {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
         case _:
             return f"{where} is {row.class_}"
 
 
-def _looks_worse(row: Row) -> bool:
+def _seems_worse(row: Row) -> bool:
     """Tell whether all of the interval of an undecided change lies beyond its limit."""
     if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
@@ -134,7 +134,7 @@ def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
     """
     rows = [row for row in worst if row.effect == "undecided"]
     if rows:
-        lead = headline(next(filter(_looks_worse, rows), rows[0]))
+        lead = headline(next(filter(_seems_worse, rows), rows[0]))
         asked = _asked(worst)
         if asked == 1:
             return f"Undecided: {lead}"
@@ -167,7 +167,7 @@ def passing(worst: list[Row], compared: bool) -> str:
 
 
 _ADVICE: dict[Class, str] = {
-    "regression": "Look at what moved between base and head; if it is intended, raise the limit in base first.",
+    "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
     "failed": "Fix the case: its reason and its log say what happened.",
@@ -190,11 +190,11 @@ def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
     `imported`: the numbers are another tool's.
     """
     worst = next((row for row in rows if row.effect == effect), None)
-    if effect == "undecided" and any(row.effect == effect and _looks_worse(row) for row in rows):
-        more = "more files of each side" if imported else "a larger budget"
-        return f"Look at the change: it most likely is worse than its limit; {more} would prove it."
+    if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
+        more = "more files of base and head" if imported else "a larger budget"
+        return f"Check the change: it most likely is worse than its limit; {more} would prove it."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":
-        return "Import more files of each side, measured in turns, base and head, or give a larger limit."
+        return "Import more files of base and head, measured in turns, or give a larger limit."
     return _ADVICE.get(worst.class_, "") if worst else ""

@@ -96,7 +96,7 @@ def _kernel(group: Group) -> list[Finding]:
     if spills and (instructions is None or spills >= SPILLED * instructions):
         where = f", {number(local, 'B')} a thread" if local else ""
         text = f"{label} spills: {number(spills)} loads and stores of local memory{where}"
-        step = f"{label}: look at launch bounds, unrolling and arrays that are indexed by variables"
+        step = f"{label}: check launch bounds, unrolling and arrays that are indexed by variables"
         found.append(Finding(5, text, None, step, f"resources {group.kernel.key}"))
     elif local and spills is None:
         found.append(Finding(6, f"{label} has {number(local, 'B')} of local memory a thread: spills or arrays"))

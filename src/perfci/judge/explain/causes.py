@@ -1,6 +1,6 @@
 """Differences between two profiles of a case: findings with the time they account for.
 
-Quantities are of one execution. Only what both sides tell is compared; what one side lacks is never taken as zero.
+Quantities are of one execution. Only what base and head both tell is compared; what one lacks is never taken as zero.
 """
 
 from perfci.judge.explain import code, kernel_change, kernel_set

@@ -69,7 +69,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
     if not said and not missing:
         profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["the sides were not looked at alike" if profiled else "no profiler looked at either side"]
+        said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 
@@ -80,7 +80,7 @@ def explain_one(head: Profile) -> Explanation:
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
     missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
     if not said and not missing:
-        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "no profiler looked"]
+        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "the case was not profiled"]
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
 
 
@@ -107,15 +107,17 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
         if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
-            return [f"nothing moved: neither side ran a kernel or a copy{', but the time did' if suspect else ''}"]
+            return [
+                f"nothing moved: neither base nor head ran a kernel or a copy{', but the time did' if suspect else ''}"
+            ]
         if any(doubt(one.profile, "kernels") for one in (base, head)):
-            return [f"nothing moved in what was seen of both sides, and not all was{end}"]
+            return [f"nothing moved in what was seen of base and head, and not all was{end}"]
         counted = base.counted and head.counted and base.trace and head.trace
         return [
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
     if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
-        return [f"nothing moved in what was seen of both sides{end}"]
+        return [f"nothing moved in what was seen of base and head{end}"]
     return []
 
 
@@ -144,14 +146,14 @@ def _missing(sides: dict[Side, Profile]) -> list[str]:
                 said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
         reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
         if lacking and (reasons or len(lacking) < len(sides)):
-            of = " of either side" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
+            of = " of base or head" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
             verb = "were not compared" if whole else "were not seen"
             why = f" ({'; '.join(reasons)})" if reasons else ""
             said.append(f"no {part}{of}: {about} {verb}{why}")
     needless = {name: [one for one in profile.faults if one not in faults(profile)] for name, profile in sides.items()}
     if uncounted := [name for name in sides if needless[name]]:
         tools = " or ".join(dict.fromkeys(one.tool for name in uncounted for one in needless[name]))
-        who = "neither side" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        who = "neither base nor head" if len(uncounted) > 1 else uncounted[0] if whole else "it"
         said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for {tools} to count")
     sources = {one.trace.source for one in sides.values() if one.trace}
     if len(sources) > 1:

@@ -26,7 +26,7 @@ from perfci.judge.explain.thresholds import (
 from perfci.model.metrics import STALLS
 from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 
-RESOURCES_STEP = f"look at launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
+RESOURCES_STEP = f"check launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:

@@ -49,8 +49,8 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
     measured = {(one.case, one.device, one.metric): one for one in report.measured}
     short = {kernel.name: kernel.short for one in report.profiles for kernel in one.kernels if kernel.short}
     ranks = _ranks(recorded)
-    looked = sum(side.profile is not None for case in cases.values() for side in case.sides.values())
-    most = min(MOST_SLICES, MOST_DRAWN // max(1, looked))
+    profiled = sum(side.profile is not None for case in cases.values() for side in case.sides.values())
+    most = min(MOST_SLICES, MOST_DRAWN // max(1, profiled))
     moments = [one for one in results.moments if one.temperature is not None] if results else []
     times = [one.at for one in moments] + [pair.at for case in cases.values() for pair in case.pairs]
     start = min((at for at in times if at is not None and math.isfinite(at)), default=0.0)
