@@ -178,7 +178,7 @@ class GitHub:
         self.ids = itertools.count(1000)
         self.api = self.blobs = ""
 
-    # What tests set up
+    # Set up by tests
 
     def pull(self, number: int = 7, head: str = "a" * 40, **fields: Any) -> Pull:
         self.pulls[number] = made = Pull(number, head, **fields)

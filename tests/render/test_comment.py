@@ -74,7 +74,7 @@ class Seen(HTMLParser):
         assert f"<!--{data}-->" == NOTHING, f"a hidden comment: {data}"
 
 
-# What GitHub makes a link or a mention of in text: https://docs.github.com/get-started/writing-on-github
+# Text that GitHub turns into a link or a mention: https://docs.github.com/get-started/writing-on-github
 ACTIVE = re.compile(
     r"@[a-z0-9]|(?<![\w&])#\d|\bgh-\d|https?://|ftp://|www\.|mailto:\S|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])", re.I
 )

@@ -238,7 +238,7 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
 @app.command()
 @taking(options.Publishing)
 def publish(debug: options.Debug = False, **asked: Any) -> None:
-    """In GitHub Actions: judge what a run measured by base's limits; write comment, check run and summary.
+    """Judge what a run measured by base's limits, in GitHub Actions; write comment, check run and summary.
 
     Needs no GPU and runs no code of the change. GITHUB_TOKEN needs actions: read, checks: write, contents: read and
     pull-requests: write.

@@ -55,7 +55,7 @@ class Answer:
 
 
 def run_job() -> None:
-    """The whole job. Ends the process with its exit code."""
+    """Do the whole job. Ends the process with its exit code."""
     env = without_secrets()
     files = workflow.Files(env)
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # one stream: the runner mixes two in any order

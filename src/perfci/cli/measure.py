@@ -53,7 +53,7 @@ class Outcome:
 
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
-    """One whole job. Ends the process with its exit code."""
+    """Do one whole job. Ends the process with its exit code."""
     options = read_options(mode, **asked)
     if options.prepare is not None:
         prepare(options, options.prepare, Console(stderr=True))

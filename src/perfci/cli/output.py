@@ -111,7 +111,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
 
 
 def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
-    """Side → placements; empty where these are not the samples of `pair`, but of another run's."""
+    """Return side → placements; empty where these are not the samples of `pair`, but of another run's."""
     if not isinstance(found, dict):
         return {}
     placements = {name: found[name] for name in SIDES if _numbers(found.get(name))}

@@ -24,7 +24,7 @@ _PACKAGES = {"github": "PyGithub"}
 
 
 def publish_run(measuring: tuple[str, str, str], here: Path | None = None, **options: Any) -> None:
-    """One whole publication, from the runner's environment. Ends the process with the verdict's exit code.
+    """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
     `measuring`: base, cases and devices as the measuring action was given them. `here`: the folder in which this job
     measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.

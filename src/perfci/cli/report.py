@@ -99,7 +99,7 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts numbers in names as numbers."""
+    """Return a key that sorts numbers in names as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
 
 

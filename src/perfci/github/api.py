@@ -115,7 +115,8 @@ class Api:
         return self.viewer().removesuffix("[bot]")
 
     def viewer(self) -> str:
-        """Login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's token."""
+        """Return the login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's
+        token."""
         _, answer = self._github.requester.graphql_query("query { viewer { login } }", {})
         return str(answer["data"]["viewer"]["login"])
 

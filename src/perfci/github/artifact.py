@@ -141,7 +141,7 @@ def read_member(archive: bytes) -> bytes | None:
                 raise Unfit(f"has a {MEMBER} that expands more than {MOST_RATIO} times")
             with opened.open(member) as stream:
                 content = stream.read(MEMBER_BYTES + 1)
-    # What zipfile raises of bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
+    # Exceptions of zipfile on bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
     # version or method it does not know (NotImplementedError), encrypted (RuntimeError), with offsets or names that
     # cannot be (ValueError, OSError). The archive is a stranger's: each is its fault, told by its name, and no pass.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
@@ -166,7 +166,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 
 def parse(content: bytes) -> Results:
-    """Results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
+    """Parse results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
     try:
         data = json.loads(
             content.decode("utf-8"),

@@ -78,7 +78,8 @@ def _asks(base: str, api: Api) -> bool:
 
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
-    """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
+    """Return earlier answers to the question of a run, at the same head, as their checks tell of them. Raises
+    ApiError."""
     name = name_of(suite, unasked(origin.base_ref, api))
     found = api.call("check runs", lambda: _ours(_check_runs(name, origin.head_sha, api), suite, api))
     asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)

@@ -36,7 +36,7 @@ class Compared:
 
 
 def require_no_secret(where: Path) -> None:
-    """Raises UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
+    """Raise UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
     for finding in check_token(Machine(where=where)):
         if finding.status != "ok":
             raise UsageError(f"checkout: {finding.found}: {finding.remedy}")

@@ -19,7 +19,7 @@ QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<base>.+)/pr-(?P<pull>[1-9][0-9
 
 
 def _named(text: str) -> str:
-    # What `git check-ref-format` forbids, as far as it could do harm; shells and Markdown are met by escaping.
+    # Forbidden by `git check-ref-format`, as far as it could do harm; shells and Markdown are met by escaping.
     if ".." in text or "@{" in text or re.search(r"[\x00-\x20\x7f~^:?*\[\\]", text):
         raise ValueError("is no name of a branch or tag")
     return text

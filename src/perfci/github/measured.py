@@ -77,7 +77,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     if not wanted:
         raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
     if merge and not scope.base:
-        # What stood on the branch when GitHub merged: the branch has only grown since.
+        # Base stood on the branch when GitHub merged: the branch has only grown since.
         # Not at an older commit than head knows: the branch may have been slower then.
         left = _merge_base(wanted, change.head, api)
         if parents[0] != base or not _holds(wanted, base, api) or not _holds(base, left, api):

@@ -347,7 +347,7 @@ def _read(
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
-    # What could be judged, and failed, is not to be accepted as a policy that is fixed.
+    # A run that could be judged, and failed, is not to be accepted as a policy that is fixed.
     return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
 
 

@@ -77,7 +77,7 @@ class Result:
 
     @classmethod
     def read(cls, text: str) -> "Result | None":
-        """From an `external_id`; None of any other text."""
+        """Read an `external_id`; None of any other text."""
         found = _ID.fullmatch(text)
         if found is None:
             return None
@@ -138,7 +138,7 @@ def conclusion(publication: Publication) -> Conclusion:
 
 
 def newest(results: Iterable[Result]) -> dict[Question, Result]:
-    """Of several runs that answer one question the newest speaks."""
+    """Return, for each question, the newest of the results that answer it."""
     return {one.question: one for one in sorted(results, key=lambda one: one.age)}
 
 

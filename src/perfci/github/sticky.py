@@ -109,7 +109,7 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
 
 
 def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
-    """Our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
+    """Return our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
     found = []
     for comment in pull.get_issue_comments():
         if comment.user is not None and comment.user.login == me:

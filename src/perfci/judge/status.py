@@ -64,7 +64,7 @@ class Context:
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """Sorts rows worst first; the same order whatever order they came in.
+    """Return a key that sorts rows worst first; the same order whatever order they came in.
 
     Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
     """
@@ -85,7 +85,7 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def centre(values: Array) -> float | None:
-    """Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
+    """Return the Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 

@@ -104,7 +104,7 @@ def _unmeasured(case: Case, metric: str) -> str:
 
 
 def ratio(logs: Array) -> tuple[float, Interval]:
-    """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
+    """Return the Hodges–Lehmann estimate of the ratio head/base, and its interval."""
     low, high, level = interval(logs, LEVEL)
     with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
         change, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
@@ -116,7 +116,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
-    # What the clock did is said where it is plain to see beside limit and noise, or where equal clock alone decides.
+    # The clock is spoken of where it is plain to see beside limit and noise, or where equal clock alone decides.
     shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
     aside = ""
     if ratios.hertz is not None and (abs(measured / change - 1) > shown or found.only_at_equal_clock):

@@ -131,7 +131,7 @@ class _Page:
 
 
 def commands(verdict: Verdict) -> list[str]:
-    """Shell lines that repeat the comparison in a clone: the commit that was measured, its base, the failing cases.
+    """Return shell lines that repeat the comparison in a clone: the measured commit, its base, the failing cases.
 
     A commit is fetched by its hash: that works for forks and merges, and after the branch has moved on.
     """

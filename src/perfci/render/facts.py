@@ -51,7 +51,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _ceilings(found: Ceilings) -> str:
-    """Measured rates, those that were to be had."""
+    """Return the measured rates, those that were to be had."""
     moved = {"read": found.read, "copy": found.copied, "to device": found.to_device, "to host": found.to_host}
     rates = [(name, rate, "B/s", 1.0) for name, rate in moved.items()]
     rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted(found.matmul.items())]

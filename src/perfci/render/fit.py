@@ -25,7 +25,7 @@ class Most:
     jobs: int = 32
 
     def less(self) -> "Most | None":
-        """Half of what gives way next; None where nothing is left to give."""
+        """Return this with half of what gives way next; None where nothing is left to give."""
         for field in fields(self):
             number: int = getattr(self, field.name)
             if number:

@@ -124,7 +124,7 @@ class _Printer:
         return lines
 
     def header(self) -> None:
-        """The verdict with its sentence, what to do, facts and counts."""
+        """Show the verdict with its sentence, what to do, facts and counts."""
         report, view = self.report, self.view
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
@@ -224,7 +224,7 @@ class _Printer:
         return _Table(["case", "metric", ">value"], cells)
 
     def device_table(self) -> _Table:
-        """CPU against GPU."""
+        """Compare CPU and GPU."""
         cells = [
             [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
             for pair in self.view.device_pairs
@@ -232,7 +232,7 @@ class _Printer:
         return _Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
     def table(self, table: _Table) -> None:
-        """A rich table, or lines padded to columns."""
+        """Print a rich table, or lines padded to columns."""
         if not self.rich:
             lines = [table.names, *table.cells]
             self.block([Text(_padded(line, table.widths)) for line in lines])
@@ -251,7 +251,7 @@ class _Printer:
         self.console.print(drawn)
 
     def block(self, lines: Sequence[Text]) -> None:
-        """Lines that stand together, set off by an empty one."""
+        """Print lines that stand together, set off by an empty one."""
         if lines:
             self.put(Text())
         for line in lines:

@@ -180,11 +180,11 @@ class View:
         return self.show(value, row.metric, row.unit, row.case, row.device)
 
     def base(self, row: Row) -> str:
-        """Base's value of a row."""
+        """Return base's value of a row."""
         return self._of(row, row.base)
 
     def head(self, row: Row, interval: bool = True) -> str:
-        """Head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
+        """Return head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
         text = self._of(row, row.head)
         if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
@@ -234,7 +234,7 @@ class View:
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
-        """Path of the log that explains a failed row; empty where there is none."""
+        """Return the path of the log that explains a failed row; empty where there is none."""
         facts = self._facts.get((row.case, row.device))
         if facts is None or row.kind != "presence":
             return ""

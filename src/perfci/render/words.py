@@ -15,7 +15,7 @@ UNDECIDED_PAGE = "https://github.com/org/perfci/blob/main/docs/undecided.md"
 
 
 def help_page(row: Row) -> str:
-    """Address of what to do about a row without an answer; empty for one that has its answer."""
+    """Return the address of what to do about a row without an answer; empty for one that has its answer."""
     return f"{UNDECIDED_PAGE}#{row.class_}" if row.effect == "undecided" or row.class_ in UNANSWERED else ""
 
 
@@ -65,7 +65,7 @@ def _points(points: float) -> str:
 
 
 def relative(low: float, high: float, centre: float) -> str:
-    """Half of an interval as a share of its centre; empty where that is no number."""
+    """Return half of an interval as a share of its centre; empty where that is no number."""
     points = (high - low) / 2 / abs(centre) * 100
     return f"{_points(points)} %" if math.isfinite(points) else ""
 

@@ -24,7 +24,8 @@ _LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)
 
 
 def standing(seen: Seen) -> list[Finding]:
-    """Host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor cores.
+    """Find host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor
+    cores.
 
     Most time that could be given back first; where none is known in the order of the list above.
     """

@@ -53,7 +53,7 @@ def unread(sides: Iterable[Profile]) -> list[str]:
 
 
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
-    """By identity, the code of the kernels each of whose launches has some."""
+    """Return, by identity, the code of the kernels each of whose launches has some."""
     codes: dict[str, list[KernelCode]] = {}
     for one in seen.profile.code:
         codes.setdefault(identify(one.name).key, []).append(one)
@@ -72,7 +72,7 @@ def _of(code: KernelCode, use: KernelUse | KernelCounters) -> bool:
 
 
 def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
-    """Tensor instructions by opcode, of the configuration with most."""
+    """Return the tensor instructions by opcode, of the configuration with most."""
     found: dict[str, int] = {}
     for one in codes:
         for opcode, count in one.tensor.items():
@@ -118,7 +118,8 @@ def _exchanged(
     before: Mapping[str, Sequence[KernelCode]],
     after: Mapping[str, Sequence[KernelCode]],
 ) -> list[Finding]:
-    """Kernels that used tensor cores for ones that do not, or the other way: where the code of all of them is known."""
+    """Find kernels that used tensor cores exchanged for ones that do not, or the other way, where all their code is
+    known."""
     gone, new = base.keys() - head.keys(), head.keys() - base.keys()
     if not gone or not new or not gone <= before.keys() or not new <= after.keys():
         return []

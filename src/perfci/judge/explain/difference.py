@@ -177,7 +177,8 @@ def _remedies(*sides: Profile) -> list[str]:
 
 
 def _rules(seen: Seen) -> list[str]:
-    """Of the slowest kernels the rule with the largest estimated speed-up, most of the device time saved first."""
+    """Return, of the slowest kernels, the rule with the largest estimated speed-up, most of the device time saved
+    first."""
     total = sum(one.seconds for one in seen.counted)
     if not 0 < total < math.inf:
         return []

@@ -93,7 +93,7 @@ Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, 
 
 
 def _configured(use: KernelUse | KernelCounters) -> Configuration:
-    """Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
+    """Return grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
     if isinstance(use, KernelUse):
         known = [part for part in (use.static_shared, use.dynamic_shared) if part is not None]
         return use.grid, use.block, use.registers, use.local, finite(sum(known)) if len(known) == 2 else None
@@ -191,7 +191,7 @@ def tensor_words(base: Seen, head: Seen) -> str:
 
 
 def tensor(base: Seen, head: Seen) -> list[Finding]:
-    """Tensor cores that are no longer used, or now are."""
+    """Find tensor cores that are no longer used, or now are."""
     two = _tensor(base, head)
     if two is None:
         return []

@@ -76,7 +76,8 @@ def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
 
 
 def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
-    """More or fewer conversions between floating-point types; `short` where launches and traffic are told already."""
+    """Find more or fewer conversions between floating-point types; `short` where launches and traffic are told
+    already."""
     before, after = (
         [group for group in (seen.groups or {}).values() if group.kernel.family == "cast"] for seen in (base, head)
     )
@@ -101,7 +102,7 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
 
 
 def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """Another kernel of a library for a matrix multiply."""
+    """Find another kernel of a library for a matrix multiply."""
     before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []

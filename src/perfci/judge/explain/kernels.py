@@ -157,7 +157,7 @@ def computed(arguments: str) -> tuple[str, str]:
 
 
 def _types(text: str, generic: bool) -> tuple[str, ...]:
-    """Of a generic kernel the types its operation takes, which the last lambda that takes any tells."""
+    """Return the types that a generic kernel's operation takes, which the last lambda that takes any tells."""
     if generic:
         lambdas = [types for match in _LAMBDA.finditer(text) if (types := _types(match[1], False))]
         if lambdas:
@@ -171,8 +171,8 @@ def _types(text: str, generic: bool) -> tuple[str, ...]:
 
 
 def _cast(plain: str, operation: str) -> tuple[str, str] | None:
-    """(from, to) of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the kernel of
-    one target type whose lambda takes another."""
+    """Return (from, to) of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the
+    kernel of one target type whose lambda takes another."""
     if "copy" not in operation:
         return None
     takes = _types(plain, True)

@@ -132,7 +132,8 @@ def roofline(
 
 
 def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
-    """Copies between host and device as a share of the measured link, to the device first; empty where there are none.
+    """Return copies between host and device as a share of the measured link, to the device first; empty where there are
+    none.
 
     `ceilings`: as `roofline` takes them; None where none were measured.
     """
@@ -201,7 +202,7 @@ def _point(work: Work, found: Roofline) -> RoofPoint:
 
 
 def _over(part: float, whole: float) -> float | None:
-    """part / whole where both are positive and the result is finite and positive, else None."""
+    """Return part / whole where both are positive and the result is finite and positive, else None."""
     if not (part > 0 and whole > 0):
         return None
     ratio = part / whole

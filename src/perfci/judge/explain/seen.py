@@ -173,6 +173,6 @@ def calls_of(trace: Trace, kind: str) -> list[Call]:
 
 
 def idle(trace: Trace) -> float | None:
-    """Percent of the device's span in which nothing runs; None where there is no span."""
+    """Return the percent of the device's span in which nothing runs; None where there is no span."""
     percent_idle = finite(100 * (trace.span - trace.busy) / trace.span) if trace.span > 0 else None
     return max(percent_idle, 0.0) if percent_idle is not None else None

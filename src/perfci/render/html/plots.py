@@ -31,13 +31,14 @@ Key = tuple[str, DeviceKind]
 
 
 def embed(data: Any) -> str:
-    """JSON that can stand inside `<script>`."""
+    """Return `data` as JSON that can stand inside `<script>`."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, Any]:
-    """Everything that is drawn: `overview`, and `cases` in the order of `keys`, each with those plots that it has."""
+    """Return everything that is drawn: `overview`, and `cases` in the order of `keys`, each with those plots that it
+    has."""
     results = recorded.results
     cases = {(case.id, case.device): case for case in results.cases} if results else {}
     trails: dict[Key, Trail] = {}
@@ -77,7 +78,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
 
 
 def _number(value: float | None, digits: int = _DIGITS) -> float | None:
-    """To as many digits as a plot can show; None for what is no finite number."""
+    """Round to as many digits as a plot can show; None for what is no finite number."""
     return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
 
 
@@ -138,7 +139,7 @@ def _workers(
 
 
 def _order(samples: list[float], ranks: Sequence[float], scale: float) -> list[float | None]:
-    """Order statistics: the smallest sample for rank 0, the largest for 1."""
+    """Return order statistics: the smallest sample for rank 0, the largest for 1."""
     ordered = sorted(samples)
     return [_number(ordered[round(rank * (len(ordered) - 1))] / scale, 5) for rank in ranks]
 
