@@ -21,8 +21,8 @@ from perfci.container.rights import (
     Host,
     counting,
     environment,
-    look,
     need_of,
+    read_host,
     require_no_cover,
 )
 from perfci.container.start import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
@@ -50,7 +50,7 @@ NO_GPU = Host(None)
         ("none", OLD, True, None, True, True, None),
         ("required", OPEN, True, True, True, True, None),
         ("required", NO_GPU, True, True, True, True, None),
-        # PERFMON where it does, for evidence alone, too
+        # PERFMON where it does, for explanations alone, too
         ("wanted", NEW, True, None, True, True, "PERFMON"),
         ("required", NEW, True, None, True, True, "PERFMON"),
         ("none", NEW, True, True, True, True, "PERFMON"),
@@ -92,17 +92,17 @@ def test_the_doctor_wants_them_without_a_policy():
     assert need_of("doctor", []) == "wanted"
 
 
-def test_a_host_is_looked_at(tmp_path):
-    assert look(tmp_path) == NO_GPU
+def test_a_host_is_read(tmp_path):
+    assert read_host(tmp_path) == NO_GPU
     folder = tmp_path / "proc/driver/nvidia"
     folder.mkdir(parents=True)
     (folder / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: gcc 12\n"
     )
     (folder / "params").write_text("Mobile: 4294967295\nRmProfilingAdminOnly: 1\n")
-    assert look(tmp_path) == NEW
+    assert read_host(tmp_path) == NEW
     (folder / "params").write_text("RmProfilingAdminOnly: 0\n")
-    assert look(tmp_path) == OPEN
+    assert read_host(tmp_path) == OPEN
 
 
 def test_what_the_run_may_is_what_running_code_as_another_user_takes():
@@ -381,7 +381,7 @@ def test_a_socket_of_others_is_one_line(monkeypatch):
     shutil.rmtree(folder)
 
 
-def test_errors_that_wrap_others_are_looked_into():
+def test_errors_that_wrap_others_are_read():
     inner = ConnectionRefusedError(111, "Connection refused")
     assert "no engine answers" in str(engine.unreachable(RuntimeError("x", RuntimeError("y", inner))))
     assert "does not answer as it should: odd" in str(engine.unreachable(RuntimeError("odd")))

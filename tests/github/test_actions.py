@@ -14,9 +14,9 @@ import pytest
 
 from perfci.model.publication import ACCEPT_LABEL
 from tests.e2e.conftest import Repo, adding
-from tests.github.act import Job, Machine, copy_actions
-from tests.github.server import REPOSITORY, START, GitHub, Pull, serve
-from tests.github.server import ROOT as FIRST
+from tests.github.loopback.act import Job, Machine, copy_actions
+from tests.github.loopback.server import REPOSITORY, START, GitHub, Pull, serve
+from tests.github.loopback.server import ROOT as FIRST
 from tests.sources.repo import ENV
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from perfci.github.sticky import Marker
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
-from tests.github.scene import HEAD, measured, packed, published, scene
-from tests.github.server import START, GitHub, archive, serve
+from tests.github.loopback.scene import HEAD, measured, packed, published, scene
+from tests.github.loopback.server import START, GitHub, archive, serve
 
 GOOD = measured(1.0, 1.1).model_dump_json()
 

@@ -17,8 +17,19 @@ from perfci.model.plan import Declared
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from perfci.render.fit import LIMIT
-from tests.github.scene import BASE, HEAD, POLICY, SIDE, environment, measured, packed, protect_side, published, scene
-from tests.github.server import REPOSITORY, ROOT, START, Answer, GitHub, serve
+from tests.github.loopback.scene import (
+    BASE,
+    HEAD,
+    POLICY,
+    SIDE,
+    environment,
+    measured,
+    packed,
+    protect_side,
+    published,
+    scene,
+)
+from tests.github.loopback.server import REPOSITORY, ROOT, START, Answer, GitHub, serve
 from tests.github.test_twins import SLOWER, moved, of_twin, twin
 from tests.judge.build import case, side
 

@@ -17,8 +17,8 @@ from perfci.cli.ci import _options
 from perfci.github.settings import Settings
 from tests.e2e.conftest import Repo, adding
 from tests.e2e.warm import Warm
-from tests.github.scene import beside
-from tests.github.server import REPOSITORY, Pull
+from tests.github.loopback.scene import beside
+from tests.github.loopback.server import REPOSITORY, Pull
 from tests.sources.repo import git
 
 CANARY = "canary-4711"

@@ -13,8 +13,8 @@ from perfci.github.source import Wanted
 from perfci.model.base import UsageError
 from perfci.model.publication import Artifact
 from perfci.model.results import UNMEASURED
-from tests.github.scene import HEAD, api_of, beside, measured, scene
-from tests.github.server import GitHub, serve
+from tests.github.loopback.scene import HEAD, api_of, beside, measured, scene
+from tests.github.loopback.server import GitHub, serve
 
 
 @pytest.fixture

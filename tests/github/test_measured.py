@@ -10,8 +10,8 @@ from perfci.github.measured import Scope
 from perfci.model.criteria import LimitSource
 from perfci.model.plan import Declared
 from perfci.model.results import Results, SideCode
-from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
-from tests.github.server import ROOT, START, GitHub, serve
+from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
+from tests.github.loopback.server import ROOT, START, GitHub, serve
 from tests.judge.build import limit
 
 MERGE = "c" * 40

@@ -12,8 +12,8 @@ from perfci.github.api import ApiError
 from perfci.github.publish import publish
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
-from tests.github.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
-from tests.github.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, serve
+from tests.github.loopback.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
+from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, serve
 
 SLOWER = (1.0, 1.10)
 

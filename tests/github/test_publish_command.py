@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.warm import Warm
-from tests.github.scene import HEAD, environment, measured, packed, scene
-from tests.github.server import REPOSITORY, Answer, GitHub, serve
+from tests.github.loopback.scene import HEAD, environment, measured, packed, scene
+from tests.github.loopback.server import REPOSITORY, Answer, GitHub, serve
 
 
 @pytest.fixture

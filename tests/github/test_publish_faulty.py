@@ -7,8 +7,8 @@ import pytest
 from perfci.model.plan import Declared
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
-from tests.github.scene import BASE, HEAD, POLICY, measured, packed, published, scene
-from tests.github.server import GitHub, serve
+from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
+from tests.github.loopback.server import GitHub, serve
 from tests.github.test_publish import labelled, only
 
 TYPO = POLICY.replace("'*'", "'mathmul/*'")

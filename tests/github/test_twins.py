@@ -12,7 +12,7 @@ from perfci.github.publish import Outcome, publish
 from perfci.github.result import Open, Question, Result, decide
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
-from tests.github.scene import (
+from tests.github.loopback.scene import (
     BASE,
     HEAD,
     POLICY,
@@ -25,7 +25,7 @@ from tests.github.scene import (
     published,
     scene,
 )  # fmt: skip
-from tests.github.server import REPOSITORY, ROOT, START, GitHub, Pull, serve
+from tests.github.loopback.server import REPOSITORY, ROOT, START, GitHub, Pull, serve
 
 SLOWER = (1.0, 3.0)
 

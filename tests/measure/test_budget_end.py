@@ -111,7 +111,7 @@ class Replayed:
 
 
 SILENT = SimpleNamespace(stage=lambda text: None, note=print, pair=lambda *numbers: None)
-WATCH = SimpleNamespace(look=lambda: None)
+WATCH = SimpleNamespace(read=lambda: None)
 JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None)
 
 

@@ -14,7 +14,7 @@ from perfci.measure.commands.readers import Reported
 from perfci.measure.options import Options
 from perfci.measure.place import open_place
 from perfci.measure.profiling.collect import find_profilers, observe
-from perfci.model.plan import Gate, Plan
+from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault, KernelUse, Trace
 from perfci.model.results import Results
@@ -106,11 +106,7 @@ def compared(tmp_path):
 
 def judged(place, options, limit: float):
     """The report of a limit on kernel launches, by what the registered profilers see, through the documents."""
-    gate = Gate(
-        case="app", device="cuda", metric="kernel_launches", unit="", better="lower", tier="trace", kind="max",
-        bound=limit, source="limits[0]",
-    )  # fmt: skip
-    plan = Plan(seed=0, sides=["base", "head"], gates=[gate])
+    plan = Plan(seed=0, sides=["base", "head"], criteria=[build.limit("app", "kernel_launches", "max", limit)])
     cases = place.runner._cases(
         "app", "cuda", {side: {"app": Reported("app", {"time": [1.0]})} for side in place.sides}
     )

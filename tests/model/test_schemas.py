@@ -21,6 +21,7 @@ from perfci.model.policy_text import parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
 from perfci.model.timing import Timing
+from tests.judge import build
 from tests.render.build import reports
 
 FOLDER = Path(__file__).parents[2] / "schemas"
@@ -231,7 +232,7 @@ def results(value: float) -> Results:
         sides=["base", "head"],
         looks=Looks(),
         schedules={"cpu": Schedule()},
-        criteria=[limit("a/n=64", device="cpu")],
+        criteria=[build.limit("a/n=64", device="cpu")],
     )
     reason = Reason(kind="import", text="ImportError", log="logs/base.log")
     failed = CaseSide(status="failed", reason=reason)

@@ -1,6 +1,6 @@
 """A run of perfci on an NVIDIA H200, as it was recorded: a base that is well against a head with five planted faults.
 
-`tests/data/h200/planted.json.xz` is the results document that `tests/e2e/test_gpu_profiles.py` wrote there, without host
+`tests/data/h200/planted.json.xz` is the results document that `tests/e2e/gpu/test_gpu_profiles.py` wrote there, without host
 and UUID. Its head was not committed: the commits, the repository and the pull request here are made up.
 """
 

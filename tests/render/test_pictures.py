@@ -20,7 +20,7 @@ def report():
 
 
 def test_the_recorded_run_is_judged_as_it_was_on_the_gpu(report):
-    """The five faults of `tests/e2e/test_gpu_profiles.py`, and the five cases that have none."""
+    """The five faults of `tests/e2e/gpu/test_gpu_profiles.py`, and the five cases that have none."""
     assert report.verdict == "fail"
     assert report.counts == {"regression": 5, "unchanged": 5}
     first = {one.case: one.sentences[0] for one in report.profiles if one.sentences}

@@ -411,15 +411,15 @@ def test_an_honest_kernel_is_checked_with_other_values_and_passes(name):
 
 
 UNPAIRED = {
-    "a generator": (lambda random: (i for i in range(10)), "a generator, which cannot be looked into"),
-    "a random generator": (lambda random: type(random)(5), "a Random, which cannot be looked into"),
+    "a generator": (lambda random: (i for i in range(10)), "a generator, which cannot be read"),
+    "a random generator": (lambda random: type(random)(5), "a Random, which cannot be read"),
     "a class of its own": (lambda random: type("Own", (), {})(), "a Own in one draw and a Own in another"),
     "a length": (lambda random: [[]] * random.randrange(10**6), "how much it keeps depends on the values"),
     "a shape": (lambda random: torch.zeros(random.randrange(10**6)), "differ in shape or type from draw to draw"),
     "an address": (lambda random: 2**46 + random.randrange(2**20), "a number that may be an address"),
     "addresses": (lambda random: torch.tensor([2**46 + random.randrange(2**20)]), "a number that may be an address"),
-    "ctypes": (lambda random: ctypes.c_double(1), "a c_double, which cannot be looked into"),
-    "a pattern": (lambda random: re.compile(f"{random.random()}"), "a Pattern, which cannot be looked into"),
+    "ctypes": (lambda random: ctypes.c_double(1), "a c_double, which cannot be read"),
+    "a pattern": (lambda random: re.compile(f"{random.random()}"), "a Pattern, which cannot be read"),
     "keys": (lambda random: {random.random(): []}, "the keys of a dict that it keeps depend"),
 }
 

@@ -38,7 +38,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a container."""
+    """The end of a container."""
 
     code: int
     """0 to 3, as perfci's own."""
@@ -108,7 +108,7 @@ class Engine:
             _remove(volume, "volume", volume.name, force=True)
 
     def run(self, arguments: Mapping[str, Any]) -> Ended:
-        """Return a container from `arguments` of `containers.create`, until it ends; what it writes is written here.
+        """Run a container from `arguments` of `containers.create` until it ends; what it writes is written here.
 
         An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
         UnknownCapabilityError.
@@ -224,7 +224,7 @@ def unreachable(error: BaseException) -> MachineError:
 
 
 def refusal(text: bytes | str) -> PerfciError:
-    """Return what the engine refuses, in words that say what to do."""
+    """Return a refusal of the engine as an error that says what to do."""
     words = escaped(text.decode(errors="replace") if isinstance(text, bytes) else text)
     known = words.lower()
     if "unknown capability" in known:

@@ -1,4 +1,4 @@
-"""What perfci's image starts with: arranges a user, a home and git, and goes on as perfci.
+"""Entry point of perfci's image: arranges a user, a home and git, and goes on as perfci.
 
 The container starts as root only for this. perfci stays root, so that the code under test, which runs as the owner of
 the workspace, can change nothing of perfci's; where `docker run --user` names another, all runs as that one.
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def settle(args: Sequence[str], where: Path) -> list[str]:
-    """Return what to call perfci with: `args`, or without any what fits what lies in `where`; told in a line.
+    """Return the arguments for perfci: `args`, or without any those that fit the files in `where`; told in a line.
 
     With nothing there it is about the suite that ships. Raises UsageError where nothing could be written there, and as
     `Repository.find`.
@@ -70,7 +70,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def default(where: Path) -> list[str]:
-    """Return a comparison where there is a base to compare with, else the tree alone; told in a line. Raises as
+    """Return arguments for a comparison where there is a base, else for the tree alone; told in a line. Raises as
     `settle`."""
     if not os.access(where, os.W_OK):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a container is given: as little as is needed, and less where the code is not trusted. Pure but for `look`."""
+"""The rights of a container: as few as are needed, fewer where the code is not trusted. Pure but for `read_host`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -40,7 +40,7 @@ Need = Literal["none", "wanted", "required"]
 
 @dataclass(frozen=True)
 class Host:
-    """What the machine says of its GPUs."""
+    """A machine and its GPUs."""
 
     driver: str | None
     """NVIDIA's; None where there is none."""
@@ -53,14 +53,14 @@ class Host:
         return int(self.driver.partition(".")[0]) if self.driver else 0
 
 
-def look(root: Path = Path("/")) -> Host:
-    """This machine."""
+def read_host(root: Path = Path("/")) -> Host:
+    """Return this machine."""
     return Host(driver_version(root), admin_only(root))
 
 
 @dataclass(frozen=True)
 class Counting:
-    """Whether ncu may look, and what its pass is given for it."""
+    """The rights of ncu's pass."""
 
     allowed: bool
     capability: str | None = None
@@ -69,7 +69,7 @@ class Counting:
 
 
 def need_of(verb: str, policies: Collection[Policy]) -> Need:
-    """Return how much counters are needed: `required` by a profile and by a limit on one, `wanted` for evidence."""
+    """Return how much counters are needed: `required` by a profile and by a limit on one, `wanted` for explanations."""
     limits = [(limit, policy) for policy in policies for limit in policy.limits]
     if verb == "profile" or any(resolve(limit.metric, policy.metrics).tier == "counters" for limit, policy in limits):
         return "required"
@@ -100,10 +100,10 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """Return what of the caller's variables goes into the container: what code under test may see, and what perfci
-    shows by.
+    """Return the caller's variables that go into the container: those that code under test may see, and those that
+    perfci shows by.
 
-    What would not fit the image stays behind. Where the code is not trusted, so does all that looks like a secret, also
+    What would not fit the image stays behind. Where the code is not trusted, so does every likely secret, also
     what `pass_env` of a policy names.
     """
     named = set(pass_env)

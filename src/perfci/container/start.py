@@ -22,8 +22,8 @@ from perfci.container.rights import (
     Host,
     counting,
     environment,
-    look,
     need_of,
+    read_host,
     require_no_cover,
 )
 from perfci.measure.options import COMMAND, Options
@@ -42,7 +42,7 @@ LABEL = "perfci.started"
 SIDES = Path("/perfci-sides")
 """Where the volume with the built sides lies in both containers."""
 LEASES = Path("/tmp") / FOLDER
-"""Where perfci looks for leases there: the host's, so that no two measure on one device."""
+"""The folder of leases there: the host's, so that no two measure on one device."""
 TWICE = ("run", "compare", "profile")
 """Verbs that build and then measure, in a container each."""
 ONCE = ("list", "doctor")
@@ -60,11 +60,11 @@ Phase = Literal["build", "measure", "list", "doctor"]
 
 @dataclass(frozen=True)
 class Job:
-    """What is run, for whom, on what."""
+    """A verb to run: for whom, on what."""
 
     verb: str
     words: Sequence[str]
-    """What follows the verb; in it `--repo` and `--out` are overruled by `options`."""
+    """The arguments after the verb; in it `--repo` and `--out` are overruled by `options`."""
     options: Options
     """Of them: where, out, mode, base, committed, pull_request."""
     command: Sequence[str]
@@ -75,14 +75,14 @@ class Job:
     gpus: str = "auto"
     """`all`, `none`, indices or UUIDs with commas between; `auto`: all where there is a driver."""
     counters: bool | None = None
-    """What `--counters` or `--no-counters` say."""
+    """True with `--counters`, False with `--no-counters`."""
     trusted: bool = True
     """The code is that of the caller, or of people who may write to its repository."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What both containers of a job have in common."""
+    """The part that both containers of a job have in common."""
 
     job: Job
     image: Image
@@ -106,7 +106,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
     if job.verb not in (*TWICE, *ONCE):
         raise UsageError(f"{job.verb}: is not for a container: choose {', '.join((*TWICE, *ONCE))}")
     folders, policies = _sources(job)
-    host = look()
+    host = read_host()
     gpus = choose_gpus(job.gpus, host)
     with Engine.connect() as engine:
         if gpus is not None and not engine.gives_gpus():
@@ -155,8 +155,7 @@ def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
 
 
 def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, rung: Counting, host: Host) -> Ended:
-    """Return the container in which ncu may look; with SYS_ADMIN, or without, where the engine does not know
-    PERFMON."""
+    """Run the container in which ncu may count; with SYS_ADMIN, or without, where the engine does not know PERFMON."""
     if rung.why and phase == "measure":
         _say(rung.why)
     try:
@@ -217,7 +216,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
 
 
 def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
-    """Return what the image's entry point is given: the caller's words, and after them what overrules them."""
+    """Return the arguments of the image's entry point: the caller's words, and after them those that overrule them."""
     words = list(job.words)
     end = words.index("--") if "--" in words else len(words)
     more = ["--repo", str(job.options.where)]
@@ -257,7 +256,7 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
 
 
 def _make(folder: Path) -> bool:
-    """Make the output folder where there is none: whether there was none. Raises MachineError."""
+    """Make the output folder; return whether there was none. Raises MachineError."""
     there = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """The environment of a side: what is named here passes, everything else stays behind.
 
-Both sides get the same variables but for paths below their own folders, whose names must be of equal length:
+Base and head get the same variables but for paths below their own folders, whose names must be of equal length:
 the size of the environment shifts the stack, and that is measurable (Mytkowicz et al., ASPLOS 2009).
 """
 
@@ -26,7 +26,7 @@ _BUILD = re.compile(
     """,
     re.VERBOSE,
 )
-# Folders that both sides would share, and with them compiled kernels.
+# Folders that base and head would share, and with them compiled kernels.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
 # Without these a private package index cannot be reached; they go to builds only.

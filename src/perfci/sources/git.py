@@ -219,7 +219,7 @@ class Repository:
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
     def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
-        """Return what HEAD is compared with.
+        """Return the commit that HEAD is compared with.
 
         For a pull request whose merge commit is checked out, that commit's first parent; otherwise the
         merge-base of HEAD and `ref`. Without `ref`: the default branch of origin, else `main` or `master`.
@@ -326,7 +326,7 @@ def _output(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
-    """Raises UsageError where there is a repository, but none that can be measured; returns outside git."""
+    """Raise UsageError where there is a repository, but none that can be measured; return outside git."""
     text = stderr.decode(errors="replace")
     if "not a git repository (or any" in text:
         return

@@ -1,6 +1,6 @@
 """Snapshots: the files of a side in a folder of its own, complete with submodules and LFS.
 
-Both sides get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
+Base and head get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
 the order of writing tells them apart: a clock tick between two files makes `make` rebuild in one side only.
 """
 
@@ -35,7 +35,7 @@ _LFS_SIZE = 1024
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a snapshot holds."""
+    """The contents of a snapshot."""
 
     digest: str
     """SHA-256 over the sorted (path, mode, content): equal for a commit and its clean working tree."""
@@ -62,7 +62,7 @@ class _Store:
 
 @dataclass
 class _Submodule:
-    """What `.gitmodules` declares."""
+    """A submodule as `.gitmodules` declares it."""
 
     name: str
     settings: dict[str, str] = field(default_factory=dict)

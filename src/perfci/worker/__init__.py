@@ -1,4 +1,4 @@
-"""What runs inside a side, in the interpreter of the code under test.
+"""The code that runs inside a side, in the interpreter of the code under test.
 
 Standard library and torch only, Python 3.9 or newer. Loaded under two names, `perfci.worker` and an
 injected one, so it imports its own modules relatively.

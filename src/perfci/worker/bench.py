@@ -1,4 +1,4 @@
-"""`Bench`: what a kernel function gets first. It draws inputs, and takes down work and reference."""
+"""`Bench`: the first argument of a kernel function. It draws inputs, and takes down work and reference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUMMED = 2**26
 
 @dataclass(frozen=True)
 class Reference:
-    """What the result is compared with: |out - ref| <= atol + rtol · |ref|."""
+    """The reference of a case: the result must satisfy |out - ref| <= atol + rtol · |ref|."""
 
     fn: Callable[[], Any]
     rtol: float
@@ -59,9 +59,9 @@ class Drawn:
 
 
 class Bench:
-    """Inputs of one case in one placement.
+    """The inputs of one case in one placement.
 
-    Values depend on `seed`, `placement` and on which draw it is, and so are the same in both sides; where the
+    Values depend on `seed`, `placement` and on which draw it is, and so are the same in base and in head; where the
     tensors lie in memory is drawn anew with every placement. `device` is "cuda", "cuda:1" or "cpu". With
     `poison`, what `empty` returns is filled with NaN, so that an element that is never written shows.
 
@@ -232,7 +232,7 @@ class Bench:
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
-        """Return bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not
+        """Return the bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not
         count."""
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
@@ -319,8 +319,8 @@ class Bench:
             return torch.empty(shape, dtype=dtype, device=device)
         room = torch.empty(nbytes + 2 * PAGE, dtype=torch.uint8, pin_memory=pinned)
         out = torch.empty(0, dtype=dtype)
-        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, in both sides at
-        # the same offset in its page, whatever the heap of the process looks like.
+        # Not a view: what the kernel gets is a plain tensor that begins inside its storage, in base and in head
+        # at the same offset in its page, whatever the state of the process's heap.
         begin = -room.data_ptr() % PAGE + lines * LINE
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return out.set_(room.untyped_storage(), begin // out.element_size(), tuple(shape), strides)
@@ -335,7 +335,7 @@ class Prepared:
     """A case that is ready to run."""
 
     fn: Callable[[], Any]
-    """What is timed."""
+    """The function that is timed."""
     bench: Bench
     again: Callable[[bool], Prepared]
     """Sets the case up once more: with the same values, or (True) with those of a draw that nothing else has."""

@@ -1,4 +1,4 @@
-"""Which files of bytecode are not that of their source: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
+"""Finds bytecode that is not that of its source: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
 
 FILE holds a JSON list of paths; the last line printed is the JSON list of those at fault. What this interpreter would
 not load, since it is of another version, has no source or is older than its source, is at no fault.

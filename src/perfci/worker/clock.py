@@ -112,7 +112,7 @@ class SmClock:
 
 
 def sm_clock(torch: Any) -> Optional[SmClock]:
-    """Return the clock, or None where it cannot be measured: then nothing is said in cycles."""
+    """Return the clock; None where it cannot be measured, and nothing is said in cycles."""
     try:
         return SmClock(torch)
     except (OSError, RuntimeError, AttributeError):

@@ -27,7 +27,7 @@ class CpuSampler:
         """There is no queue on the CPU."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides the case."""
+        """Return the settings that the numbers depend on besides the case."""
         kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the run's setting, unless the policy has another
         return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
 
@@ -79,7 +79,7 @@ class CpuSampler:
         return None
 
     def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> None:
-        """What is timed is what was checked."""
+        """Return None: the function that is timed was checked already."""
 
     def finish(self) -> None:
         """Nothing is pending on the CPU."""

@@ -245,7 +245,7 @@ def _values(given: Any, where: str) -> dict[str, list[Any]]:
 
 
 def _fits(fn: Callable[..., Any], timed: Params, checked: Params, device: str) -> None:
-    """Whether `fn(bench, **params)` can be called."""
+    """Raise TypeError where `fn(bench, **params)` cannot be called."""
     parameters = list(inspect.signature(fn).parameters.values())
     if not parameters or parameters[0].name != "bench" or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise TypeError(f"{fn.__name__}() takes 'bench' as its first parameter: def {fn.__name__}(bench, …)")

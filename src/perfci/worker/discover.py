@@ -100,7 +100,7 @@ def _failure(file: str, text: str, kind: str = "import") -> dict[str, Any]:
 
 
 def _module_name(file: str) -> str:
-    """Return a name of its own for every file, also of the same stem; the same in both sides."""
+    """Return a name of its own for every file, also of the same stem; the same in base and in head."""
     stem = re.sub(r"\W", "_", Path(file).stem)
     return f"{SUITE_PREFIX}{hashlib.sha256(file.encode()).hexdigest()[:8]}_{stem}"
 

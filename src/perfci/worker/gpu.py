@@ -1,4 +1,4 @@
-"""What all timing on a GPU shares: event pairs, a GPU that is held back until a block is queued, the SM clock."""
+"""Timing on a GPU: event pairs, a GPU that is held back until a block is queued, the SM clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_CALLS = 3
 AHEAD = 1.5
 """The GPU is held back for this many times what the CPU needs to queue a block."""
 ATTEMPTS = 3
-"""How often a block is taken, at most, to have one without launch gaps."""
+"""Times that a block is taken, at most, to have one without launch gaps."""
 HOLD_LIMIT = 0.1
 """Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
 EMPTY_PAIRS = 100
@@ -29,7 +29,8 @@ Events = list[tuple[Any, Any]]
 
 
 class Rig:
-    """What all placements of a worker share. Made before the suite is imported: what it calls is torch's own."""
+    """The parts that all placements of a worker share. Made before the suite is imported: what it calls is torch's
+    own."""
 
     def __init__(self) -> None:
         import torch
@@ -51,7 +52,7 @@ class Rig:
 
     @functools.cached_property
     def flush_seconds(self) -> float:
-        """What a flush takes."""
+        """Seconds that a flush takes."""
         begin, end = self.event(), self.event()
         self.flush.zero_()
         begin.record()
@@ -117,13 +118,13 @@ def rig() -> Rig:
 
 
 class Learned:
-    """What is known of a case from its blocks so far in this process."""
+    """Facts about a case, learned from its blocks so far in this process."""
 
     def __init__(self) -> None:
         self.queue_seconds = 0.0
-        """What the CPU needs to queue one sample."""
+        """Seconds that the CPU needs to queue one sample."""
         self.synchronises = False
-        """Whether the longest hold was outlasted: then holding is in vain."""
+        """True where the longest hold was outlasted: then holding is in vain."""
 
 
 class GpuSampler(abc.ABC):
@@ -136,7 +137,7 @@ class GpuSampler(abc.ABC):
         self.rig = rig()
         self.learned = Learned()
         self.drained = False
-        """Whether the GPU had to wait for the CPU within the last block: then launch gaps are in its samples."""
+        """True where the GPU had to wait for the CPU within the last block: then launch gaps are in its samples."""
         self.hertz: Optional[float] = None
         """SM clock during the last block; None where it could not be measured."""
         self.doubts: list[Optional[str]] = []
@@ -148,10 +149,10 @@ class GpuSampler(abc.ABC):
 
     @abc.abstractmethod
     def _besides(self, times: list[float]) -> float:
-        """Return seconds of GPU time in a block besides the `times` of its samples."""
+        """Return the seconds of GPU time in a block besides the `times` of its samples."""
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """Return what is wrong where the case works on after the current stream is done with it."""
+        """Return one line where the case works on after the current stream is done with it."""
         return None
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
@@ -211,11 +212,11 @@ class GpuSampler(abc.ABC):
 
     @property
     def clocks(self) -> str:
-        """What holds the SM clock."""
+        """The state of the SM clock: locked or not."""
         return "as found" if self.rig.clock is None else "as found, measured"
 
     def settings(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides the case."""
+        """Return the settings that the numbers depend on besides the case."""
         return self.rig.settings()
 
     def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> Any:
@@ -263,7 +264,7 @@ class ColdSampler(GpuSampler):
         return (len(times) + 1) * self.rig.flush_seconds + times[-1]
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """Return what is wrong where the case works on after the current stream is done with it."""
+        """Return one line where the case works on after the current stream is done with it."""
         return guard.work_elsewhere(self.fn, seconds, self.learned.queue_seconds)
 
     def settle(self) -> None:

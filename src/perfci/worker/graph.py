@@ -131,7 +131,8 @@ class GraphSampler(GpuSampler):
 
 
 def nodes(graph: Any) -> Optional[int]:
-    """Return how many nodes of a kept graph do work on the device; None where torch or the driver cannot tell."""
+    """Return the number of nodes of a kept graph that do work on the device; None where torch or the driver cannot
+    tell."""
     if not hasattr(graph, "raw_cuda_graph"):
         return None
     driver = ctypes.CDLL("libcuda.so.1")

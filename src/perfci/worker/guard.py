@@ -52,7 +52,7 @@ WATCHED = (
     "torch.equal",
     "torch.zeros_like",
 )
-"""What times, flushes and compares. Code under test has no reason to put anything in its place."""
+"""Functions that time, flush and compare. Code under test has no reason to replace them."""
 NOT_OURS = ("boot", "bytecode", "parent")
 """Modules of this package that a worker does not use once the suite is imported."""
 
@@ -79,9 +79,9 @@ GRANULARITY = 50e-6
 
 
 class Trusted:
-    """What times and checks, as it was when this was made: before any of the user's code ran.
+    """The functions that time and check, as they were when this was made: before any of the user's code ran.
 
-    Not looked after is what was not imported then.
+    What was not imported then is not watched.
     """
 
     def __init__(self, names: tuple[str, ...] = WATCHED, own: bool = True) -> None:
@@ -93,7 +93,7 @@ class Trusted:
     def tampered(self) -> Optional[str]:
         """Return one line on the first thing that was replaced since; None when all is as it was.
 
-        Looked at are identity and code object: a function can be exchanged without its name.
+        Identity and code object are compared: a function can be exchanged without its name.
         """
         now = {name: _identity(found) for name, found in (*_watched(self.names), *_own())}
         for name, then in self.then.items():
@@ -114,7 +114,7 @@ def trust() -> None:
 
 
 def tampered() -> Optional[str]:
-    """Return what the suite replaced, as one line; None when nothing. Before trust() only clocks are looked after."""
+    """Return what the suite replaced, as one line; None when nothing. Before trust() only clocks are watched."""
     return _trusted.tampered()
 
 
@@ -179,7 +179,8 @@ def forbid_persisting_l2() -> None:
 
 
 def persisting_l2_bytes() -> Optional[int]:
-    """Return bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such thing."""
+    """Return the bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such
+    thing."""
     driver = _driver()
     if driver is None:
         return None
@@ -228,7 +229,7 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
 
 
 def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[str]:
-    """Return the rule of work_elsewhere: `batches` holds (wall, events, queueing) in seconds of `count` executions
+    """Apply the rule of work_elsewhere; `batches` holds (wall, events, queueing) in seconds of `count` executions
     each."""
     wall, explained = min(
         ((wall, events + queued) for wall, events, queued in batches),

@@ -1,4 +1,4 @@
-"""What the interpreter of the code under test has, for `perfci doctor`: runs there by `python -c`.
+"""The inventory of the interpreter of the code under test, for `perfci doctor`: runs there by `python -c`.
 
 One JSON object a line, `{"topic": …}`, flushed at once: what crashes (a broken extension, a driver) leaves what was
 learnt before, and its own name.
@@ -27,7 +27,7 @@ def _short(error: BaseException) -> str:
 
 
 def _package(topic: str, module: str, *distributions: str) -> None:
-    """Whether `module` can be imported, and the version of the distribution that brings it."""
+    """Tell whether `module` can be imported, and the version of the distribution that brings it."""
     _say("begin", what=topic)
     version = None
     for name in distributions:
@@ -48,7 +48,7 @@ def _package(topic: str, module: str, *distributions: str) -> None:
 
 
 def _torch() -> Any:
-    """Returns torch, or None."""
+    """Tell of torch and return it, or None."""
     _say("begin", what="import torch")
     try:
         import torch

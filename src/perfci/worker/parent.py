@@ -1,4 +1,4 @@
-"""The common parent: imports torch once, leaves CUDA untouched, forks the workers of both sides and runs commands.
+"""The common parent: imports torch once, leaves CUDA untouched, forks the workers of base and head and runs commands.
 
 It owns every process that perfci starts. When the run goes away, however it goes, the parent kills them all and
 ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.
@@ -30,7 +30,7 @@ def children() -> dict[int, list[int]]:
                 with open("/proc/" + name + "/stat", "rb") as file:
                     fields = file.read().rsplit(b")", 1)[1].split()
             except (OSError, IndexError):
-                continue  # it ended while we looked
+                continue  # it ended meanwhile
             if fields[0] != b"Z":
                 table.setdefault(int(fields[1]), []).append(int(name))
     return table
@@ -173,7 +173,7 @@ class Parent:
                     kill(victim)
 
     def leave(self) -> None:
-        """Kill everything below us, again and again until nothing is left, then end."""
+        """Kill everything below us, again and again until nothing runs there, then end."""
         for _ in range(200):
             below = descendants(os.getpid(), children())
             if not below:

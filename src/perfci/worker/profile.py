@@ -29,7 +29,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[Any], Any]]:
-    """Return what opens and closes NVTX ranges here; the closing function takes what the opening one returned.
+    """Return functions that open and close NVTX ranges here; the closing function takes what the opening one returned.
 
     The package nvtx, where this interpreter has one and the nsys at hand records its ranges; else torch's own, where it
     is built with CUDA. The first member tells what marks instead of the package, and why; "" where the package does.
@@ -97,7 +97,7 @@ def warm(fn: Callable[[], Any], synchronize: Optional[Callable[[], Any]]) -> Non
 
 
 NAME = "perfci-execution"
-"""The range around each execution; `perfci.profilers.torch.trace` looks for it."""
+"""The range around each execution; `perfci.profilers.torch.trace` searches for it."""
 
 
 def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Worker:
         return facts
 
     def do_ceilings(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the most that a device does."""
+        """Return the ceilings of a device."""
         return ceilings.measure(message["device"])
 
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Worker:
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
+        """Tell whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
         try:
             return {"refused": "", "seconds": probe(self.prepared[0].fn)}
         except Exception as error:
@@ -331,13 +331,13 @@ def _sampler(mode: str, fns: list[Any]) -> Any:
 
 
 def _allocated(device: str) -> int:
-    """Return bytes of device memory that tensors of this process hold."""
+    """Return the bytes of device memory that tensors of this process hold."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
 
 
 def _peak(device: str) -> int:
-    """Return bytes of device memory that tensors of this process have held at most since the case was checked."""
+    """Return the most bytes of device memory that tensors of this process have held since the case was checked."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0
@@ -345,7 +345,7 @@ def _peak(device: str) -> int:
 
 
 def _transient(device: str, fn: Any) -> int:
-    """Return bytes of device memory that tensors hold at most during one execution, besides what they held before."""
+    """Return the most bytes of device memory that tensors hold during one execution, besides those held before."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0

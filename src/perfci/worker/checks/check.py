@@ -1,4 +1,4 @@
-"""Correctness: is what a kernel returns what its reference says, and does it write all of it?"""
+"""Correctness: a kernel must return what its reference says, and write all of it."""
 
 from __future__ import annotations
 
@@ -116,8 +116,7 @@ def check_case(
 def verify(
     prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None, *, redraw: bool = True
 ) -> Outcome:
-    """Return the check after timing: run what was timed twice more, with memory poisoned, and compare the second
-    result.
+    """Check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
 
     The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
     they can be. `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
@@ -142,7 +141,7 @@ def verify_redrawn_replay(
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
 ) -> Outcome:
-    """Return the same for what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
+    """Check likewise what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
 
     What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
     the draw, the function itself is called instead.
@@ -162,7 +161,7 @@ def verify_replay(
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
 ) -> Outcome:
-    """Return the check after timing of a CUDA graph that walks through several input sets.
+    """Check, after timing, a CUDA graph that walks through several input sets.
 
     `sets`: each input set with the result that its function returned while it was captured, which `replay()` must
     compute again. All results are overwritten, the graph is replayed, and those of up to COMPARED_SETS sets are

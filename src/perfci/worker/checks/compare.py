@@ -34,7 +34,7 @@ CHUNK = 16 * 2**20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found."""
+    """The outcome of a check."""
 
     ok: bool
     kind: Optional[str] = None
@@ -67,9 +67,9 @@ def compare(out: Any, ref: Any, rtol: float, atol: float) -> Outcome:
 
 
 def finite(out: Any) -> Outcome:
-    """Return what can be checked without a reference: that the result holds neither NaN nor infinities.
+    """Check what can be checked without a reference: that the result holds neither NaN nor infinities.
 
-    What cannot be compared is not looked into.
+    Values that cannot be compared are not opened.
     """
     with builtin_torch():
         try:
@@ -143,7 +143,7 @@ class _Tally:
         self.reference_nan_at = self.reference_nan_at or place_name(path)
 
     def outcome(self) -> Outcome:
-        """Return the judgement."""
+        """Return the outcome of the comparison."""
         if self.reference_nan_at:
             return Outcome(False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}")
         if self.nans:

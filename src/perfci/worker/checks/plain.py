@@ -1,4 +1,4 @@
-"""What a result may be made of: builtin numbers, text, containers and tensors of exact types.
+"""The types that a result may be made of: builtin numbers, text, containers and tensors of exact types.
 
 What is of another class could answer for itself while it is compared: its own `__eq__`, `__iter__` or
 `__torch_function__` would decide. Nothing here runs code of such a class, and comparing sees only what came through
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class Opaque:
-    """Stands for a value that nothing is compared with and that is not looked into."""
+    """Stands for a value that nothing is compared with and that is not opened."""
 
 
 OPAQUE = Opaque()
@@ -51,7 +51,7 @@ def plain(value: Any, strict: bool = True, path: Path = ()) -> Any:
     """Return the result in tensors, numpy arrays, buffers, numbers, text, None, lists, tuples, dicts and frozensets.
 
     All are of exactly these types: tensors are new objects on the same memory, detached; containers are copied; named
-    tuples are tuples. Raises Refused for all other types, among them whatever computes its values when looked at:
+    tuples are tuples. Raises Refused for all other types, among them whatever computes its values when read:
     generators, functions, subclasses of tensors; and for tensors on a device without values.
 
     Without `strict`, where nothing is compared, subclasses of builtin types count as these, and values of other types
@@ -139,7 +139,7 @@ def _plain_tensor(torch: Any, value: Any, strict: bool, path: Path) -> Any:
 
 
 def _other(value: Any, strict: bool, path: Path) -> Any:
-    """Return what is of none of the exact types."""
+    """Return the plain form of a value of none of the exact types."""
     kind, where = type(value), place_name(path)
     name = _name(kind)
     if any(_defines(kind, method) for method in ("__next__", "__anext__", "__await__")):
@@ -173,7 +173,7 @@ def _name(kind: type) -> str:
 
 
 def place_name(path: Path) -> str:
-    """Return `result[0]['logits'][3, 7]`."""
+    """Return a place in words: `result[0]['logits'][3, 7]`."""
     steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
     return "result" + "".join(steps)
 
@@ -194,13 +194,13 @@ def builtin_torch() -> Iterator[None]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether it is a tensor of torch, which is not imported for the question."""
+    """Return whether `value` is a tensor of torch, which is not imported for the question."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
 
 
 def is_array(value: Any) -> bool:
-    """Return whether it is a tensor or a numpy array of numbers or bool."""
+    """Return whether `value` is a tensor or a numpy array of numbers or bool."""
     if is_tensor(value):
         return True
     numpy = sys.modules.get("numpy")
@@ -208,17 +208,17 @@ def is_array(value: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether it is a list or a tuple."""
+    """Return whether `value` is a list or a tuple."""
     return type(value) is list or type(value) is tuple
 
 
 def is_number(value: Any) -> bool:
-    """Return whether it is a plain number; bool is one."""
+    """Return whether `value` is a plain number; bool is one."""
     return type(value) in NUMBERS
 
 
 def is_nan(value: Any) -> bool:
-    """Return whether it is a plain number and NaN."""
+    """Return whether `value` is a plain number and NaN."""
     if type(value) is complex:
         return math.isnan(value.real) or math.isnan(value.imag)
     return type(value) is float and math.isnan(value)

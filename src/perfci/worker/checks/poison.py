@@ -23,7 +23,7 @@ FILL_WITH_ONES = 0x100
 
 
 def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) -> list[int]:
-    """Return bytes of the memory behind each array, tensor and buffer in a plain result, each size once, ascending.
+    """Return the bytes of memory behind each array, tensor and buffer in a plain result, each size once, ascending.
 
     Left out are tensors of which `drawn` says that they lie in memory that was there before the kernel ran.
     """

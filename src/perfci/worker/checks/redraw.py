@@ -3,7 +3,7 @@
 A case is set up twice more, from its own seed and from another. Whatever a timed function and its reference can reach
 (closures, defaults, attributes, containers) and what differs between the two follows from the draw: in the function
 that has run already it gets the other values, tensors and arrays in place. What does not differ, such as a flag, a
-counter or an empty store, is left as the calls have made it: there a memo would be.
+counter or an empty store, stays as the calls have made it: there a memo would be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..bench import Bench, Prepared
 from .plain import ATOMS, MAPPINGS, is_tensor
 
 MOST = 50_000
-"""Objects that are looked through at most."""
+"""Objects that are searched at most."""
 HOST_BYTES = 2**30
 """Of tensors on the host: a case that drew more is not set up twice more, lest it runs out of its memory."""
 ADDRESSES = range(2**40, 2**48)
@@ -45,7 +45,7 @@ class Unpaired(Exception):
 
 
 class _Images(NamedTuple):
-    """What a place holds for the values of either draw; the same object twice where nothing is to be done."""
+    """The contents of a place for the values of each draw; the same object twice where nothing is to be done."""
 
     own: Any
     other: Any
@@ -165,7 +165,7 @@ class Redraw:
         elif _is_python_class(kind):
             self._pair_instances(kind, target, own, other)
         elif not _has_no_state(kind):
-            raise Unpaired(f"it keeps a {kind.__name__}, which cannot be looked into")
+            raise Unpaired(f"it keeps a {kind.__name__}, which cannot be read")
 
     def _require_same(self, images: _Images, where: str) -> None:
         if images.differ:
@@ -209,7 +209,7 @@ class Redraw:
             self._changes.append((functools.partial(put, target), contents))
 
     def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether all that differs in two sequences of atoms are addresses. Raises Unpaired where some are."""
+        """Return whether two sequences of atoms differ in addresses only. Raises Unpaired where some are."""
         differing = [(a, b) for a, b in zip(own, other) if a != b]
         found = [(a, b) for a, b in differing if type(a) is type(b) is int and a in ADDRESSES and b in ADDRESSES]
         if not found:
@@ -315,7 +315,7 @@ class Redraw:
         self._tensors.append(trio)
 
     def _hold_addresses(self, own: Any, other: Any) -> bool:
-        """Return whether all that differs in two tensors or arrays of 64-bit integers are addresses.
+        """Return whether two tensors or arrays of 64-bit integers differ in addresses only.
 
         Raises Unpaired where some are.
         """

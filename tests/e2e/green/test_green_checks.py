@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from .conftest import Repo, adding
+from tests.e2e.conftest import Repo, adding
 
 POLICY = "budget: 8s\nlimits: [{cases: '*', metric: time, regression: 50%}]\n"
 CASE = """
@@ -128,5 +128,5 @@ def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
     run = repo.perfci("run")
     assert run.code == 0, run.out + run.err
     notes = [note for note in run.report["notes"] if "redrawn in place" in note]
-    assert len(notes) == 1 and "opaque: it keeps a list_iterator, which cannot be looked into" in notes[0]
+    assert len(notes) == 1 and "opaque: it keeps a list_iterator, which cannot be read" in notes[0]
     assert "honest" not in notes[0] and "adding" not in notes[0], "which draws nothing"

@@ -11,11 +11,10 @@ from perfci.model.profile import Profile
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import report as ncu
 from perfci.profilers.nsys import trace as nsys
-
-from ..judge import build
-from ..profilers.test_ncu import CSV, file, rows, text
-from ..profilers.test_nsys import CASES, unpack
-from .conftest import Repo, Run
+from tests.e2e.conftest import Repo, Run
+from tests.judge import build
+from tests.profilers.test_ncu import CSV, file, rows, text
+from tests.profilers.test_nsys import CASES, unpack
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"
 """Five kernels in an execution; one, and a memory set."""

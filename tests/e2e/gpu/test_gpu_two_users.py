@@ -13,8 +13,7 @@ from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.command import find as find_nsys
 from perfci.system.gpu import Gpu
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
-
-from .conftest import CANARY, UID, Repo, Run, as_root
+from tests.e2e.conftest import CANARY, UID, Repo, Run, as_root
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.usefixtures("gpu"), as_root]
 

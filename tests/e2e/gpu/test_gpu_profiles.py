@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo, Run
+from tests.e2e.conftest import Repo, Run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.usefixtures("gpu")]
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
+from tests.e2e.conftest import Repo
 from tests.system.machines import FORBIDDEN, ncu
-
-from .conftest import Repo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.usefixtures("gpu")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo, adding
+from tests.e2e.conftest import Repo, adding
 
 LIMIT = "limits: [{cases: '*', metric: time, regression: 50%}]\n"
 

@@ -10,7 +10,7 @@ from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Results, SideCode
-from tests.github.server import REPOSITORY, ROOT, GitHub, Pull, Run, archive
+from tests.github.loopback.server import REPOSITORY, ROOT, GitHub, Pull, Run, archive
 from tests.judge.build import case
 from tests.judge.build import results as build_results
 

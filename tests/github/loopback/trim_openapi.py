@@ -1,7 +1,7 @@
 """Cut GitHub's OpenAPI description down to the operations that perfci uses.
 
 npm pack @octokit/openapi@23.0.2 && tar xzf octokit-openapi-23.0.2.tgz
-python tests/github/trim_openapi.py package/generated/api.github.com.json > tests/github/openapi.json
+python tests/github/trim_openapi.py package/generated/api.github.com.json > tests/github/loopback/openapi.json
 """
 
 import json

@@ -6,7 +6,8 @@ from textwrap import dedent
 
 import pytest
 
-from .conftest import PLAIN_PYTHON, Repo, Run
+from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run
+
 from .test_never_green import never_green
 
 BENCH = """

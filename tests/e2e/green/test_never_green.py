@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from .conftest import Repo, Run, adding
+from tests.e2e.conftest import Repo, Run, adding
 
 LIMITS = "limits: [{cases: '*', metric: time, regression: 10%}]\n"
 ERRATIC = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo, adding
+from tests.e2e.conftest import Repo, adding
 
 WITHOUT = """
 import sys

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from .conftest import PLAIN_PYTHON, Repo, Run, adding
+from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run, adding
 
 QUICK = ("--quick", "--budget", "5m")
 NO_GPU = pytest.mark.skipif(bool(shutil.which("nvidia-smi")), reason="needs a machine without a GPU")

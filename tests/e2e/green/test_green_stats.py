@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo
+from tests.e2e.conftest import Repo
 
 APP = """
 import json, os, sys, time

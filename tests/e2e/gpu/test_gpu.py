@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from .conftest import Repo
+from tests.e2e.conftest import Repo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.usefixtures("gpu")]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.github.server import REPOSITORY, GitHub, Pull
+from tests.github.loopback.server import REPOSITORY, GitHub, Pull
 
 TOKEN = "t0ken"
 OWN = "org/perfci@v1"
@@ -247,7 +247,7 @@ class Machine:
         return done.stdout.strip()
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PINNED = "".join(path.read_text() for path in [ROOT / "action.yml", *ROOT.glob("src/perfci/cli/templates/*.yml")])
 """Where actions of others are named: the same commit everywhere."""
 
