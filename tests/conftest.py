@@ -1,4 +1,4 @@
-"""Which tests may run beside others, and which may not skip."""
+"""Marks for the tests that may not run beside others, and for those that may not skip."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ settings.load_profile("perfci")
 sys.dont_write_bytecode = False
 
 ONE_AT_A_TIME = ("nsys", "docker")
-"""What one process runs the tests of, one after the other: they share nsys's daemons, or an engine."""
+"""Groups of tests that one process runs one after the other: they share nsys's daemons, or an engine."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

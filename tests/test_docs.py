@@ -1,4 +1,4 @@
-"""What the documents say is what is there: inputs, messages, commands, names, links."""
+"""Documents and code say the same: inputs, messages, commands, names, links."""
 
 import ast
 import os
@@ -32,7 +32,7 @@ def name(path: Path) -> str:
 
 
 def table(action: str) -> str:
-    """Inputs and outputs of an action, from its own words; the metrics that profilers see, from their table."""
+    """Inputs and outputs of an action, from its definition; the metrics that profilers see, from their table."""
     if action == "metrics":
         return metrics()
     found = yaml.safe_load((ROOT / action).read_text())
@@ -142,7 +142,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def within(small: object, large: object) -> bool:
-    """Whether everything that `small` says `large` says too; actions are compared without their versions."""
+    """Tell whether everything that `small` says `large` says too; actions are compared without their versions."""
     if isinstance(small, dict):
         return isinstance(large, dict) and all(key in large and within(small[key], large[key]) for key in small)
     if isinstance(small, list):

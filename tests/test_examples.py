@@ -1,4 +1,4 @@
-"""What users copy: policies, workflows, and the commands that the READMEs say."""
+"""Files that users copy: policies, workflows, and the commands that the READMEs say."""
 
 import os
 import re

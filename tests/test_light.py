@@ -1,4 +1,4 @@
-"""What must stay light: importing perfci, and `perfci --help`."""
+"""Things that must stay light: importing perfci, and `perfci --help`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What docs/tour.md types comes back as it says, and docs/suite.md has every key of the policy."""
+"""The commands of docs/tour.md give what it says, and docs/suite.md has every key of the policy."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def typed() -> list[tuple[str, list[str]]]:
 
 
 def told(lines: list[str]) -> list[str]:
-    """What is the same in every run: files that are written, verdicts, exit codes."""
+    """Return what is the same in every run: files that are written, verdicts, exit codes."""
     found = [re.match(r"wrote .*|PASS|FAIL|\d$", line) for line in lines]
     return [match[0] for match in found if match]
 

@@ -18,7 +18,7 @@ class ExpressionError(Exception):
 
 
 def value(template: str, contexts: Mapping[str, Any]) -> Any:
-    """What a value of a workflow becomes: of any type where it is one expression alone. Raises ExpressionError."""
+    """Evaluate a value of a workflow: of any type where it is one expression alone. Raises ExpressionError."""
     return _asked(value=template, contexts=contexts)["value"]
 
 
@@ -28,7 +28,7 @@ def text(template: str, contexts: Mapping[str, Any]) -> str:
 
 
 def condition(template: str | None, contexts: Mapping[str, Any], failed: bool = False) -> bool:
-    """Whether an `if` holds, after what `failed` or did not. Raises ExpressionError."""
+    """Tell whether an `if` holds, after what `failed` or did not. Raises ExpressionError."""
     status = {"success": not failed, "failure": failed, "cancelled": False, "always": True}
     return bool(_asked(value="success()" if template is None else template, contexts=contexts, status=status)["value"])
 

@@ -67,7 +67,7 @@ class Account:
         self.machine.git("config", "uploadpack.allowReachableSHA1InWant", "true")
 
     def main(self, kernel: str, policy: str = LIMIT) -> None:
-        """What main holds."""
+        """The contents of main."""
         self.clone.policy(policy)
         self.clone.write("kernels/adding.py", kernel)
         self.base = self.clone.commit()
@@ -85,7 +85,7 @@ class Account:
         self.clone.write("line", json.dumps(line | {"value": 3}))
 
     def pull_request(self, branch: str = "change", fork: bool = False) -> Pull:
-        """What stands in the clone, as a pull request; GitHub makes its merge with main."""
+        """A pull request with the clone's contents; GitHub makes its merge with main."""
         clone, git = self.clone, self.machine.git
         clone.git("checkout", "-q", "-b", branch)
         head = clone.commit()
@@ -326,7 +326,7 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
             printf '#!/bin/sh\\ntouch {ran}\\n' >.git/hooks/$name; chmod +x .git/hooks/$name
         done
         printf '[core]\\n\\tfsmonitor = touch {ran}\\n' >>.git/config
-        git status >/dev/null; rm {ran} # where git does look at it, it runs
+        git status >/dev/null; rm {ran} # where git does read it, it runs
     """
     account.main(adding())
     account.clone.write("kernels/adding.py", adding() + "# changed\n")

@@ -113,7 +113,7 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no commit": (lambda: archive({"results.json": changed(sides={})}), "which commit"),
     "another commit": (lambda: packed(measured(1.0, head="f" * 40)), "another commit"),
     "odd commit": (lambda: packed(measured(1.0, head="../../pulls/1")), "which commit"),
-    "never convicts": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
+    "never slower": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
     "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
     "no share": (
         lambda: archive({"results.json": planned(looks=LOOKS | {"alpha_spending": [0.0] * 7})}),

@@ -202,7 +202,7 @@ def test_a_pull_request_opened_meanwhile_is_waited_for(hub: GitHub) -> None:
 
 
 def test_pull_requests_that_come_and_go_without_end_are_told(hub: GitHub) -> None:
-    """What was written last may be old already."""
+    """The newest write may be old already."""
     twin(hub)
 
     def hook(method: str, path: str) -> None:

@@ -96,7 +96,7 @@ class Hub:
         self, event: str, payload: dict, sha: str, checkout: Path, env: dict[str, str] | None = None,
         command: Sequence[str] = (), **inputs: str,
     ) -> Job:  # fmt: skip
-        """What the runner makes of one step, or of a `command` of an interpreter's own in its place."""
+        """Run one step, or a `command` of an interpreter's own in its place, as the runner does."""
         files = {
             name: self.runner / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
         }
@@ -136,7 +136,7 @@ def hub(tmp_path: Path, warm: Warm) -> Hub:
 
 SPY = """
     import os, time
-    def look():
+    def spy():
         seen, pid = [repr(dict(os.environ))], os.getpid()
         while pid > 1:
             try:
@@ -146,7 +146,7 @@ SPY = """
                 break
         with open(FILE, "a") as file:
             file.write(f"code {time.time()}\\n" + "\\n".join(seen) + "\\n")
-    look()
+    spy()
 """
 
 
@@ -184,7 +184,7 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     assert CANARY not in seen
     assert "'HARMLESS': 'passes'" in seen
     assert "'GITHUB_ENV'" not in seen
-    assert "GITHUB_RUN_ID=99" in seen  # the run's own environment was looked at
+    assert "GITHUB_RUN_ID=99" in seen  # the run's own environment was read
     code = min(float(line.split()[1]) for line in seen.splitlines() if line.startswith("code "))
     calls = [float(line) for line in ran.read_text().splitlines()]
     assert calls
@@ -307,7 +307,7 @@ def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_
 
 
 def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) -> None:
-    """What does not build shows that it is measured."""
+    """A build that fails shows that it is measured."""
     hub.repo.policy(LIMIT + "build: ['false']\n")
     hub.repo.write("kernels/adding.py", adding())
     sha = hub.repo.commit()

@@ -29,7 +29,7 @@ def context_of(hub: GitHub, run: int = 100, **origin: object) -> Context:
 
 
 def left(folder: Path, *ratios: float) -> Path:
-    """What a job that measured these ratios leaves."""
+    """The output of a job that measured these ratios."""
     (folder / "results.json").write_text(measured(*ratios).model_dump_json())
     return folder
 

@@ -1,4 +1,4 @@
-"""What was compared is checked by GitHub's own history: the workflow that measured may be the change's own."""
+"""GitHub's own history tells what was compared: the workflow that measured may be the change's own."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -31,7 +31,7 @@ def of(head: str = HEAD, base: str | None = BASE, ratio: float = 1.0, **fields: 
 
 
 def refusal(hub: GitHub, results: Results, **wanted: Any) -> str:
-    """Why it is no answer; empty where it is one."""
+    """Tell why it is no answer; empty where it is one."""
     _, run = scene(hub)
     hub.upload(run, packed(results))
     outcome = published(hub, run, **wanted)

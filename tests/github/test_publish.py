@@ -241,7 +241,7 @@ def test_duplicates_are_deleted_where_hiding_is_forbidden(hub: GitHub) -> None:
 
 @pytest.mark.parametrize("same_run", [True, False])
 def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
-    """All have looked before any writes: the worst order there is."""
+    """All have read before any writes: the worst order there is."""
     scene(hub)
     runs = [hub.runs[100] if same_run else hub.run(100 + i, HEAD) for i in range(4)]
     for index, run in enumerate(runs):
@@ -566,7 +566,7 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
     ("many", "last", "code"),
     [(299, "docs/z", 0), (2999, "docs/z", 0), (3000, "docs/z", 3), (2999, "src/z", 3), (300, "src/z", 3)],
 )
-def test_of_many_files_each_is_looked_at(hub: GitHub, many: int, last: str, code: int) -> None:
+def test_of_many_files_each_is_read(hub: GitHub, many: int, last: str, code: int) -> None:
     """A comparison names 300 files, a pull request 3 000: one that is not named is not ignored."""
     _, run = scene(hub)
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()

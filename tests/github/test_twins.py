@@ -45,7 +45,7 @@ def twin(hub: GitHub, number: int = 8, **fields: str) -> Pull:
 
 
 def of_twin(hub: GitHub, run: int = 200, number: int = 8, **fields: object) -> Outcome:
-    """What its run leaves: 3 times slower, and by its own word fine."""
+    """The output of its run: 3 times slower, and self-reported as fine."""
     loose = POLICY.replace("2%", "900%")
     made = hub.run(run, HEAD, branch="copy", head_repository="fork/kernels")
     results = measured(*SLOWER, policy=loose, **fields)
@@ -155,7 +155,7 @@ def test_a_run_that_has_only_begun_is_held_against_what_was_said_before(hub: Git
 
 
 def moved(hub: GitHub, pull: Pull, action: str, **fields: str) -> Outcome:
-    """What the base repository's own workflow makes of a pull request, whatever that brings or runs."""
+    """The base repository's own workflow on a pull request, whatever that brings or runs."""
     made = hub.run(400 + len(hub.runs), BASE, event="pull_request_target", jobs={"publish": None}, conclusion=None)
     context = beside(pull, made.id, "pull_request_target", **fields)
     return publish(context, action, Wanted(), api_of(hub))

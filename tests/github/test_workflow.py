@@ -40,7 +40,7 @@ def unescaped(text: str, more: dict[str, str]) -> str:
 
 
 @given(text=nasty, file=nasty, title=nasty, line=st.integers(-5, 10**6))
-def test_an_annotation_is_one_command_and_says_what_was_meant(text: str, file: str, title: str, line: int) -> None:
+def test_an_annotation_is_one_command_and_says_what_was_intended(text: str, file: str, title: str, line: int) -> None:
     command = annotation("error", text, file=file, line=line, title=title)
     assert len(command.splitlines()) == 1
     name, properties, data = runner_reads(command)

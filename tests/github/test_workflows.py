@@ -1,4 +1,4 @@
-"""What linters do not see of workflows: of those of this repository, of `perfci init`'s, and of those in examples."""
+"""Faults of workflows that linters do not see: in this repository's, in `perfci init`'s, and in the examples'."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def jobs(name: str) -> dict[str, dict[str, Any]]:
 
 
 def events(name: str) -> dict[str, dict[str, Any]]:
-    """What starts a workflow, and what it says of that."""
+    """Return the events that start a workflow, and what it says of them."""
     on = WORKFLOWS[name]["on"]
     return {event: found or {} for event, found in on.items()} if isinstance(on, dict) else {on: {}}
 
@@ -83,7 +83,7 @@ def contexts(event: dict[str, Any], name: str = "pull_request", **variables: str
 
 
 def runs(job: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Whether a job runs where those that it needs passed or were skipped by their `if`."""
+    """Tell whether a job runs where those that it needs passed or were skipped by their `if`."""
     return condition(job.get("if"), known)
 
 
@@ -95,7 +95,7 @@ def documented(what: str) -> dict[str, str]:
 
 
 def own_code(step: dict[str, Any]) -> bool:
-    """Whether a step checks out what this run's workflow is of: on `workflow_run` the default branch."""
+    """Tell whether a step checks out what this run's workflow is of: on `workflow_run` the default branch."""
     return step.get("uses", "").startswith("actions/checkout@") and step["with"] == {"persist-credentials": "false"}
 
 
@@ -179,8 +179,8 @@ def test_what_is_measured_is_checked_out_without_a_token_and_with_its_base(name:
 
 @each_workflow
 def test_what_leaves_the_code_as_it_is_measures_nothing_and_ends_no_measurement(name: str) -> None:
-    """What accepts a regression, and the end, are published; a workflow_run of its own does that where there is no such
-    job."""
+    """Events that accept a regression, and the end, are published; a workflow_run of its own does that where there is
+    no such job."""
     unpublished = {"labelled", "edited"}
     for started in events(name).keys() & {"pull_request", "pull_request_target"}:
         heard = {said: contexts(event, started) for said, event in EVENTS.items() if of(event, events(name)[started])}
@@ -196,7 +196,7 @@ def test_what_leaves_the_code_as_it_is_measures_nothing_and_ends_no_measurement(
 
 
 def of(event: dict[str, Any], started: dict[str, Any]) -> bool:
-    """Whether a workflow that says this of an event starts on it."""
+    """Tell whether a workflow that says this of an event starts on it."""
     return event["action"] in started.get("types", ["opened", "synchronize", "reopened"])
 
 
@@ -273,9 +273,9 @@ done
 
 
 def played(job: str, variant: str, publish: str, folder: Path) -> str:
-    """What a job of the release asks of Docker, with `org/Perfci` as the repository; its steps run in `folder`.
+    """Return what a job of the release asks of Docker, with `org/Perfci` as the repository; its steps run in `folder`.
 
-    Docker, make, and what proves an image, stand in for themselves: only who they are called by is looked at.
+    Docker, make, and what proves an image, stand in for themselves: only who they are called by is checked.
     """
     known = contexts({}, "push", PERFCI_PUBLISH_IMAGES=publish) | {"matrix": {"variant": variant}}
     known["github"]["token"] = "t0ken"

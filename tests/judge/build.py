@@ -54,7 +54,7 @@ def at_clocks(made: list[Pair], base: float = 1.98e9, head: float = 1.98e9, slop
 
 
 def ceilings(read: float | None = None, copied: float | None = None, **matmul: float | None) -> Ceilings:
-    """What a device does at most, of what is given; the rest was not measured."""
+    """The rates that a device reaches at most, of those given; the rest was not measured."""
     rates = {name: Rate(value=value) for name, value in {"read": read, "copied": copied, **matmul}.items()}
     return Ceilings(
         device="cuda", read=rates.pop("read"), copied=rates.pop("copied"), matmul=rates, to_device=None, to_host=None,
@@ -83,7 +83,7 @@ def case(
     head: CaseSide | None = None,
     **fields: Any,
 ) -> Case:
-    """A case that ran in both sides with `ratio` in time; None gives it no pairs."""
+    """A case that ran in base and in head with `ratio` in time; None gives it no pairs."""
     sides = {"base": base or side(), "head": head or side()}
     made = fields.pop("pairs", None)
     if made is None:

@@ -1,4 +1,4 @@
-"""What the run and the judge ask of a case's pairs."""
+"""The questions that run and judge ask of a case's pairs."""
 
 import math
 
@@ -145,7 +145,7 @@ def served(base, head, reports=("time", "p99"), **fields):
 
 
 @pytest.mark.parametrize("kind", ["regression", "max"])
-def test_what_only_some_executions_of_a_command_report_acquits_of_nothing(kind):
+def test_what_only_some_executions_of_a_command_report_is_never_within_the_limit(kind):
     base, head = values(1.0)
     criterion = limit(metric="p99", kind=kind, bound=0.1)
     assert status(served(base, head), criterion, 1) == "unchanged"

@@ -1,4 +1,4 @@
-"""What machine code explains, and what it says nothing of."""
+"""Things that machine code explains, and things that it says nothing of."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ LIBRARY = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 
 
 def seen(*kernels, source="nsys", local=0, device=None):
-    """Evidence of kernels given as name, seconds, registers and the fields of their code, or None for none."""
+    """A profile of kernels given as name, seconds, registers and the fields of their code, or None for none."""
     used, codes = [], []
     for name, seconds, registers, fields in kernels:
         used.append(KernelUse(name=name, count=1, seconds=seconds, grid=(64, 1, 1), block=(128, 1, 1), registers=registers, local=local))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Why a case changed: what the recorded pairs must say, made ones that show one cause each, and any evidence at all."""
+"""Why a case changed: what the recorded pairs must say, made ones that show one cause each, and any profile at all."""
 
 import json
 import os
@@ -209,7 +209,7 @@ MADE: dict[str, tuple[Profile, Profile, float | None]] = {
         PLAIN,
         Profile(
             faults=[
-                Fault(tool="nsys", part="trace", kind="timeout", text="killed after 60 s", remedy="give evidence a larger timeout"),
+                Fault(tool="nsys", part="trace", kind="timeout", text="killed after 60 s", remedy="give the profile a larger timeout"),
                 FORBIDDEN,
             ]
         ),
@@ -237,7 +237,7 @@ def written(explanation: Explanation) -> str:
 
 
 def golden(name: str, text: str) -> None:
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     file = HERE / "golden" / f"explain-{name}.txt"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
         file.write_text(text, encoding="utf-8")
@@ -321,8 +321,8 @@ def test_what_could_not_be_seen_is_said_and_not_compared():
     assert said[0].startswith("no trace of head")
     assert all("killed after 60 s" in one or "ERR_NVGPUCTRPERM" in one for one in said)
     assert explain(*MADE["empty-trace-of-head"]).sentences[0].startswith("no trace of head")
-    assert explain(Profile(), Profile()).sentences == ["no profiler looked at either side"]
-    assert explain_one(Profile()).sentences == ["no profiler looked"]
+    assert explain(Profile(), Profile()).sentences == ["neither base nor head was profiled"]
+    assert explain_one(Profile()).sentences == ["the case was not profiled"]
     assert explain(Profile(trace=PLAIN.trace), Profile(counters=PLAIN.counters)).sentences
 
 
@@ -334,7 +334,7 @@ def test_ncu_has_nothing_to_count_of_a_case_that_only_copies():
     said = explain(base, head)
     assert said.sentences == [
         "the upload is pageable now: 55.4 → 12.1 GB/s",
-        "neither side launches a kernel: there is none for ncu to count",
+        "neither base nor head launches a kernel: there is none for ncu to count",
     ]
     assert "see ncu's log" not in said.next_steps
     assert not any("log" in step for step in explain(base, head).next_steps)
@@ -427,7 +427,7 @@ def test_rules_of_ncu_are_told_without_their_links_and_definitions():
     )
 
 
-# ---------------------------------------------------------------- any evidence
+# ---------------------------------------------------------------- any profile
 
 NAMES = [
     *(one.name for side in RECORDED.values() for found in side.values() for one in found.trace.kernels),

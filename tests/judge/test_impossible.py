@@ -1,4 +1,4 @@
-"""A time that cannot be is no evidence: neither an improvement nor within a bound."""
+"""An impossible time proves nothing: neither an improvement nor that a bound holds."""
 
 import pytest
 

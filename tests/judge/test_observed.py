@@ -94,7 +94,7 @@ def test_a_relative_limit_without_base_says_why() -> None:
     blind = case(Profile(faults=[FORBIDDEN]), values(instructions=5))
     assert observed_row(context(), blind, relative).effect == "fail"
     row = observed_row(context(), case(Profile(), values(instructions=5)), relative)
-    assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: no profiler looked at it")
+    assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: it was not profiled")
     assert observed_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
     row = observed_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
     assert (row.class_, row.reason) == ("invalid", "not measured: base has no instructions")
@@ -158,7 +158,7 @@ def test_a_range_that_is_gone_is_named() -> None:
 
 
 @given(base=st.floats(0, 1e12), head=st.floats(0, 1e12), bound=st.floats(0, 10))
-def test_no_worse_value_within_base_is_ever_convicted(base, head, bound) -> None:
+def test_no_worse_value_within_base_ever_breaks_a_bound(base, head, bound) -> None:
     row = observed_row(context(), case(values(registers=base), values(registers=head)), criterion(bound=bound))
     assert (row.class_ == "regression") == (head > base * (1 + bound))
 
@@ -217,7 +217,7 @@ OWN = {"kernel_launches": "trace", "instructions": "counters", "registers": "sta
 
 
 def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launches") -> Profile:
-    """Evidence with one value, that this tool told."""
+    """A profile with one value, that this tool told."""
     profile = kernels("gemm").model_copy(update={"metrics": {metric: value}, "faults": list(faults)})
     assert profile.trace is not None
     if tool == "ncu":

@@ -14,7 +14,7 @@ from perfci.model.results import Work
 
 from .build import ceilings
 
-EVIDENCE = Path(__file__).parent.parent / "data/profiles"
+PROFILES = Path(__file__).parent.parent / "data/profiles"
 CEILINGS = ceilings(read=4e12, copied=3e12, bf16=800e12, fp32=50e12, tf32=400e12, fp8=1600e12, fp4=6400e12, int8=None)
 CEILINGS.to_device, CEILINGS.to_host = Rate(value=55e9, how="pinned memory"), Rate(value=None, reason="no room")
 
@@ -127,7 +127,7 @@ def test_a_ceiling_that_was_not_measured_is_said():
 
 
 def test_links_of_the_recorded_upload():
-    cases = {side: json.loads((EVIDENCE / f"{side}.json").read_text("utf-8")) for side in ("base", "head")}
+    cases = {side: json.loads((PROFILES / f"{side}.json").read_text("utf-8")) for side in ("base", "head")}
     base, head = (Profile.model_validate(cases[side]["upload-mib64"]).trace for side in ("base", "head"))
     (pinned,), (pageable,) = links(base, CEILINGS), links(head, CEILINGS)
     assert pinned.rate == pytest.approx(67108864 / 1.2106e-3, rel=1e-3)

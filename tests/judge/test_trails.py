@@ -1,4 +1,4 @@
-"""What relative limits were decided on, and both sides under one roofline."""
+"""The ratios that relative limits were decided on, and base and head under one roofline."""
 
 import math
 

@@ -50,22 +50,22 @@ SENTENCES = [
     (
         results([case("sdpa/seq=512", ratio=3.1)]),
         "fail",
-        "`sdpa/seq=512` is 3.1× slower — this change needs a look",
+        "`sdpa/seq=512` is 3.1× slower — this change needs review",
     ),
     (
         results([case(ratio=1.152), *many(2, 1.05), *many(5, start=5)]),
         "fail",
-        "`matmul/n=64` is 15.2 % slower (+2 more) — this change needs a look",
+        "`matmul/n=64` is 15.2 % slower (+2 more) — this change needs review",
     ),
     (
         results([case(ratio=1.152), case("b", head=FAILED)]),
         "fail",
-        "`b`: fails in head: no answer for 60 s (+1 more) — this change needs a look",
+        "`b`: fails in head: no answer for 60 s (+1 more) — this change needs review",
     ),
     (
         results([case("a", head=side("absent")), *many(2)]),
         "fail",
-        "`a` is missing in head — this change needs a look",
+        "`a` is missing in head — this change needs review",
     ),
     (
         results(
@@ -73,7 +73,7 @@ SENTENCES = [
             [limit(metric="throughput")],
         ),
         "fail",
-        "`matmul/n=64`: throughput is 60.0 % lower — this change needs a look",
+        "`matmul/n=64`: throughput is 60.0 % lower — this change needs review",
     ),
     (
         results([alone(level=5e-3)], [limit(kind="max", bound=1e-3)], mode="run"),
@@ -109,7 +109,7 @@ SENTENCES = [
     (
         results([*many(2), case("a", ratio=3.1, values={"n": 9}, stopped="budget"), *skipped(34)]),
         "undecided",
-        "Undecided: 1 of 3 cases has no answer: `a` looks 3.1× slower, which 9 pairs do not prove",
+        "Undecided: 1 of 3 cases has no answer: `a` seems 3.1× slower, which 9 pairs do not prove",
     ),
     (
         results([*many(2), case(head=side(work=Work(items=8)))]),
@@ -124,7 +124,7 @@ SENTENCES = [
     (
         results([*many(2, 1.5), case("a", ratio=3.1, values={"n": 7}, stopped="budget")]),
         "fail",
-        "`copy/n=00` is 50.0 % slower (+1 more) — this change needs a look",
+        "`copy/n=00` is 50.0 % slower (+1 more) — this change needs review",
     ),
     (results([]), "error", "Nothing was measured"),
     (
@@ -168,7 +168,7 @@ def test_observing_never_fails_but_says_what_would_have_and_errors_stay(given, v
     if verdict == "fail":
         assert (
             report.sentence
-            == f"Observed only, would have failed: {sentence.removesuffix(' — this change needs a look')}"
+            == f"Observed only, would have failed: {sentence.removesuffix(' — this change needs review')}"
         )
         assert report.rows[0].effect == "fail"
 
@@ -178,7 +178,7 @@ def test_strict_fails_what_is_not_known():
     assert judge(made).exit_code == 0
     report = judge(made, strict=True)
     assert (report.exit_code, report.strict) == (1, True)
-    assert report.sentence == "`a` is inconclusive — this change needs a look"
+    assert report.sentence == "`a` is inconclusive — this change needs review"
 
 
 def test_a_name_in_backticks_cannot_end_early():
@@ -291,7 +291,7 @@ def test_other_limits_than_planned_make_the_report_exploratory():
     assert any("error rates do not hold" in note for note in looser.notes)
 
 
-def test_more_criteria_that_share_alpha_need_more_evidence():
+def test_more_criteria_that_share_alpha_need_more_pairs():
     made = results([case(ratio=1.05, values={"n": 16})])
     assert judge(made).rows[0].class_ == "regression"
     others = [limit(f"other/n={i}", kind="max") for i in range(1000)]

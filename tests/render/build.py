@@ -242,13 +242,13 @@ def _many(count: int) -> Report:
     ]
     return report(
         rows,
-        f"`sdpa/seq=0` is 50 % slower (+{count - 1} more) — this change needs a look",
-        "Look at the rows below.",
+        f"`sdpa/seq=0` is 50 % slower (+{count - 1} more) — this change needs review",
+        "See the rows below.",
     )
 
 
 def recorded(case: str, side: str) -> Profile:
-    """What nsys and ncu saw on an H200."""
+    """The profiles that nsys and ncu took on an H200."""
     data = json.loads((Path(__file__).parent.parent / "data" / "profiles" / f"{side}.json").read_text())
     profile = Profile.model_validate(data[case])
     profile.metrics |= of_trace(profile.trace, (9, 0)) if profile.trace else {}
@@ -321,7 +321,7 @@ def reports() -> dict[str, Report]:
     hostile.sides["head"].ref = "feature/`|<b>@org"
     noisy = report(
         [REGRESSED, IMPROVED, UNDECIDED, *unchanged(8)],
-        "sdpa/seq=512 is 3.1× slower — this change needs a look",
+        "sdpa/seq=512 is 3.1× slower — this change needs review",
         "See why below; if it is intended, raise the limit or say so in the review.",
     )
     parts = {"pair": 0.0017, "worker": 0.0016, "placement": 0.0005, "block": 0.0021, "placements": 3, "blocks": 16}
@@ -333,8 +333,8 @@ def reports() -> dict[str, Report]:
     return {
         "profile": report(
             [slow_upload, slower, *unchanged(2)],
-            "`upload/mib=64` is 4.6× slower (+1 more) — this change needs a look",
-            "Look at what moved between base and head; if it is intended, raise the limit in base first.",
+            "`upload/mib=64` is 4.6× slower (+1 more) — this change needs review",
+            "See what moved between base and head; if it is intended, raise the limit in base first.",
             profiles=profiles,
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
@@ -342,8 +342,8 @@ def reports() -> dict[str, Report]:
         "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
         "mixed": report(
             [FAILED, VIOLATION, REGRESSED, MISSING, CHANGED, UNDECIDED, IMPROVED, *unchanged(2)],
-            "`sdpa/seq=512` is 3.1× slower (+3 more failures) — this change needs a look",
-            "Look at the failing rows first.",
+            "`sdpa/seq=512` is 3.1× slower (+3 more failures) — this change needs review",
+            "Read the failing rows first.",
             strict=True,
             notes=["Not measured on cpu: `upload/mib=64` needs cuda."],
         ),

@@ -29,13 +29,13 @@ def recorded(
     names: Iterable[str] = (),
     seen: bool = True,
 ) -> Recorded:
-    """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: whether profilers looked at some."""
+    """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: with profiles of some cases."""
     rng = np.random.default_rng(1)
     ids = [*names, *(f"matmul/m={64 * (i % 8 + 1)}/n={64 * (i // 8 + 1)}" for i in range(cases))][:cases]
     made, raw = [], {}
     for number, ident in enumerate(ids):
         ratio, level, key = _RATIOS[number % len(_RATIOS)], 10.0 ** rng.uniform(-5.5, -3), f"{ident}@cuda"
-        looked = seen and number % 20 == 6
+        profiled = seen and number % 20 == 6
         drawn, raw[key] = [], {}
         for index in range(pairs):
             taken = {
@@ -62,7 +62,7 @@ def recorded(
                 file="kernels/matmul.py", line=12, work=work, dtype="bf16",
                 timing=Timing(mode="rotating", settings={"timer": "CUDA events"}),
                 check=Check(shapes=27, compared=27, worst=0.35, rtol=2e-2, atol=1e-3),
-                profile=profile("sdpa-seq512", side) if looked else None,
+                profile=profile("sdpa-seq512", side) if profiled else None,
             )
             for side in SIDES
         }  # fmt: skip

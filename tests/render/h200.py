@@ -20,7 +20,7 @@ RUN = "https://github.com/acme/attention/actions/runs/1042"
 
 
 def results(cases: Collection[str] = ()) -> Results:
-    """What was measured and seen, as if base and head had been commits.
+    """Measured and profiled results, as if base and head had been commits.
 
     `cases`: of these alone, without limits on kernels' names. Durations remain those of the whole run.
     """
@@ -38,7 +38,7 @@ def results(cases: Collection[str] = ()) -> Results:
 
 
 def publication(report: Report) -> Publication:
-    """What is published of it in a pull request."""
+    """Their publication in a pull request."""
     origin = Origin(
         repository="acme/attention", pull_request=7, event="pull_request", head_sha=HEAD, head_ref="faster",
         base_ref="main", run_id=1042, run_url=RUN,

@@ -29,7 +29,7 @@ ORIGIN = Origin(
 ADDED = [presence(f"rope/seq={n}", "added", "in head, not in base: nothing to compare with", metric="time", unit="s", head=n * 1e-8) for n in (512, 4096)]  # fmt: skip
 ACCEPTED = Acceptance(by="alice", at="2026-01-05T12:04:31Z", reason="the math path is exact, flash is not")
 EARLIER = [
-    Attempt(run_id=1040, attempt=1, sentence="`sdpa/seq=512` is 3.1× slower — this change needs a look", url=f"{RUN[:-2]}40"),
+    Attempt(run_id=1040, attempt=1, sentence="`sdpa/seq=512` is 3.1× slower — this change needs review", url=f"{RUN[:-2]}40"),
     Attempt(run_id=1042, attempt=1, sentence="The measurement failed: head did not build", url=f"{RUN}/attempts/1"),
 ]  # fmt: skip
 
@@ -59,7 +59,7 @@ def publications() -> dict[str, Publication]:
     mismatch = build(
         [row("matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.2, change=None, interval=None, limit=None, worse=None,
              reason="timing mode timer is CUDA events in base, CUPTI in head"), *unchanged(2)],
-        "Passed, but 1 of 3 cases has changed", "Make sure that the new question is meant; it is compared again once base asks the same.",
+        "Passed, but 1 of 3 cases has changed", "Make sure that the new question is intended; it is compared again once base asks the same.",
         notes=["2 of 3 limits are of cases that are not calibrated on this machine: whether they can be held is not known (`perfci calibrate`)"],
     )  # fmt: skip
     first = build(
@@ -68,13 +68,13 @@ def publications() -> dict[str, Publication]:
     )  # fmt: skip
     smaller = build(
         [REGRESSED.model_copy(update={"head": 60.1e-6, "change": 1.24, "interval": Interval(low=1.236, high=1.244, level=0.99)}), MISSING, *unchanged(3)],
-        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs a look", "Look at what moved between base and head; if it is intended, raise the limit in base first.",
+        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs review", "See what moved between base and head; if it is intended, raise the limit in base first.",
     )  # fmt: skip
     smaller.fingerprint.devices["cuda"] = "NVIDIA B200"
     broken = found["error"]
     many = build(
         [*(row(f"sdpa/seq={64 * i}", "regression", ratio=1.5 - i * 1e-2, reason="slower by 5 % at least") for i in range(40)), UNDECIDED, *unchanged(459)],
-        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs a look", "Look at what moved between base and head; if it is intended, raise the limit in base first.",
+        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs review", "See what moved between base and head; if it is intended, raise the limit in base first.",
     )  # fmt: skip
     hostile = publication(
         found["hostile"], found["regression"], names=("h100](http://evil.example)|`<b>@org", "a`b"),

@@ -288,7 +288,7 @@ def test_what_got_past_the_escaping_would_not_run(browser, files, tmp_path):
 
 
 def test_of_two_hundred_cases_one_chart_is_drawn(browser, files):
-    """What is not looked at costs nothing: so a large report opens as fast as a small one."""
+    """A chart that nobody opens costs nothing: so a large report opens as fast as a small one."""
     one = Tab(browser, files["big"])
     one.page.wait_for_selector("#overview canvas")
     one.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")

@@ -1,4 +1,4 @@
-"""What people read of a calibration."""
+"""Texts of a calibration."""
 
 import io
 import os

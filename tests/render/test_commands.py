@@ -1,4 +1,4 @@
-"""A command that is shown is there to be copied: what reaches the shell is what was meant, in every rendering."""
+"""A command that is shown is there to be copied: the shell gets what was intended, in every rendering."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ WORDS = [
     "k/http://evil.example www.evil.example a@b.example", "k/$(id) 'quoted' \\ \"twice\"", "k/zero\u200bwidth\u202e",
     "k/new\nline\ttab", "k/bytes\udcff\udc80", "k/größer_*bold*_<b>", "",
 ]  # fmt: skip
-"""What a command line may hold: a commit, which plain Markdown breaks up, and case ids as hostile as they get."""
+"""Words of a command line: a commit, which plain Markdown breaks up, and case ids as hostile as they get."""
 
 
 def read_by_a_shell(line: str) -> list[bytes]:
@@ -45,7 +45,7 @@ def invisible(line: str) -> list[str]:
 
 
 class Codes(HTMLParser):
-    """What stands in `pre` and `code`, each as the reader copies it."""
+    """The contents of `pre` and `code`, each as the reader copies it."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

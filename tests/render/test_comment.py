@@ -33,7 +33,7 @@ TAGS = {
 
 
 class Seen(HTMLParser):
-    """What a reader's browser gets of Markdown that went through GitHub's own parser."""
+    """Markdown as a reader's browser gets it from GitHub's own parser."""
 
     def __init__(self, markdown: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Seen(HTMLParser):
         assert f"<!--{data}-->" == NOTHING, f"a hidden comment: {data}"
 
 
-# What GitHub makes a link or a mention of in text: https://docs.github.com/get-started/writing-on-github
+# Text that GitHub turns into a link or a mention: https://docs.github.com/get-started/writing-on-github
 ACTIVE = re.compile(
     r"@[a-z0-9]|(?<![\w&])#\d|\bgh-\d|https?://|ftp://|www\.|mailto:\S|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])", re.I
 )
@@ -99,7 +99,7 @@ def harmless(markdown: str, headings: list[str] | None = None) -> Seen:
 
 @pytest.mark.parametrize("state", STATES)
 def test_golden(state):
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = comment.render(STATES[state], 12_000 if state == "truncated" else LIMIT)
     file = GOLDEN / f"comment-{state}.md"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
@@ -217,7 +217,7 @@ def test_check_run_has_the_verdict_as_its_title():
 def test_a_sentence_over_many_jobs():
     assert (
         Verdict(STATES["shards"]).sentence
-        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs a look"
+        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs review"
     )
     assert (
         Verdict(STATES["shards-pass"]).sentence == "b200: Undecided: 3 of 12 cases have no answer: `norm/dim=64`: "
@@ -300,7 +300,7 @@ def test_any_text_anywhere_is_harmless_and_within_the_limit(one, limit):
 
 @pytest.mark.parametrize("measured", ["head of a fork", "merge"])
 def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
-    """What was measured lies in no branch of their origin, and the pull request has moved on since."""
+    """The measured commit lies in no branch of their origin, and the pull request has moved on since."""
     upstream = init(tmp_path / "upstream", {"perfci.yaml": "version: 1"})
     base = git(upstream, "rev-parse", "HEAD")
     git(tmp_path, "clone", "-q", str(upstream), "fork")

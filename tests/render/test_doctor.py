@@ -1,4 +1,4 @@
-"""The doctor's text for typical machines, from the first look to the last line."""
+"""The doctor's text for typical machines, from the first line to the last."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def text_of(found: Diagnosis, width: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def looked(tmp_path_factory):
+def diagnoses(tmp_path_factory):
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         quiet(patch)
@@ -44,8 +44,8 @@ def looked(tmp_path_factory):
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("width", [0, 100])
-def test_golden(looked, name, width):
-    text = text_of(looked[name], width)
+def test_golden(diagnoses, name, width):
+    text = text_of(diagnoses[name], width)
     file = GOLDEN / f"doctor-{name}.{width or 'plain'}.txt"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
         file.write_text(text, encoding="utf-8")
@@ -53,9 +53,9 @@ def test_golden(looked, name, width):
     assert max(map(cell_len, text.splitlines())) <= (width or 10**6)
 
 
-def test_no_text_shows_the_secret(looked):
-    assert looked["token"].exit_code == 3
-    assert SECRET not in looked["token"].model_dump_json()
+def test_no_text_shows_the_secret(diagnoses):
+    assert diagnoses["token"].exit_code == 3
+    assert SECRET not in diagnoses["token"].model_dump_json()
 
 
 def test_text_from_tools_is_harmless():

@@ -27,7 +27,7 @@ quick = settings(max_examples=300, deadline=None)
 
 
 class Page(HTMLParser):
-    """What GitHub's own parser makes of a paragraph, or of the last cell of a table."""
+    """GitHub's own parser's output for a paragraph, or for the last cell of a table."""
 
     def __init__(self, markdown: str) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_code_is_one_code_span_in_text_and_in_a_table(text):
 @quick
 @given(texts)
 def test_code_has_exactly_the_text_and_no_link_for_githubs_own_parser(text):
-    """What people copy of it is what was written, with nothing invisible put in between."""
+    """The copied text is what was written, with nothing invisible put in between."""
     shown = shorten(escape.visible(text), 160, middle=True) or "–"
     for markdown in (f"a {escape.code(text)} b", f"| a |\n|---|\n| a {escape.code(text)} b |\n"):
         page = Page(markdown)

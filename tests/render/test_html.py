@@ -1,4 +1,4 @@
-"""The report to look at: what stands in it, and that nothing that it is given becomes more than text and numbers."""
+"""The HTML report: its contents, and that nothing that it is given becomes more than text and numbers."""
 
 import base64
 import hashlib
@@ -80,7 +80,7 @@ def small() -> tuple[Report, Recorded]:
 
 @pytest.mark.parametrize("state", ["mixed", "profile", "run", "error"])
 def test_golden(state):
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = html.render(REPORTS[state])
     text = re.sub(r"<(style|script)>.*?</\1>|<meta http-equiv.*?>", r"<\1>", text, flags=re.DOTALL)
     file = GOLDEN / f"{state}.html"

@@ -28,7 +28,7 @@ def limit_of(state: str) -> int:
 
 @pytest.mark.parametrize("state", REPORTS)
 def test_golden(state):
-    """What people read changes only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
+    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = markdown.render(REPORTS[state], limit_of(state))
     file = GOLDEN / f"{state}.md"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
@@ -100,7 +100,7 @@ def test_what_is_left_out_is_named():
     assert "Left out" not in markdown.render(REPORTS["regression"])
 
 
-def test_full_names_of_kernels_go_before_their_evidence_does():
+def test_full_names_of_kernels_go_before_their_profile_does():
     report = REPORTS["profile"]
     whole_text = markdown.render(report)
     profile, names = (

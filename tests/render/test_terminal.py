@@ -1,4 +1,4 @@
-"""What `perfci` prints: tables that fit a terminal, stable lines for logs."""
+"""Output of `perfci`: tables that fit a terminal, stable lines for logs."""
 
 import io
 import os

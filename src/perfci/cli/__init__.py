@@ -101,7 +101,7 @@ def profile(
     debug: options.Debug = False,
     **asked: Any,
 ) -> None:
-    """Let nsys and ncu look at cases and say what stands out, or with --base what differs. Judges nothing."""
+    """Let nsys and ncu profile cases and say what stands out, or with --base what differs. Judges nothing."""
     from perfci.cli.measure import measure_and_report
 
     measure_and_report(
@@ -193,7 +193,7 @@ def docker_(
 
 @app.command()
 def ci(debug: options.Debug = False) -> None:
-    """What the GitHub Action calls: measure the event's commit against its base, in a job of GitHub Actions.
+    """Measure the event's commit against its base, in a job of GitHub Actions: what the action calls.
 
     Its inputs come from the environment; action.yml describes them.
     """
@@ -207,7 +207,7 @@ FIRST_FILES = {
     "kernels/example.py": "example.py",
     ".github/workflows/perf.yml": "perf.yml",
 }
-"""What `perfci init` writes, and the file in templates/ that it is."""
+"""Files that `perfci init` writes, each with the file in templates/ that it is."""
 
 
 @app.command()
@@ -238,7 +238,7 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
 @app.command()
 @taking(options.Publishing)
 def publish(debug: options.Debug = False, **asked: Any) -> None:
-    """In GitHub Actions: judge what a run measured by base's limits; write comment, check run and summary.
+    """Judge what a run measured by base's limits, in GitHub Actions; write comment, check run and summary.
 
     Needs no GPU and runs no code of the change. GITHUB_TOKEN needs actions: read, checks: write, contents: read and
     pull-requests: write.

@@ -39,11 +39,11 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True)
 class Answer:
-    """What the job says to the workflow."""
+    """The job's answer to the workflow."""
 
     verdict: str
     code: int
-    """What the job ends with."""
+    """The job's exit code."""
     summary: str
     """Markdown."""
     failing: int = 0
@@ -55,7 +55,7 @@ class Answer:
 
 
 def run_job() -> None:
-    """The whole job. Ends the process with its exit code."""
+    """Do the whole job. Ends the process with its exit code."""
     env = without_secrets()
     files = workflow.Files(env)
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # one stream: the runner mixes two in any order
@@ -108,7 +108,7 @@ def without_secrets() -> dict[str, str]:
 
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` without secrets; where the code is not trusted, without what looks like one in any variable."""
+    """Return `env` without secrets; where the code is not trusted, without any variable whose value resembles one."""
     try:
         trusted = event.load(env).trusted
     except UsageError:

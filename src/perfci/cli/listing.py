@@ -147,7 +147,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _print(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, else tab-separated lines."""
+    """Print a table on a terminal, else tab-separated lines."""
     console = Console()
     if not console.is_terminal:
         for line in lines if titles is _CASES else [titles, *lines]:

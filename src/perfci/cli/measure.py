@@ -29,13 +29,13 @@ DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a measurement, written to its folder."""
+    """The outcome of a measurement, written to its folder."""
 
     report: Report
     problem: PerfciError | KeyboardInterrupt | None
-    """What ended it early."""
+    """The error that ended it early."""
     files: Sequence[str] = ()
-    """What was written there, as people are told."""
+    """The files written there, as people are told."""
 
     @property
     def exit_code(self) -> int:
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
-    """One whole job. Ends the process with its exit code."""
+    """Do one whole job. Ends the process with its exit code."""
     options = read_options(mode, **asked)
     if options.prepare is not None:
         prepare(options, options.prepare, Console(stderr=True))
@@ -93,7 +93,7 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
 
 
 def prepare(options: Options, folder: Path, console: Console) -> None:
-    """Build both sides into `folder`, for `--prepared` to measure them. Raises PerfciError."""
+    """Build base and head into `folder`, for `--prepared` to measure them. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
     teller = Teller(console)
     try:
@@ -148,7 +148,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
 
 
 def folders(where: Path, out: Path) -> tuple[Path, Path]:
-    """Return what `--repo` and `--out` name, absolute. Raises UsageError."""
+    """Return the folders of `--repo` and `--out`, absolute. Raises UsageError."""
     if not where.is_dir():
         raise UsageError(f"--repo {where}: is no folder")
     if out == Path(OUT):
@@ -159,7 +159,7 @@ def folders(where: Path, out: Path) -> tuple[Path, Path]:
 
 
 def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
-    """Return what `--device` names; None where it is not given. Raises UsageError."""
+    """Return the devices of `--device`; None where it is not given. Raises UsageError."""
     for name in names or []:
         if name not in DEVICES:
             raise UsageError(f"--device {name}: write cuda or cpu")
@@ -167,7 +167,7 @@ def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
 
 
 def duration(option: str, text: str) -> float:
-    """Return seconds of a duration such as `3m`. Raises UsageError, naming the option."""
+    """Return the seconds of a duration such as `3m`. Raises UsageError, naming the option."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

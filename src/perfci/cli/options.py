@@ -36,7 +36,7 @@ Forecast = Annotated[
     bool, typer.Option("--plan", help="Say how long a comparison takes and which change each case can show.")
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Look at programs and their versions alone, as an image's build does.")
+    bool, typer.Option("--offline", help="Check programs and their versions alone, as an image's build does.")
 ]
 Device = Annotated[
     list[str] | None,

@@ -31,7 +31,7 @@ FILES = (
     "samples.jsonl",
     "logs/",
 )
-"""What people may look for, in the order of use."""
+"""Files for people, in the order of use."""
 
 
 def write_all(
@@ -58,7 +58,7 @@ def write_all(
 
 
 def _beside(results: Results) -> set[str]:
-    """Return what measuring leaves in its folder, these results among it."""
+    """Return the files that measuring leaves in its folder, these results among it."""
     names = {"results.json"}
     if any(case.origin == "imported" for case in results.cases):
         return names
@@ -111,7 +111,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
 
 
 def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
-    """Side → placements; empty where these are not the samples of `pair`, but of another run's."""
+    """Return side → placements; empty where these are not the samples of `pair`, but of another run's."""
     if not isinstance(found, dict):
         return {}
     placements = {name: found[name] for name in SIDES if _numbers(found.get(name))}
@@ -120,7 +120,7 @@ def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
 
 
 def _numbers(found: Any) -> bool:
-    """Return whether these are lists of finite numbers, none of them empty."""
+    """Tell whether these are lists of finite numbers, none of them empty."""
     return isinstance(found, list) and all(
         isinstance(one, list) and one and all(isinstance(n, float | int) and math.isfinite(n) for n in one)
         for one in found

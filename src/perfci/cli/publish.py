@@ -24,7 +24,7 @@ _PACKAGES = {"github": "PyGithub"}
 
 
 def publish_run(measuring: tuple[str, str, str], here: Path | None = None, **options: Any) -> None:
-    """One whole publication, from the runner's environment. Ends the process with the verdict's exit code.
+    """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
     `measuring`: base, cases and devices as the measuring action was given them. `here`: the folder in which this job
     measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.
@@ -111,11 +111,11 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _line(text: str) -> str:
-    """Return one line of the log that the runner takes for no command."""
+    """Return one line of the log that the runner does not take for a command."""
     return " " + visible(text).replace("##[", "## [")
 
 
 def _action(env: Mapping[str, str]) -> str:
-    """Return what happened, such as `labeled`; empty for events that have no such word."""
+    """Return the event's action, such as `labeled`; empty for events that have none."""
     action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
     return action if isinstance(action, str) else ""

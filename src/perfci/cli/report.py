@@ -99,12 +99,12 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts numbers in names as numbers."""
+    """Return a key that sorts numbers in names as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
 
 
 def parse_formats(text: str | None) -> list[str]:
-    """Return what `--format` names; all where it is not given. Raises UsageError."""
+    """Return the formats of `--format`; all where it is not given. Raises UsageError."""
     names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FORMATS:

@@ -58,14 +58,14 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
 
 
 def _reason(body: str) -> str:
-    """Return what the description gives as the reason; empty where it gives none."""
+    """Return the reason that the description gives; empty where it gives none."""
     start = f"{ACCEPT_LINE}:".lower()
     given = (line.strip()[len(start) :].strip() for line in body.splitlines() if line.lower().startswith(start))
     return next((text[:_LONGEST] for text in given if text), "")
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:
-    """Return when the head's branch last moved to where it is; None where its newest move led elsewhere."""
+    """Return the time when the head's branch last moved to where it is; None where its newest move led elsewhere."""
     head = pull.head
     if head.repo is None:
         return None

@@ -115,7 +115,8 @@ class Api:
         return self.viewer().removesuffix("[bot]")
 
     def viewer(self) -> str:
-        """Login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's token."""
+        """Return the login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's
+        token."""
         _, answer = self._github.requester.graphql_query("query { viewer { login } }", {})
         return str(answer["data"]["viewer"]["login"])
 
@@ -185,7 +186,7 @@ def _message(error: GithubException) -> str:
 
 
 def _asked_wait(status: int, headers: Mapping[str, str], message: str) -> float | None:
-    """Return seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
+    """Return the seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
     if status in _PASSING:
         return _seconds(headers.get("retry-after")) or 0.0
     if status not in {400, 403, 429}:  # 400: what PyGithub makes of an error of GraphQL

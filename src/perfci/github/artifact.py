@@ -105,7 +105,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Return where people find an artifact, and until when."""
+    """Tell where people find an artifact, and until when."""
     expires = remote.expires_at
     return Artifact(
         name=remote.name,
@@ -141,7 +141,7 @@ def read_member(archive: bytes) -> bytes | None:
                 raise Unfit(f"has a {MEMBER} that expands more than {MOST_RATIO} times")
             with opened.open(member) as stream:
                 content = stream.read(MEMBER_BYTES + 1)
-    # What zipfile raises of bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
+    # Exceptions of zipfile on bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
     # version or method it does not know (NotImplementedError), encrypted (RuntimeError), with offsets or names that
     # cannot be (ValueError, OSError). The archive is a stranger's: each is its fault, told by its name, and no pass.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
@@ -166,7 +166,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 
 def parse(content: bytes) -> Results:
-    """Results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
+    """Parse results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
     try:
         data = json.loads(
             content.decode("utf-8"),
@@ -254,7 +254,7 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("has two cases of one name")
     if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
-    # What would let a change pass that perfci, planning by itself, would convict.
+    # By such a plan a change may pass that perfci's own plan would find slower than the limit.
     if plan.looks != Looks() or plan.m > max(1, sum(one.shares_alpha for one in plan.criteria)):
         raise Unfit("was planned with looks or error rates that are not perfci's")
     if not plan.judged or plan.exact_pairs is not None:

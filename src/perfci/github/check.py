@@ -37,18 +37,18 @@ _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n
 
 @dataclass
 class Concluded:
-    """What the checks of a commit say now."""
+    """The state that the checks of a commit tell now."""
 
     conclusion: Conclusion | None
     """None where there is no check of ours."""
     url: str = ""
     """Address of the check that was written; empty where none was."""
     notes: list[str] = field(default_factory=list)
-    """What people have to know of it, one line each."""
+    """Notes for people, one line each."""
 
 
 def name_of(suite: str, into: str = "") -> str:
-    """Return what a branch rule names; `into`: of the checks that no rule asks for, the branch that they are for."""
+    """Return the name for a branch rule; `into`: of the checks that no rule asks for, the branch that they are for."""
     name = "perfci" if suite == "perfci" else f"perfci ({suite})"
     return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
 
@@ -78,7 +78,8 @@ def _asks(base: str, api: Api) -> bool:
 
 
 def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
-    """Earlier answers to the question of a run, at the same head, as their checks tell of them. Raises ApiError."""
+    """Return earlier answers to the question of a run, at the same head, as their checks tell of them. Raises
+    ApiError."""
     name = name_of(suite, unasked(origin.base_ref, api))
     found = api.call("check runs", lambda: _ours(_check_runs(name, origin.head_sha, api), suite, api))
     asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
@@ -97,7 +98,8 @@ def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
 def failed_since(
     suite: str, head: str, question: Question, name: str, owns: frozenset[str], api: Api
 ) -> datetime | None:
-    """Return when a check `name` first came to one of `owns` at this head; None where none did. Raises ApiError."""
+    """Return the time when a check `name` first came to one of `owns` at this head; None where none did. Raises
+    ApiError."""
     found = api.call("check runs", lambda: _ours(_check_runs(name, head, api), suite, api))
     times = [
         check.started_at
@@ -214,12 +216,12 @@ def _conclude(suite: str, head: str, into: str, pulls: Sequence[Open], queued: S
 
 
 def _is_ours(check: CheckRun, api: Api) -> bool:
-    """Return whether the app that this publisher speaks for wrote it: what stands in another's is another's word."""
+    """Tell whether the app that this publisher speaks for wrote it: others' checks prove nothing."""
     return check.app is not None and check.app.slug == api.app
 
 
 def _led(result: Result, speaks: Result, decided: Decided, bases: dict[Question, str], title: str) -> tuple[str, str]:
-    """Return what the title of a check begins with, and why, where it does not say what its own run came to."""
+    """Return the beginning of a check's title, and why, where it does not say what its own run came to."""
     if result.age < speaks.age:
         return f"Superseded by run {speaks.run}, attempt {speaks.attempt}", ""
     if decided.by is None:
@@ -257,8 +259,8 @@ def _check_runs(name: str, head: str, api: Api) -> list[CheckRun]:
 
 
 def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
-    """Return those of the suite that we wrote, with what each run came to: of one run two publishers may have written
-    two."""
+    """Return the suite's checks that we wrote, with what each run came to: two publishers may have written two of one
+    run."""
     found = [(Result.read(check.external_id or ""), check) for check in listed if _is_ours(check, api)]
     return [(one, check) for one, check in found if one is not None and one.suite == suite]
 
@@ -278,7 +280,7 @@ def _queued(head: str, api: Api) -> list[str]:
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
-    """Return rows that fail or warn, where their kernels are declared: worst first."""
+    """Return the rows that fail or warn, where their kernels are declared: worst first."""
     found = []
     for shard in publication.shards:
         of = f"{shard.name}: " if shard.name else ""
@@ -291,7 +293,7 @@ def annotations(publication: Publication) -> list[dict[str, str | int]]:
 
 
 def _declared(row: Row) -> bool:
-    """Return whether a row names a place in the repository; what it names is reported by the code itself."""
+    """Tell whether a row names a place in the repository; what it names is reported by the code itself."""
     file = row.file
     return (
         0 < row.line < MOST_LINES

@@ -21,7 +21,7 @@ _CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
 
 @dataclass(frozen=True)
 class Compared:
-    """What HEAD is compared with, in words of sources/git.py."""
+    """The base that HEAD is compared with, in words of sources/git.py."""
 
     ref: str | None
     merge: bool
@@ -30,21 +30,21 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """What people call it: a branch, a tag, the beginning of a hash."""
+        """The name for people: a branch, a tag, the beginning of a hash."""
         name = self.ref or self.base.sha
         return name[:10] if _is_hash(name) else name
 
 
 def require_no_secret(where: Path) -> None:
-    """Raises UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
+    """Raise UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
     for finding in check_token(Machine(where=where)):
         if finding.status != "ok":
             raise UsageError(f"checkout: {finding.found}: {finding.remedy}")
 
 
 def require_head(repo: Repository, context: Context) -> bool:
-    """Return whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event
-    speaks of.
+    """Tell whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event speaks
+    of.
 
     By hand and on a schedule any commit may be checked out.
     """
@@ -64,7 +64,7 @@ def require_head(repo: Repository, context: Context) -> bool:
 
 
 def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
-    """Return what HEAD is compared with, fetched where the checkout lacks it; None: with nothing.
+    """Return the base that HEAD is compared with, fetched where the checkout lacks it; None: nothing.
 
     `asked` is a branch, tag or commit that takes the place of what the event says, `none` for nothing.
     Raises UsageError where there is no such commit, MachineError where it cannot be fetched.
@@ -103,7 +103,7 @@ def bringing_nothing(repo: Repository, context: Context, compared: Compared, ask
 
 
 def changed_files(repo: Repository, base: str) -> list[str]:
-    """Return paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
+    """Return the paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
     args = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none", "-z")
     done = repo.git(*args, base, "HEAD", "--")
     return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]

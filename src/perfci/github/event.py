@@ -19,7 +19,7 @@ QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<base>.+)/pr-(?P<pull>[1-9][0-9
 
 
 def _named(text: str) -> str:
-    # What `git check-ref-format` forbids, as far as it could do harm; shells and Markdown are met by escaping.
+    # Forbidden by `git check-ref-format`, as far as it could do harm; shells and Markdown are met by escaping.
     if ".." in text or "@{" in text or re.search(r"[\x00-\x20\x7f~^:?*\[\\]", text):
         raise ValueError("is no name of a branch or tag")
     return text
@@ -118,7 +118,7 @@ class _OtherEvent(_Untrusted):
 
 
 class Surroundings(BaseModel):
-    """What the runner says of the run in its environment."""
+    """The runner's description of the run in its environment."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True)
 
@@ -132,11 +132,11 @@ class Surroundings(BaseModel):
 
 @dataclass(frozen=True)
 class Context:
-    """What is measured, and on whose word."""
+    """The change to measure, and on whose word."""
 
     origin: Origin
     base: str
-    """What head is compared with: a commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
+    """The base of the comparison: a commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
     merge_sha: str | None
     """The commit that GitHub made of the pull request's head and its base, and that actions/checkout takes."""
     head_repository: str
@@ -168,7 +168,7 @@ def load(env: Mapping[str, str]) -> Context:
 
 
 def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Context:
-    """Return what the event `name` with this `payload` asks for; `env` is the runner's environment. Pure.
+    """Return the request of the event `name` with this `payload`; `env` is the runner's environment. Pure.
 
     Raises UsageError for an event that is not supported, and for a payload or a variable that is not as GitHub
     documents it.
@@ -329,5 +329,5 @@ def _short(ref: str) -> str:
 
 
 def _nothing(sha: str) -> bool:
-    """Return whether a push says so of a commit that is not there."""
+    """Tell whether a hash of a push stands for no commit."""
     return set(sha) == {"0"}

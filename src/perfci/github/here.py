@@ -47,7 +47,7 @@ def write_comment(
 
 
 def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted) -> Publication:
-    """Return what is said of `folder`, judged by the limits that it was planned with: base's, where base has any."""
+    """Return the publication of `folder`, judged by the limits that it was planned with: base's, where base has any."""
     made = Publication(suite=wanted.suite, origin=context.origin, jobs=1, checked=False)
     file = folder / artifact.MEMBER
     try:

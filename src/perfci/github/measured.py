@@ -26,7 +26,7 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Scope:
-    """What the publishing action says of the measurement, as the measuring action was told."""
+    """The publishing action's description of the measurement, as the measuring action was told."""
 
     base: str = ""
     """Branch, tag or commit; `none`: absolute limits only; empty: what the event says."""
@@ -45,7 +45,7 @@ class Change:
     upstream: str
     """The commit whose history it has to leave; empty where there is none, as of a schedule."""
     name: str
-    """What people call that commit."""
+    """The name of that commit for people."""
     merged: bool
     """True where GitHub merges head with base for the run, as for a pull request."""
 
@@ -77,7 +77,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
     if not wanted:
         raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
     if merge and not scope.base:
-        # What stood on the branch when GitHub merged: the branch has only grown since.
+        # Base stood on the branch when GitHub merged: the branch has only grown since.
         # Not at an older commit than head knows: the branch may have been slower then.
         left = _merge_base(wanted, change.head, api)
         if parents[0] != base or not _holds(wanted, base, api) or not _holds(base, left, api):
@@ -93,7 +93,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
 
 @dataclass(frozen=True)
 class Heard:
-    """What one job measured."""
+    """The answer of one job's measurement."""
 
     declared: Declared | None
     cases: frozenset[str]
@@ -181,7 +181,7 @@ def _merge_base(one: str, other: str, api: Api) -> str:
 
 
 def _holds(branch: str, commit: str, api: Api) -> bool:
-    """Return whether the history of the commit `branch` holds `commit`."""
+    """Tell whether the history of the commit `branch` holds `commit`."""
     return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
 
 

@@ -35,36 +35,36 @@ MOST_LIMITS = 1000
 """Of a policy that head brings, where it is read."""
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
 _BEGUN = frozenset({"requested", "in_progress"})
-"""What has happened to a run that `workflow_run` tells of, before it has measured."""
+"""Actions of a `workflow_run` event on a run that has not measured yet."""
 _MOVED = frozenset({"opened", "reopened", "synchronize", "edited", "closed"})
-"""What has happened to a pull request that `pull_request_target` tells of, where it is another change than before."""
+"""Actions of a `pull_request_target` event on a pull request that is another change than before."""
 _QUIET = frozenset({"unchanged", "skipped"})
 _UNJUDGED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""What judging and rendering may raise of values that no measurement gives."""
+"""Exceptions of judging and rendering on values that no measurement gives."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Outcome:
-    """What was published."""
+    """The result of publishing."""
 
     publication: Publication
     comment: sticky.Posted | None = None
     check: str = ""
     """Address of the check run; empty where it could not be written."""
     notes: list[str] = field(default_factory=list)
-    """What could not be done, one line each. The verdict stands."""
+    """Things that could not be done, one line each. The verdict stands."""
     waiting: str = ""
     """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
     stale: bool = False
     """Nothing was published, and the checks that are there may say what does not hold any more."""
     problem: UsageError | None = None
-    """What is wrong with base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
+    """The error in base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
 
     @property
     def exit_code(self) -> int:
-        """What the job ends with."""
+        """The job's exit code."""
         if self.waiting:
             return 3 if self.stale else 0
         return self.publication.exit_code if self.problem is None else self.problem.exit_code
@@ -76,7 +76,7 @@ class _Faulty:
 
     problem: UsageError
     declared: Declared = field(default_factory=lambda: Declared(whole=False))
-    """What base and head declare, as far as the measurements tell."""
+    """The declarations of base and head, as far as the measurements tell."""
 
 
 def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
@@ -132,7 +132,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
 
 
 def _waiting(origin: Origin, action: str) -> str:
-    """Return why an event brings nothing to publish; empty where it may."""
+    """Tell why an event brings nothing to publish; empty where it may."""
     if action in _BEGUN:
         return "the run has only begun"
     if origin.event == "pull_request_target" and action in _MOVED:
@@ -196,7 +196,7 @@ def _accept(outcome: Outcome, source: Source, faulty: _Faulty | None, wanted: Wa
 def _fixing(
     outcome: Outcome, accepted: Acceptance | None, source: Source, path: str, faulty: _Faulty, api: Api
 ) -> None:
-    """Where head fixes base's policy, by which nothing can be judged until then, somebody may accept just that."""
+    """Let somebody accept that head fixes base's policy, by which nothing can be judged until then."""
     unsound = _tried(outcome, "contents: read", lambda: _unsound(source, path, faulty, api))
     publication = outcome.publication
     if unsound:
@@ -233,7 +233,7 @@ def _with_notes(publication: Publication, notes: Sequence[str], limit: int) -> s
 
 
 def worth_telling(publication: Publication, when: When) -> bool:
-    """Return whether there is reason to begin a comment; one that is there is kept true in any case."""
+    """Tell whether there is reason to begin a comment; one that is there is kept true in any case."""
     if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
@@ -243,7 +243,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
 def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
     """Return the policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
 
-    Without a pull request that of the default branch: nobody has looked at another, and a rule may take the check.
+    Without a pull request that of the default branch: nobody has reviewed another, and a rule may take the check.
     """
     sha, branch = source.origin.head_sha, source.base or source.default
     if branch:
@@ -269,7 +269,7 @@ def _content(path: str, sha: str, api: Api) -> bytes:
 
 
 def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
-    """Return what is wrong with head's policy too; empty where it fixes base's. Raises ApiError."""
+    """Return the error in head's policy too; empty where it fixes base's. Raises ApiError."""
     sha = source.origin.head_sha
     where = f"{sha[:10]}:{path}"
     try:
@@ -290,7 +290,8 @@ def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
 def _read(
     source: Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api
 ) -> _Faulty | None:
-    """Return every job's measurements, judged, or why they are missing. Returns what is wrong with base's policy."""
+    """Read and judge every job's measurements, or tell why they are missing. Return what is wrong with base's
+    policy."""
     faulty: _Faulty | None = None
     heard: list[Heard] = []
     broken = False
@@ -346,12 +347,12 @@ def _read(
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
-    # What could be judged, and failed, is not to be accepted as a policy that is fixed.
+    # A run that could be judged, and failed, is not to be accepted as a policy that is fixed.
     return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
 
 
 def _hear(source: Source, into: Publication, wanted: Wanted, api: Api) -> None:
-    """Whether every job that was to measure did, and how many there are. Raises ApiError."""
+    """Check that every job that was to measure did, and count them. Raises ApiError."""
     listed = jobs(source.run, wanted, api)
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
@@ -374,7 +375,7 @@ def _render_all(publication: Publication) -> None:
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
-    """Return why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it
+    """Tell why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it
     does."""
     if policy is None or not policy.ignore:
         return ""
@@ -386,7 +387,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
 
 
 def _nothing(source: Source, api: Api) -> str:
-    """Return why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has
+    """Tell why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has
     not."""
     base = brings_nothing(source, api)
     return (

@@ -1,4 +1,4 @@
-"""What runs came to at one commit, and what they come to together.
+"""Results of runs at one commit, and what they come to together.
 
 A branch rule asks for the check of a commit, whichever pull request that commit is the head of: green for one of them
 is green for all. So every check of ours on a commit carries the worst of what its open pull requests came to.
@@ -15,13 +15,13 @@ from perfci.model.text import listed
 
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 Own = Literal["success", "failure", "neutral", "action_required", "accepted"]
-"""What one run came to: `accepted` is a failure that somebody took upon themselves, and passes."""
+"""The result of one run: `accepted` is a failure that somebody took upon themselves, and passes."""
 QUEUE = "queue"
 """In the place of a pull request's number: a merge queue's group of them."""
 NONE = "0"
 """The same of a run without a pull request."""
 FAILED = frozenset({"failure", "accepted"})
-"""What a verdict that can be accepted, or was, is kept as."""
+"""Results that stand for a verdict that can be accepted, or was."""
 FAULTY = frozenset({"action_required", "accepted"})
 """The same where base's policy is at fault, and nothing could be judged."""
 _WORST_FIRST: tuple[Conclusion, ...] = ("action_required", "failure", "neutral", "success")
@@ -42,24 +42,24 @@ class Question:
 
     @classmethod
     def of_pull(cls, number: int, base: str) -> "Question":
-        """Return whether a pull request may go into the branch `base`."""
+        """Return the question of a pull request: may it go into the branch `base`?"""
         return cls(str(number), sha256(base.encode()).hexdigest())
 
     @classmethod
     def of_queue(cls, base: str) -> "Question":
-        """Return whether a group of the merge queue of `base` may go into that."""
+        """Return the question of a group of the merge queue of `base`: may it go into that?"""
         return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
     def of_run(cls, origin: Origin) -> "Question":
-        """Return what a run answers."""
+        """Return the question that a run answers."""
         queued = origin.event == "merge_group"
         return cls.of_queue(origin.base_ref) if queued else cls.of_pull(origin.pull_request or 0, origin.base_ref)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run came to, as the `external_id` of its check keeps it."""
+    """The result of one run, as the `external_id` of its check keeps it."""
 
     suite: str
     question: Question
@@ -77,7 +77,7 @@ class Result:
 
     @classmethod
     def read(cls, text: str) -> "Result | None":
-        """From an `external_id`; None of any other text."""
+        """Read an `external_id`; None of any other text."""
         found = _ID.fullmatch(text)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class Result:
 
     @property
     def concluded(self) -> Conclusion:
-        """What GitHub is told of it alone."""
+        """The conclusion of it alone, for GitHub."""
         return "success" if self.own == "accepted" else self.own
 
 
@@ -109,26 +109,26 @@ class Open:
 
     @property
     def question(self) -> Question:
-        """What is to be answered before it may be merged."""
+        """The question that is to be answered before it may be merged."""
         return Question.of_pull(self.number, self.base)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What the results at a commit come to."""
+    """The result of a commit, over all results at it."""
 
     conclusion: Conclusion
     by: Result | None = None
     """The result that decides; None where one is waited for."""
     waits: str = ""
-    """What has no result yet, for people."""
+    """The runs that have no result yet, for people."""
 
 
 def conclusion(publication: Publication) -> Conclusion:
-    """Return what one publication comes to.
+    """Return the result of one publication.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and looks like no regression. `neutral` is what is undecided, as where there was nothing
+    holds the merge up, and does not read as a regression. `neutral` is what is undecided, as where there was nothing
     to compare, or where the limits are only observed and do not hold.
     """
     code = publication.exit_code
@@ -138,12 +138,12 @@ def conclusion(publication: Publication) -> Conclusion:
 
 
 def newest(results: Iterable[Result]) -> dict[Question, Result]:
-    """Of several runs that answer one question the newest speaks."""
+    """Return, for each question, the newest of the results that answer it."""
     return {one.question: one for one in sorted(results, key=lambda one: one.age)}
 
 
 def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
-    """Return what a commit's checks say; None where there is no result at all. Pure.
+    """Return the result of a commit's checks; None where there is no result at all. Pure.
 
     The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
     a result is waited for. `queued`: branches whose merge queue has the commit as a group's. Into these it is concluded

@@ -60,7 +60,7 @@ Words = Annotated[list[str], BeforeValidator(_words)]
 
 
 class Settings(BaseModel):
-    """What the workflow's author asks of the measuring action."""
+    """The inputs of the measuring action."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -121,7 +121,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 class ArtifactName(NamedTuple):
-    """What an artifact of measurements is called: unique in a run, and readable back by a publisher.
+    """The name of an artifact of measurements: unique in a run, and readable back by a publisher.
 
     Written `suite--job--shard--attempt`; no part but the job holds two hyphens in a row, and the job's are single.
     """

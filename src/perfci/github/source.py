@@ -1,4 +1,4 @@
-"""Which run is published, whose change it measured, and what that change is, by what the API says."""
+"""The run that is published, the change it measured, and what that change is, by what the API says."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ _RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the workflow's author asks of the publishing action."""
+    """The inputs of the publishing action."""
 
     suite: str = "perfci"
     artifacts: str = ""
@@ -68,7 +68,7 @@ class Source:
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
-    """Where the branch stood before the push that the run is of, as the event tells; empty where it does not."""
+    """The commit of the branch before the push that the run is of, as the event tells; empty where it does not."""
     idle: bool = False
     """The run was to measure nothing, as after a label, and no other has left measurements of its head yet."""
     closed: str = ""
@@ -135,13 +135,13 @@ def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
 
 
 def change(source: Source, api: Api) -> Change:
-    """Return what the run should have measured, and against what. Raises ApiError."""
+    """Return the change that the run should have measured, and its base. Raises ApiError."""
     upstream, name = _upstream(source, api)
     return Change(source.origin.head_sha, upstream, name, merged=source.pull is not None)
 
 
 def retargeted(source: Source, api: Api) -> str:
-    """Return why a measurement is of another base than the pull request goes into now; empty where it is not. Raises
+    """Tell why a measurement is of another base than the pull request goes into now; empty where it is not. Raises
     ApiError.
 
     By the events of the pull request, and its age: a run that it started is no older. A run that is started again has
@@ -215,7 +215,7 @@ def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list
 
 
 def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
-    """Return whether no job of a run was to measure, as after a label."""
+    """Tell whether no job of a run was to measure, as after a label."""
     return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
 
 
@@ -286,7 +286,7 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
 
 
 def _before(source: Source, api: Api) -> str:
-    """Return where the branch stood before the push that the run is of; empty where that is not known, and of a new
+    """Return the branch's commit before the push that the run is of; empty where that is not known, and of a new
     branch."""
     if source.run.event != "push":
         return ""

@@ -49,7 +49,7 @@ class Marker:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
     def outranks(self, other: "Marker", head: str) -> bool:
-        """Return whether what this one tells is newer; `head` is the pull request's: of another head nothing is
+        """Tell whether this one speaks of something newer; `head` is the pull request's: of another head nothing is
         current."""
         mine, theirs = ((one.head == head, one.run, one.attempt) for one in (self, other))
         return mine > theirs
@@ -57,7 +57,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Posted:
-    """What became of a comment."""
+    """The outcome of posting a comment."""
 
     state: Literal["written", "superseded", "stale", "not wanted"]
     url: str = ""
@@ -67,7 +67,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
     """Leave exactly one comment of the suite on the pull request, which tells of the newest run of its head.
 
     `render` gives the text of at most so many characters. `create`: whether to begin one where there is none. The
-    oldest comment is the one that stays, so that concurrent publishers agree; each looks again after its write and
+    oldest comment is the one that stays, so that concurrent publishers agree; each reads again after its write and
     fixes what another has overwritten. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
@@ -81,7 +81,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """Return one look, and one write where something is not as it must be; None after a write."""
+    """Read once, and write once where something is not as it must be; None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")
@@ -109,7 +109,7 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
 
 
 def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
-    """Our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
+    """Return our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
     found = []
     for comment in pull.get_issue_comments():
         if comment.user is not None and comment.user.login == me:

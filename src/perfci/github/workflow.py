@@ -1,4 +1,4 @@
-"""What the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
+"""Output that the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
 
 Text from code under test is escaped for where it lands, and between `quiet` no line of stdout is a command.
 """
@@ -67,7 +67,7 @@ def _of_row(level: Level, row: Row) -> str:
 
 @contextmanager
 def quiet(stream: TextIO) -> Iterator[None]:
-    """Nothing that is written to `stream` meanwhile is a command: a word that cannot be guessed ends it."""
+    """Keep what is written to `stream` meanwhile from being a command: a word that cannot be guessed ends it."""
     word = f"perfci-{secrets.token_hex(16)}"
     tell(f"::stop-commands::{word}", stream)
     try:
@@ -83,7 +83,7 @@ def tell(command: str, stream: TextIO) -> None:
 
 
 def output_text(values: Mapping[str, str]) -> str:
-    """Outputs of a step as GITHUB_OUTPUT takes them, each between delimiters that cannot be guessed."""
+    """Return the outputs of a step as GITHUB_OUTPUT takes them, each between delimiters that cannot be guessed."""
     lines = []
     for name, value in values.items():
         delimiter = f"ghadelimiter_{secrets.token_hex(16)}"
@@ -99,7 +99,7 @@ class Files:
         self._held = {name: _read(path) or b"" for name, path in self._paths.items()}
 
     def restore(self) -> list[str]:
-        """Undo every change of the files since. The names of those that had changed.
+        """Undo every change of the files since. Return the names of those that had changed.
 
         Raises MachineError of the first that could not be undone, once all the others are.
         """
@@ -120,7 +120,7 @@ class Files:
         self._append("GITHUB_OUTPUT", output_text(values))
 
     def summary(self, stages: Iterable[str]) -> bool:
-        """Append the first of `stages` that the runner takes. Whether there was one. Raises MachineError."""
+        """Append the first of `stages` that the runner takes. Return whether there was one. Raises MachineError."""
         room = SUMMARY_BYTES - len(self._held.get("GITHUB_STEP_SUMMARY", b""))
         for text in stages:
             if len(text.encode(errors="replace")) <= room:
@@ -135,7 +135,7 @@ class Files:
 
 
 def _read(path: Path) -> bytes | None:
-    """None where there is no regular file: reading a pipe that was put there would never end."""
+    """Read a regular file; None where there is none: reading a pipe that was put there would never end."""
     try:
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
     except OSError as error:

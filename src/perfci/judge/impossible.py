@@ -12,7 +12,7 @@ from perfci.stats.speed_of_light import least_time
 from perfci.stats.walsh import hodges_lehmann
 
 TIMED = frozenset({"time", "cycles", *DERIVED})
-"""Metrics that are no evidence where the time is none."""
+"""Metrics that prove nothing where the time is impossible."""
 
 
 def too_fast(case: Case, machine: Fingerprint) -> str | None:

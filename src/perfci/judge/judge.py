@@ -10,7 +10,7 @@ from perfci.judge.measured import facts, measured, noise, trails
 from perfci.judge.starved import starved
 from perfci.judge.status import Context, breakdown, fails_in_both, file_rows, order
 from perfci.judge.words import (
-    NEEDS_A_LOOK,
+    NEEDS_REVIEW,
     Unlimited,
     advice,
     failing,
@@ -80,7 +80,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         if observe:
             sentence = f"Observed only, would have failed: {sentence}"
         elif context.compared:
-            sentence += NEEDS_A_LOOK
+            sentence += NEEDS_REVIEW
     elif found := starved(results, context):
         verdict, (sentence, todo) = "error", found
     elif silent or unasked:
@@ -129,12 +129,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 
 
 def answers(row: Row) -> bool:
-    """Return whether a row tells what was asked. That a case is gone which may be gone tells nothing."""
+    """Tell whether a row says what was asked. That a case is gone which may be gone says nothing."""
     return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
 
 
 def _again(results: Results) -> list[str]:
-    """Return words of the command that comes after an error: the same, which goes on where it was only interrupted."""
+    """Return the command's words that come after an error: the same, which goes on where it was only interrupted."""
     if results.error is None:
         return []
     goes_on = results.error.kind == "interrupt" and "--resume" not in results.command
@@ -156,7 +156,7 @@ def _hold(rows: list[Row]) -> list[Row]:
 
 
 def _timed(criteria: list[Criterion]) -> list[str]:
-    """Return what pairs decide, in an order of its own, wherever it was asked for."""
+    """Judge what pairs decide, in an order of its own, wherever it was asked for."""
     return sorted(one.model_dump_json(exclude={"source"}) for one in criteria if one.timed)
 
 
@@ -168,7 +168,8 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 
 
 def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
-    """Of every case that profilers looked at, in the order of its worst row. Writes the cause into rows of timing."""
+    """Return the profile of every case that has one, in the order of its worst row. Writes the cause into rows of
+    timing."""
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
@@ -192,7 +193,7 @@ def _worst(rows: list[Row]) -> list[Row]:
 def _broken(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
-    """Return what makes the run an error, and what to do about it; None where nothing does."""
+    """Return the sentence that makes the run an error, and what to do about it; None where nothing does."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
         return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"

@@ -1,4 +1,4 @@
-"""What was measured, limit or not, and what is worth knowing beside the numbers."""
+"""Everything measured, limit or not, and what is worth knowing beside the numbers."""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from perfci.stats.walsh import Array
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
-    """Statistics of every metric of every case and side; and a note for each that holds no finite number."""
+    """Return statistics of every metric of every case and side; and a note for each that holds no finite number."""
     found: list[Measured] = []
     notes: list[str] = []
     for case in cases:
@@ -40,7 +40,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
 
 
 def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
-    """Work, checks, timing mode, reasons, noise and roofline of a case; work and timing mode are head's, or else
+    """Return work, checks, timing mode, reasons, noise and roofline of a case; work and timing mode are head's, or else
     base's.
 
     `first`: pairs of the first look. `ceilings`: of the case's device, as measured.
@@ -65,7 +65,8 @@ def _parts(found: Components | None) -> Noise | None:
 
 
 def noise(cases: list[Case], first: int) -> float | None:
-    """Median over cases of the standard deviation of ln(head/base) of time, at equal clock where it is known.
+    """Return the median over cases of the standard deviation of ln(head/base) of time, at equal clock where it is
+    known.
 
     `first`: pairs of the first look. None where no case has two pairs with finite positive times.
     """

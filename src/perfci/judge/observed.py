@@ -54,7 +54,7 @@ def _profile(case: Case, side: Side) -> Profile:
 
 
 def _not_of_the_case(case: Case, criterion: Criterion) -> str:
-    """Return why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
+    """Tell why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
     reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
@@ -88,7 +88,7 @@ def _absolute(context: Context, criterion: Criterion, base: float | None, head: 
 
 
 def _has_none(profile: Profile, criterion: Criterion) -> bool:
-    """Return whether it was seen whole that there is no value of the metric, as of a range that is new in head."""
+    """Tell whether it was seen whole that there is no value of the metric, as of a range that is new in head."""
     if doubt(profile, criterion.metric):
         return False
     if criterion.metric in CHECKED:
@@ -120,7 +120,8 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
 def _already_broken(
     context: Context, criterion: Criterion, base: float, head: float, broken: str
 ) -> tuple[Effect, str]:
-    """Return what a bound does that both sides break, and why: it still binds head, which must not be worse than base.
+    """Return the effect of a bound that base and head break, and why: it still binds head, which must not be worse than
+    base.
 
     Without a relative limit on the metric, head may be worse by what such values scatter by from run to run.
     """
@@ -139,7 +140,7 @@ def _already_broken(
 
 
 def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
-    """Return whether some kernel has the name that the limit expects."""
+    """Tell whether some kernel has the name that the limit expects."""
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
@@ -162,13 +163,13 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
 
 
 def _names(profile: Profile) -> list[str]:
-    """Return names of the kernels, longest first: of the timeline, else of the counters."""
+    """Return the names of the kernels, longest first: of the timeline, else of the counters."""
     seen = profile.trace or profile.counters
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
 def _why(case: Case, side: Side, criterion: Criterion) -> str:
-    """Return why a side has no value of a criterion's metric that stands."""
+    """Tell why a side has no value of a criterion's metric that stands."""
     profile = _profile(case, side)
     of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
     if of_kernels and case.device == "cuda" and kernelless(profile):
@@ -179,7 +180,7 @@ def _why(case: Case, side: Side, criterion: Criterion) -> str:
     if criterion.metric.startswith("range:"):
         return f"{side} has no NVTX range {criterion.metric.removeprefix('range:')!r} with device work"
     if profile.trace is None and profile.counters is None:
-        return "no profiler looked at it"
+        return "it was not profiled"
     return f"{side} has no {criterion.metric}"
 
 

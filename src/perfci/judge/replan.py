@@ -35,7 +35,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
 
 
 def _declared(results: Results) -> Declared:
-    """Return what base and head declare; of a document that does not tell, not whole: there may be more than was
+    """Return the declarations of base and head; of a document that does not tell, not whole: there may be more than was
     measured."""
     if results.plan.declared is not None:
         return results.plan.declared
@@ -56,6 +56,6 @@ def _subject(results: Results, case: Case, told: Reports) -> Subject:
 
 
 def _planned(results: Results, case: Case) -> frozenset[str] | None:
-    """Return what the plan asked a case for of which nothing else tells what it reports."""
+    """Return the metrics that the plan asks of a case of which nothing else tells what it reports."""
     planned = [one for one in results.plan.timed if one.case_key == case.key]
     return frozenset("time" if one.tier == "timing" else one.metric for one in planned) or None

@@ -13,7 +13,8 @@ for single cases), and processes start anew in each round."""
 
 
 def starved(results: Results, context: Context) -> tuple[str, str] | None:
-    """Return what to say of a run that for want of budget never looked at a case, and what to do; None where it did."""
+    """Return the sentence of a run whose budget ended before a case's first look, and what to do; None where it did
+    not."""
     first = context.looks.pairs[0]
     asked = [case for case in results.cases if _asked(context, case)]
     short = [case for case in asked if unreached(context, case)]
@@ -34,12 +35,12 @@ def starved(results: Results, context: Context) -> tuple[str, str] | None:
 
 
 def unreached(context: Context, case: Case) -> bool:
-    """Return whether the budget ended before the case had the pairs of the first look."""
+    """Tell whether the budget ended before the case had the pairs of the first look."""
     return case.stopped == "budget" and len(case.pairs) < context.looks.pairs[0]
 
 
 def _asked(context: Context, case: Case) -> bool:
-    """Return whether a limit on what pairs tell waits for an answer from this case."""
+    """Tell whether a limit on what pairs tell waits for an answer from this case."""
     base, head = state(case, "base"), state(case, "head")
     if head.status != "ok":
         return False
@@ -49,5 +50,5 @@ def _asked(context: Context, case: Case) -> bool:
 
 
 def show_budget(seconds: float) -> str:
-    """Return seconds as a policy has them, rounded up: `50s`, `4m`."""
+    """Show seconds as a policy has them, rounded up: `50s`, `4m`."""
     return f"{math.ceil(seconds)}s" if seconds <= 90 else f"{math.ceil(seconds / 60)}m"

@@ -1,4 +1,4 @@
-"""What all rows have in common: what they do to the verdict, their order, the case they speak of."""
+"""Things that all rows have in common: their effect on the verdict, their order, the case they speak of."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 @dataclass(frozen=True)
 class Context:
-    """What rows are judged by."""
+    """The settings by which rows are judged."""
 
     looks: Looks
     m: int
@@ -50,7 +50,7 @@ class Context:
         return self.custom[metric].unit if metric in self.custom else ""
 
     def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
-        """Return what a row does to the verdict. A limit that only warns does so whether or not it has an answer."""
+        """Return a row's effect on the verdict. A limit that only warns does so whether or not it has an answer."""
         if class_ in ("regression", "violation"):
             return severity
         if class_ in UNANSWERED:
@@ -59,12 +59,12 @@ class Context:
 
     @property
     def undecided(self) -> Effect:
-        """What a row does that withholds an answer."""
+        """The effect of a row that withholds an answer."""
         return "fail" if self.strict else "undecided"
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """Sorts rows worst first; the same order whatever order they came in.
+    """Return a key that sorts rows worst first; the same order whatever order they came in.
 
     Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
     """
@@ -85,7 +85,7 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def centre(values: Array) -> float | None:
-    """Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
+    """Return the Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 
@@ -124,7 +124,7 @@ def about_criterion(criterion: Criterion) -> dict[str, Any]:
 
 
 def state(case: Case, side: Side) -> CaseSide:
-    """Return what a side says of a case, with two states said plainly.
+    """Return a side's state of a case, with two states said plainly.
 
     A case that is absent because its file did not import or its side did not build has failed, and one that
     was skipped because time ran out was not skipped: it has no pairs.
@@ -139,7 +139,8 @@ def state(case: Case, side: Side) -> CaseSide:
 
 
 def presence(context: Context, case: Case) -> Row | None:
-    """Return the presence row of a case; None where head runs it and, if there is a base, both sides ask the same."""
+    """Return the presence row of a case; None where head runs it and, if there is a base, base and head ask the
+    same."""
     found = _compared(context, case) if context.compared else _alone(context, case)
     if found is None:
         return None
@@ -217,15 +218,14 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
 
 
 def fails_in_both(context: Context, case: Case) -> bool:
-    """Return whether a case fails in base and head alike: then the measurement failed, not the change."""
+    """Tell whether a case fails in base and head alike: then the measurement failed, not the change."""
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
 def breakdown(
     context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
 ) -> tuple[str, str] | None:
-    """Return what makes the run an error, and what to do, where base failed while it was measured; None where it did
-    not.
+    """Return the sentence of a run in which base failed while it was measured, and what to do; None where it did not.
 
     Another case that fails the gate comes first, unless the run is `observed` and cannot fail: it is known whatever
     became of this one.
@@ -245,7 +245,7 @@ def breakdown(
 
 
 def broke_down(case: Case) -> bool:
-    """Return whether base failed while it was measured although it had been right, and head did not: then nothing is
+    """Tell whether base failed while it was measured although it had been right, and head did not: then nothing is
     known."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
@@ -253,7 +253,8 @@ def broke_down(case: Case) -> bool:
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Return rows of suite files that did not import, whose cases nobody knows; and which of them fail in both sides.
+    """Return rows of suite files that did not import, whose cases nobody knows; and those of them that fail in base and
+    head.
 
     A file whose failure the rows of its cases tell already gets none.
     """

@@ -21,7 +21,7 @@ from perfci.stats.walsh import Array, hodges_lehmann, interval
 LEVEL = 0.95
 """Coverage of the intervals that people read."""
 NOISE = 1e-9
-"""The relative change that is looked for where no limit names one: anything beyond noise."""
+"""The smallest relative change that counts where no limit names one: anything beyond noise."""
 
 _STOPPED = {
     "budget": ": the budget ended",
@@ -44,7 +44,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """Return what a row does; of a case that never came to its first look nothing, under strict too: the run is an
+    """Return a row's effect; of a case that never came to its first look none, under strict too: the run is an
     error."""
     if class_ in UNANSWERED and unreached(context, case):
         return "undecided"
@@ -63,7 +63,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
-            reason = f"no finished pair has {metric} in both sides"
+            reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":
             effect, reason = criterion.on_missing, f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
@@ -104,7 +104,7 @@ def _unmeasured(case: Case, metric: str) -> str:
 
 
 def ratio(logs: Array) -> tuple[float, Interval]:
-    """Hodges–Lehmann estimate of the ratio head/base, and its interval."""
+    """Return the Hodges–Lehmann estimate of the ratio head/base, and its interval."""
     low, high, level = interval(logs, LEVEL)
     with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
         change, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
@@ -116,7 +116,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
     limit = limit_percent(found.limit)
-    # What the clock did is said where it is plain to see beside limit and noise, or where the conviction rests on it.
+    # The clock is spoken of where it is plain to see beside limit and noise, or where equal clock alone decides.
     shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
     aside = ""
     if ratios.hertz is not None and (abs(measured / change - 1) > shown or found.only_at_equal_clock):
@@ -178,8 +178,8 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     if case.origin == "imported":
         needed = pairs_needed(context.looks, context.m)
         if n < needed:
-            return f"{n} of the {needed} files of each side that a conviction needs"
-        return f"undecided after {n} files of each side: {words}; more files, or a larger limit, would help"
+            return f"{n} of the {needed} files each of base and head that it takes to show a regression"
+        return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
         return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
@@ -223,7 +223,8 @@ def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
-    """Return what a bound does that both sides break, and why: it still binds head, which must not be worse than base.
+    """Return the effect of a bound that base and head break, and why: it still binds head, which must not be worse than
+    base.
 
     `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse than base by more than the
     relative limit on the metric, or without one where it is shown to be worse at all: by the looks and the share of α

@@ -1,4 +1,4 @@
-"""What rows and reports say in words: directions are spelled out, never left to a sign."""
+"""Sentences of rows and reports: directions are spelled out, never left to a sign."""
 
 import math
 from typing import Literal
@@ -7,8 +7,8 @@ from perfci.model.report import CLASSES, Class, Effect, Row
 from perfci.model.text import count, one_line, printable
 from perfci.model.units import percent, significant
 
-NEEDS_A_LOOK = " — this change needs a look"
-"""How the sentence of a comparison that fails ends."""
+NEEDS_REVIEW = " — this change needs review"
+"""End of the sentence of a comparison that fails."""
 _SPEED = ("time", "cycles")
 
 
@@ -36,7 +36,7 @@ def change_words(ratio: float, metric: str) -> str:
 
 
 def still_worse(broken: str, was: str, base: float, head: float, *, metric: str) -> str:
-    """Return how head breaks a bound that base breaks too, and is worse. `broken`: of head; `was`: base's value."""
+    """Say how head breaks a bound that base breaks too, and is worse. `broken`: of head; `was`: base's value."""
     words = change_words(head / base, metric) if base > 0 and head > 0 else "worse"
     return f"{broken}; base breaks it already ({was}), and head is {words} still"
 
@@ -67,14 +67,14 @@ def headline(row: Row) -> str:
             return f"{where}: {one_line(row.reason)}"
         case "skipped" if row.reason:
             return f"{where} is {one_line(row.reason)}"
-        case "inconclusive" if row.change is not None and _looks_worse(row):
-            return f"{where} looks {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
+        case "inconclusive" if row.change is not None and _seems_worse(row):
+            return f"{where} seems {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
         case _:
             return f"{where} is {row.class_}"
 
 
-def _looks_worse(row: Row) -> bool:
-    """Return whether all of the interval of an undecided change lies beyond its limit."""
+def _seems_worse(row: Row) -> bool:
+    """Tell whether all of the interval of an undecided change lies beyond its limit."""
     if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
@@ -110,7 +110,7 @@ def _counted(rows: list[Row]) -> str:
 
 
 def _asked(worst: list[Row]) -> int:
-    """Return cases of which something was asked here: those that are skipped for good reason are none."""
+    """Return the number of cases of which something was asked here: those skipped for good reason do not count."""
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
@@ -124,7 +124,7 @@ _UNLIMITED: dict[Unlimited, tuple[str, str]] = {
         "`perfci compare --base REF` compares.",
     ),
 }
-"""What is said of them, and what to do."""
+"""The sentence about them, and what to do."""
 
 
 def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
@@ -134,7 +134,7 @@ def undecided(worst: list[Row], measured: int, how: Unlimited) -> str:
     """
     rows = [row for row in worst if row.effect == "undecided"]
     if rows:
-        lead = headline(next(filter(_looks_worse, rows), rows[0]))
+        lead = headline(next(filter(_seems_worse, rows), rows[0]))
         asked = _asked(worst)
         if asked == 1:
             return f"Undecided: {lead}"
@@ -167,7 +167,7 @@ def passing(worst: list[Row], compared: bool) -> str:
 
 
 _ADVICE: dict[Class, str] = {
-    "regression": "Look at what moved between base and head; if it is intended, raise the limit in base first.",
+    "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
     "failed": "Fix the case: its reason and its log say what happened.",
@@ -180,21 +180,21 @@ _ADVICE: dict[Class, str] = {
 
 
 def unlimited(measured: int, how: Unlimited) -> str:
-    """Return what to do where nothing that was measured has a limit; empty where nothing was measured."""
+    """Return the advice where nothing that was measured has a limit; empty where nothing was measured."""
     return _UNLIMITED[how][1] if measured else ""
 
 
 def advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
-    """Return what to do about the worst row with this effect; empty where there is none.
+    """Return the advice about the worst row with this effect; empty where there is none.
 
     `imported`: the numbers are another tool's.
     """
     worst = next((row for row in rows if row.effect == effect), None)
-    if effect == "undecided" and any(row.effect == effect and _looks_worse(row) for row in rows):
-        more = "more files of each side" if imported else "a larger budget"
-        return f"Look at the change: it most likely is worse than its limit; {more} would prove it."
+    if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
+        more = "more files of base and head" if imported else "a larger budget"
+        return f"Check the change: it most likely is worse than its limit; {more} would prove it."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":
-        return "Import more files of each side, measured in turns, base and head, or give a larger limit."
+        return "Import more files of base and head, measured in turns, or give a larger limit."
     return _ADVICE.get(worst.class_, "") if worst else ""

@@ -24,7 +24,7 @@ FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
 def render_all(
     report: Report, formats: Collection[str] = tuple(FORMATS), recorded: Recorded | None = None
 ) -> dict[str, str]:
-    """File name → text of every file of these formats; `profile.csv` where profilers looked at something.
+    """Return file name → text of every file of these formats; `profile.csv` where profilers saw something.
 
     `recorded`: what `report.html` draws beside the report.
     """

@@ -1,4 +1,4 @@
-"""What is said of a pull request: its comment, the summary of its job, the text of its check run."""
+"""A pull request's texts: its comment, the summary of its job, the text of its check run."""
 
 import glob
 import re
@@ -31,7 +31,7 @@ _FOLDED = (
     "method",
     "kernel names",
 )
-"""What a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
+"""Sections that a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
 _MOST_CASES = 5
 _LONGEST_CASE = 160
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class CheckText:
-    """What a check run says."""
+    """The texts of a check run."""
 
     title: str
     """Plain text of at most 255 characters."""
@@ -131,7 +131,7 @@ class _Page:
 
 
 def commands(verdict: Verdict) -> list[str]:
-    """Shell lines that repeat the comparison in a clone: the commit that was measured, its base, the failing cases.
+    """Return shell lines that repeat the comparison in a clone: the measured commit, its base, the failing cases.
 
     A commit is fetched by its hash: that works for forks and merges, and after the branch has moved on.
     """
@@ -154,7 +154,7 @@ def _commit(view: View, side: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """Return how many of the rows that lead to its verdict each job shows: the worst over all jobs."""
+    """Return the number of rows that each job shows, of those that lead to its verdict: the worst over all jobs."""
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]

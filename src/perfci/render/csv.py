@@ -1,5 +1,4 @@
-"""What was measured, and what profilers saw, as CSV (RFC 4180 with plain line ends), for spreadsheets and data
-frames."""
+"""Measured values and profiles as CSV (RFC 4180 with plain line ends), for spreadsheets and data frames."""
 
 import csv
 import io
@@ -15,7 +14,7 @@ COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Return one line per case, device, metric and side, numbers in the metric's unit and in full precision.
+    """Write one line per case, device, metric and side, numbers in the metric's unit and in full precision.
 
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
@@ -36,7 +35,7 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """Return one line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has
+    """Write one line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has
     none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What `perfci doctor` found, for people: on a terminal and in a log."""
+"""The findings of `perfci doctor`, for people: on a terminal and in a log."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ _TIERS = ("tier", "here", "metrics")
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the sentence, a line for everything that was looked at with what fixes it, and the tiers of metrics.
+    """Print the sentence, a line for everything that was checked with what fixes it, and the tiers of metrics.
 
     On a terminal within its width, in colour; elsewhere padded lines, whole, a remedy on the line below.
     """
@@ -53,7 +53,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def sentence(diagnosis: Diagnosis) -> str:
-    """Return what it comes to: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
+    """Return the summary: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
     counts = {status: sum(one.status == status for one in diagnosis.findings) for status in STATUSES}
     given = [state.tier for state in diagnosis.tiers if state.given]
     can = f"this machine can give {', '.join(given)}" if given else "this machine can give no metrics"
@@ -81,7 +81,7 @@ def _source(state: TierState) -> str:
 
 
 def metric_names(names: Sequence[str]) -> str:
-    """Return names with those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
+    """Return the names, those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
     parts = []
     for family, members in groupby(names, key=lambda name: "stall_" if name.startswith("stall_") else ""):
         found = list(members)

@@ -55,7 +55,7 @@ def _seen(character: str) -> str:
 
 
 def markdown(text: str, limit: int = 300) -> Safe:
-    """Plain text inside GitHub Markdown: a sentence, a list item or a table cell.
+    """Escape plain text inside GitHub Markdown: a sentence, a list item or a table cell.
 
     Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML,
     mathematics, list or heading.
@@ -106,7 +106,7 @@ def prose(text: str, limit: int = 300) -> Safe:
 
 
 def spans(text: str) -> list[str]:
-    """Plain text and names between backticks in turns; the first part, which may be empty, is plain."""
+    """Split into plain text and names between backticks in turns; the first part, which may be empty, is plain."""
     return _SPAN.split(text)
 
 
@@ -120,7 +120,7 @@ def csv_field(text: str, limit: int = 2000) -> str:
 
 
 def xml(text: str, limit: int = 2000) -> str:
-    """Return text without the characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
+    """Return the text without characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
     return shorten(visible(text), limit)
 
 

@@ -19,7 +19,7 @@ def timing(timing: Timing) -> str:
 
 
 def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
-    """Return what the fingerprint knows of the device besides its name, as name and value."""
+    """Return the fingerprint's facts of the device besides its name, as name and value."""
     pairs = [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(facts.ceilings.items())]
     pairs += sorted(facts.imported.items())
     gpu = facts.gpu
@@ -51,7 +51,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _ceilings(found: Ceilings) -> str:
-    """Measured rates, those that were to be had."""
+    """Return the measured rates, those that were to be had."""
     moved = {"read": found.read, "copy": found.copied, "to device": found.to_device, "to host": found.to_host}
     rates = [(name, rate, "B/s", 1.0) for name, rate in moved.items()]
     rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted(found.matmul.items())]

@@ -25,7 +25,7 @@ class Most:
     jobs: int = 32
 
     def less(self) -> "Most | None":
-        """Half of what gives way next; None where nothing is left to give."""
+        """Return this with half of what gives way next; None where nothing is left to give."""
         for field in fields(self):
             number: int = getattr(self, field.name)
             if number:
@@ -72,7 +72,7 @@ def fit(page: Page, limit: int) -> str:
         bare = page.text(most, [], folds)
     kept = _fitting(folds, limit - len(bare))
     profile = {fold.job for fold in kept if fold.name == "profile"}
-    kept = [fold for fold in kept if fold.name != "kernel names" or fold.job in profile]  # names in the evidence
+    kept = [fold for fold in kept if fold.name != "kernel names" or fold.job in profile]  # names in the profiles
     return page.text(most, kept, [fold for fold in folds if fold not in kept])
 
 

@@ -16,7 +16,7 @@ _RUN = "perfci"
 
 
 def render(report: Report) -> str:
-    """JUnit XML: a suite per device with a test per row, and a suite `perfci` with one test for the run.
+    """Render JUnit XML: a suite per device with a test per row, and a suite `perfci` with one test for the run.
 
     A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
     the reason; a warning is a passed test with output. Under a policy that only observes nothing is a failure.

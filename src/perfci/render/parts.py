@@ -72,13 +72,12 @@ def folds(shown: View) -> list[Fold]:
 
 
 def body(shown: View, rows: Sequence[Row], remarks: Sequence[str], kept: Sequence[Fold]) -> Safe:
-    """Return what is told of one report below its sentence: device, counts, remarks, the rows that fail, folded
-    sections."""
+    """Render one report below its sentence: device, counts, remarks, the rows that fail, folded sections."""
     return Safe(_macro("body", shown, rows, remarks, [fold.text for fold in kept]).rstrip())
 
 
 def dropped(left_out: Sequence[Fold]) -> list[str]:
-    """Return names of sections that were left out, each once."""
+    """Return the names of sections that were left out, each once."""
     return list(dict.fromkeys(fold.name for fold in left_out))
 
 

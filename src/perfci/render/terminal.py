@@ -21,7 +21,7 @@ from perfci.render.words import class_count
 MOST_ROWS = 40
 """With more rows than this, unchanged ones are only counted."""
 _CASE_WIDTH = 24
-"""What a table leaves to case ids before it gives up another column; longer ids are folded, never cut."""
+"""Width that a table leaves to case ids before it gives up another column; longer ids are folded, never cut."""
 _MARKS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _STYLES: dict[Effect, str] = {"fail": "bold red", "undecided": "bold yellow", "warn": "yellow", "pass": "green"}
 _BADGES: dict[Verdict, tuple[str, str]] = {
@@ -42,7 +42,7 @@ class _Detail:
 
 
 _SENTENCES = 3
-"""Of the evidence of a case; the report has the others."""
+"""Sentences of a case's profile that are shown; the report has the others."""
 _DETAILS = (_Detail(), _Detail(words=False), _Detail(False, False), _Detail(False, False, False))
 
 
@@ -64,7 +64,7 @@ class _Table:
         return [max(map(cell_len, column)) for column in zip(self.names, *self.cells, strict=True)]
 
     def fits(self, width: int) -> bool:
-        """Return whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
+        """Tell whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
         columns = [
             min(own, _CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
         ]
@@ -110,7 +110,7 @@ class _Printer:
             self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
 
     def profile(self) -> list[Text]:
-        """Return what profilers saw first of each case, beyond what its rows say already."""
+        """Show what profilers saw first of each case, beyond what its rows say already."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
         for case in self.report.profiles[:MOST_ROWS]:
@@ -124,7 +124,7 @@ class _Printer:
         return lines
 
     def header(self) -> None:
-        """The verdict with its sentence, what to do, facts and counts."""
+        """Show the verdict with its sentence, what to do, facts and counts."""
         report, view = self.report, self.view
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
@@ -190,12 +190,12 @@ class _Printer:
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row) -> Text:
-        """Return why a row is what it is, in a line of its own under the table."""
+        """Tell why a row is what it is, in a line of its own under the table."""
         lead = f"{_MARKS[row.effect]} {visible(row.case)}{self.view.on(row.device)} {row.class_}: "
         return _prose(lead, self.why(row), _style(row))
 
     def measured_table(self) -> _Table:
-        """Return values of head: the time and what follows from it."""
+        """Show the values of head: the time and what follows from it."""
         view = self.view
         head = ["case"]
         for metric in view.standard_metrics:
@@ -212,7 +212,7 @@ class _Printer:
         return _Table(head, cells)
 
     def other_table(self) -> _Table:
-        """Return values of head: metrics that the commands report themselves."""
+        """Show the values of head: metrics that the commands report themselves."""
         cells = [
             [
                 visible(entry.case) + self.view.on(entry.device),
@@ -224,7 +224,7 @@ class _Printer:
         return _Table(["case", "metric", ">value"], cells)
 
     def device_table(self) -> _Table:
-        """CPU against GPU."""
+        """Compare CPU and GPU."""
         cells = [
             [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
             for pair in self.view.device_pairs
@@ -232,7 +232,7 @@ class _Printer:
         return _Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
     def table(self, table: _Table) -> None:
-        """A rich table, or lines padded to columns."""
+        """Print a rich table, or lines padded to columns."""
         if not self.rich:
             lines = [table.names, *table.cells]
             self.block([Text(_padded(line, table.widths)) for line in lines])
@@ -251,7 +251,7 @@ class _Printer:
         self.console.print(drawn)
 
     def block(self, lines: Sequence[Text]) -> None:
-        """Lines that stand together, set off by an empty one."""
+        """Print lines that stand together, set off by an empty one."""
         if lines:
             self.put(Text())
         for line in lines:

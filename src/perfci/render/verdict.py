@@ -1,7 +1,7 @@
-"""What a publication comes to, over all its jobs: a sign, a sentence, what to do. Plain text, names in backticks."""
+"""The verdict of a publication, over all its jobs: a sign, a sentence, advice. Plain text, names in backticks."""
 
 from perfci.judge.status import order
-from perfci.judge.words import NEEDS_A_LOOK
+from perfci.judge.words import NEEDS_REVIEW
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
 from perfci.model.text import count
@@ -9,7 +9,7 @@ from perfci.render.view import ICONS, View
 from perfci.render.words import bare_advice, class_count
 
 NO_RESULTS = "no job handed over results"
-_ADVICE = "Look at the log of the run, fix what it names, and run it again: this says nothing about performance."
+_ADVICE = "Read the log of the run, fix what it names, and run it again: this says nothing about performance."
 
 
 class Verdict:
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        """True where somebody accepted a failure that there is."""
+        """True where somebody accepted a failure."""
         failed = any(v.report.exit_code == 1 for v in self.views)
         return self.publication.acceptance is not None and (failed or bool(self.publication.unmeasured))
 
@@ -58,14 +58,14 @@ class Verdict:
         text = self._one() if self.jobs <= 1 else self._several()
         if self.publication.adopting and not self.publication.exit_code:
             return f"Adopting perfci: {self.publication.adopting}"
-        plain = text.replace(NEEDS_A_LOOK, "")
+        plain = text.replace(NEEDS_REVIEW, "")
         if self.accepted:
             return f"Accepted: {plain}"
-        return plain + NEEDS_A_LOOK if plain != text else text
+        return plain + NEEDS_REVIEW if plain != text else text
 
     @property
     def advice(self) -> str:
-        """What to do now; empty where there is nothing."""
+        """The advice; empty where there is none."""
         if not self.jobs and not self.missing:
             return ""
         lead = self.failing or self.shards

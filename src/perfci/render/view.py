@@ -22,7 +22,7 @@ _STANDARD = ("time", "tflops", "bandwidth", "throughput")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A verdict as one sign; a run that passes with warnings has another."""
 MOST_PROFILES = 20
-"""Cases whose evidence is shown."""
+"""Cases whose profiles are shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
 
@@ -109,12 +109,12 @@ class View:
 
     @staticmethod
     def passed_over(row: Row) -> bool:
-        """Return whether a row says no more than that its case needs a device that is not here."""
+        """Tell whether a row says no more than that its case needs a device that is not here."""
         return row.class_ == "skipped" and row.effect == "pass"
 
     @cached_property
     def skipped(self) -> list[str]:
-        """What was passed over, a line for each reason: `5 cases skipped: needs cuda (matmul, sdpa)`."""
+        """The cases passed over, a line for each reason: `5 cases skipped: needs cuda (matmul, sdpa)`."""
         groups: dict[str, list[Row]] = {}
         for row in self.report.rows:
             if self.passed_over(row):
@@ -180,11 +180,11 @@ class View:
         return self.show(value, row.metric, row.unit, row.case, row.device)
 
     def base(self, row: Row) -> str:
-        """Base's value of a row."""
+        """Return base's value of a row."""
         return self._of(row, row.base)
 
     def head(self, row: Row, interval: bool = True) -> str:
-        """Head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
+        """Return head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
         text = self._of(row, row.head)
         if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
@@ -230,11 +230,11 @@ class View:
 
     @staticmethod
     def workers(entry: Measured | None, side: Side) -> str:
-        """Return number of workers behind a value."""
+        """Return the number of workers behind a value."""
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
-        """Path of the log that explains a failed row; empty where there is none."""
+        """Return the path of the log that explains a failed row; empty where there is none."""
         facts = self._facts.get((row.case, row.device))
         if facts is None or row.kind != "presence":
             return ""
@@ -251,7 +251,7 @@ class View:
         return [(name, self.report.counts[name]) for name in CLASSES if self.report.counts.get(name)]
 
     def fails(self, name: Class) -> bool:
-        """Return whether a row of this class fails the run."""
+        """Tell whether a row of this class fails the run."""
         return any(row.class_ == name for row in self.failing)
 
     def commit(self, side: Side) -> str:
@@ -262,7 +262,7 @@ class View:
         return facts.commit[:7] if facts.commit else facts.ref or "working tree"
 
     def dirty(self, side: Side) -> bool:
-        """Return whether uncommitted changes were measured in this side."""
+        """Tell whether uncommitted changes were measured in this side."""
         return side in self.report.sides and self.report.sides[side].dirty
 
     @cached_property
@@ -310,18 +310,18 @@ class View:
 
     @cached_property
     def profile(self) -> list[CaseProfile]:
-        """What profilers saw, of the cases whose rows are worst."""
+        """The profiles of the cases whose rows are worst."""
         return self.report.profiles[:MOST_PROFILES]
 
     @cached_property
     def shortened(self) -> list[tuple[str, str]]:
-        """Kernels whose names the evidence shortens: short and full name, each pair once."""
+        """Kernels whose names the profiles shorten: short and full name, each pair once."""
         kernels = (kernel for case in self.profile for kernel in case.kernels)
         return list(dict.fromkeys((one.short, one.name) for one in kernels if one.short not in ("", one.name)))
 
     @cached_property
     def remarks(self) -> list[str]:
-        """What a reader must know beside the rows: files that did not import and have no row, notes."""
+        """Remarks that a reader needs beside the rows: files that did not import and have no row, notes."""
         told = {row.case for row in self.report.rows if row.case == row.file}
         found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
         return (
@@ -357,7 +357,7 @@ class View:
 
     @cached_property
     def timings(self) -> list[tuple[str, int]]:
-        """How numbers were measured, with the number of cases measured so."""
+        """The timing modes, each with the number of cases measured so."""
         groups: dict[str, int] = {}
         for facts in self.report.facts:
             if facts.timing:

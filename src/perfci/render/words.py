@@ -15,7 +15,7 @@ UNDECIDED_PAGE = "https://github.com/org/perfci/blob/main/docs/undecided.md"
 
 
 def help_page(row: Row) -> str:
-    """Address of what to do about a row without an answer; empty for one that has its answer."""
+    """Return the address of what to do about a row without an answer; empty for one that has its answer."""
     return f"{UNDECIDED_PAGE}#{row.class_}" if row.effect == "undecided" or row.class_ in UNANSWERED else ""
 
 
@@ -46,7 +46,7 @@ def plain(text: str) -> str:
 
 
 def because(row: Row) -> str:
-    """Return why a row has its class: what profilers saw first, where they did."""
+    """Tell why a row has its class: what profilers saw first, where they did."""
     return f"{row.cause} · {row.reason}" if row.cause else row.reason
 
 
@@ -65,13 +65,13 @@ def _points(points: float) -> str:
 
 
 def relative(low: float, high: float, centre: float) -> str:
-    """Half of an interval as a share of its centre; empty where that is no number."""
+    """Return half of an interval as a share of its centre; empty where that is no number."""
     points = (high - low) / 2 / abs(centre) * 100
     return f"{_points(points)} %" if math.isfinite(points) else ""
 
 
 def direction(row: Row) -> str:
-    """Return which way a value moved, in a word; empty where it is not known or means nothing."""
+    """Name the direction in which a value moved, in a word; empty where it is not known or means nothing."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
     slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
@@ -84,5 +84,5 @@ def command_line(report: Report) -> str:
 
 
 def bare_advice(report: Report) -> str:
-    """Return what to do, for a place that does not show the command it ends with."""
+    """Return the advice for a place that does not show the command it ends with."""
     return f"{report.advice.removesuffix(':')}." if report.advised else report.advice

@@ -103,7 +103,7 @@ class Command:
 
 @dataclass
 class Job:
-    """What became of a job, and what it left."""
+    """A job's outcome, and what it left."""
 
     name: str
     result: str = "skipped"
@@ -124,12 +124,12 @@ class Machine:
 
     hub: GitHub
     remote: Path
-    """What actions/checkout fetches from."""
+    """The repository that actions/checkout fetches from."""
     folder: Path
     actions: Path
     """The repository of the actions, as the runner has downloaded it."""
     env: Mapping[str, str]
-    """What any process on the runner finds set."""
+    """The environment of any process on the runner."""
     called: dict[str, str] = field(default_factory=dict)
     """Path in the repository → workflow on its default branch that others call."""
     prepare: str = ""
@@ -171,7 +171,7 @@ class Machine:
         return f"{name} / {job.get('name', inner)}"
 
     def _checked_out(self, ref: str, workflow: str) -> Path:
-        """A repository whose HEAD is what the run is of, with the workflow: where act looks for both."""
+        """A repository whose HEAD is what the run is of, with the workflow: act reads both there."""
         where = self.folder / f"{self.runs}"
         self.git("init", "-q", str(where))
         self.git("fetch", "-q", f"file://{self.remote}", ref, cwd=where)
@@ -253,7 +253,7 @@ PINNED = "".join(path.read_text() for path in [ROOT / "action.yml", *ROOT.glob("
 
 
 def _publishes(job: dict[str, Any]) -> bool:
-    """Whether a job asks the API for anything: with the publishing action, or with `publish: here`."""
+    """Tell whether a job asks the API for anything: with the publishing action, or with `publish: here`."""
     steps = job.get("steps", [])
     return any("/publish@" in step.get("uses", "") or step.get("with", {}).get("publish") == "here" for step in steps)
 

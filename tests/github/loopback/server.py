@@ -123,7 +123,7 @@ class Stored:
 
 @dataclass
 class Answer:
-    """What a test wants to be said in place of the answer, `times` often."""
+    """An answer that a test gives in place of the server's, `times` often."""
 
     status: int
     body: Any = None
@@ -155,7 +155,7 @@ class GitHub:
         self.permissions: dict[str, str] = {"maintainer": "write", "stranger": "read", "author": "read"}
         self.pushes: dict[str, tuple[str, datetime]] = {}
         self.before: dict[str, str] = {}
-        """What was pushed → where its branch stood before; all others are new branches."""
+        """Pushed commit → where its branch stood before; all others are new branches."""
         self.minimized: dict[str, str] = {}
         self.longest = LONGEST_COMMENT
         self.changed: list[str] = ["kernels/suite.py"]
@@ -178,7 +178,7 @@ class GitHub:
         self.ids = itertools.count(1000)
         self.api = self.blobs = ""
 
-    # What tests set up
+    # Set up by tests
 
     def pull(self, number: int = 7, head: str = "a" * 40, **fields: Any) -> Pull:
         self.pulls[number] = made = Pull(number, head, **fields)
@@ -260,7 +260,7 @@ class GitHub:
         return [one["body"] for one in self.comments if one["user"]["login"] == BOT and mark in one["body"]]
 
     def allows(self, method: str, path: str) -> bool:
-        """Whether the token may, by GitHub's "Permissions required for GitHub Apps"; of a private repository."""
+        """Tell whether the token may, by GitHub's "Permissions required for GitHub Apps"; of a private repository."""
         if self.granted is None:
             return True
         needed = next((name for pattern, name in PERMISSIONS if re.match(pattern, path)), None)
@@ -780,7 +780,7 @@ class _Api(_Handler):
 
 
 class _Blobs(_Handler):
-    """Where artifacts lie: another server, to which the token must not go."""
+    """The store of artifacts: another server, to which the token must not go."""
 
     def do_GET(self) -> None:
         self.hub.blob_headers.append(dict(self.headers.items()))

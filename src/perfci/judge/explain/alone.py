@@ -1,5 +1,4 @@
-"""What stands out in one side's evidence, with nothing to compare it to: findings with the time they could give
-back."""
+"""Findings in the profile of one side, with nothing to compare it to, and the time they could give back."""
 
 import math
 import re
@@ -25,7 +24,8 @@ _LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)
 
 
 def standing(seen: Seen) -> list[Finding]:
-    """Host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor cores.
+    """Find host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor
+    cores.
 
     Most time that could be given back first; where none is known in the order of the list above.
     """
@@ -97,7 +97,7 @@ def _kernel(group: Group) -> list[Finding]:
     if spills and (instructions is None or spills >= SPILLED * instructions):
         where = f", {number(local, 'B')} a thread" if local else ""
         text = f"{label} spills: {number(spills)} loads and stores of local memory{where}"
-        step = f"{label}: look at launch bounds, unrolling and arrays that are indexed by variables"
+        step = f"{label}: check launch bounds, unrolling and arrays that are indexed by variables"
         found.append(Finding(5, text, None, step, f"resources {group.kernel.key}"))
     elif local and spills is None:
         found.append(Finding(6, f"{label} has {number(local, 'B')} of local memory a thread: spills or arrays"))
@@ -120,7 +120,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def _limiter(group: Group) -> str:
-    """Return what limits the occupancy, as a rule says; empty where it does not."""
+    """Return the limiter of the occupancy, as a rule says; empty where it does not."""
     for one in group.counted:
         for rule in one.rules:
             if match := _LIMITED.search(rule.message):
@@ -129,7 +129,7 @@ def _limiter(group: Group) -> str:
 
 
 def longest(seen: Seen) -> str:
-    """Return where the device time goes, in one line; empty where no kernel or copy was seen."""
+    """Return, in one line, where the device time goes; empty where no kernel or copy was seen."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

@@ -1,4 +1,4 @@
-"""What profilers saw of a case, made ready for the report: causes, next steps, kernels side by side."""
+"""The profile of a case, made ready for the report: causes, next steps, kernels side by side."""
 
 from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
@@ -26,7 +26,7 @@ def _profiled(profile: Profile | None) -> bool:
 
 
 def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> CaseProfile:
-    """Everything that the report says of a case's evidence. `ceilings`: of the case's device, as measured."""
+    """Return everything that the report says of a case's profile. `ceilings`: of the case's device, as measured."""
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.against == "base"), None)

@@ -1,6 +1,6 @@
-"""What differs between two evidence records of a case: findings with the time they account for.
+"""Differences between two profiles of a case: findings with the time they account for.
 
-Quantities are of one execution. Only what both sides tell is compared; what one side lacks is never taken as zero.
+Quantities are of one execution. Only what base and head both tell is compared; what one lacks is never taken as zero.
 """
 
 from perfci.judge.explain import code, kernel_change, kernel_set
@@ -28,8 +28,8 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _metrics(base: Seen, head: Seen) -> list[Finding]:
-    """Return values of the catalogue: the peak memory, and where kernels cannot be compared one by one all that is
-    told."""
+    """Return values of the catalogue: the peak memory, and all that is told where kernels cannot be compared one by
+    one."""
     unseen = base.groups is None or head.groups is None
     found = []
     for name, known in CATALOGUE.items():

@@ -1,4 +1,4 @@
-"""What the kernels' machine code says where counters are missing: tensor instructions, and those of local memory.
+"""Findings in the kernels' machine code where counters are missing: tensor instructions, and those of local memory.
 
 Only kernels of which every launch has its code are spoken of: what a library runs is not known by its absence.
 """
@@ -21,7 +21,8 @@ TENSOR_STEP = "see why there is no tensor instruction: operand types, tile shape
 
 
 def changes(base: Seen, head: Seen) -> list[Finding]:
-    """Tensor cores that are no longer used or now are, and local memory, of the kernels of both sides."""
+    """Find tensor cores that are no longer used or now are, and changes of local memory, of kernels in base and
+    head."""
     if base.groups is None or head.groups is None:
         return []
     before, after = _coded(base), _coded(head)
@@ -34,7 +35,7 @@ def changes(base: Seen, head: Seen) -> list[Finding]:
 
 
 def told(seen: Seen) -> list[str]:
-    """Return whether the longest kernels of one side use tensor cores, as far as their code is at hand."""
+    """Say of the longest kernels of one side whether they use tensor cores, as far as their code is at hand."""
     codes, groups = _coded(seen), seen.groups or {}
     long = [key for key in codes if groups[key].seconds >= DOMINANT * seen.device > 0]
     return [
@@ -45,14 +46,14 @@ def told(seen: Seen) -> list[str]:
 
 
 def unread(sides: Iterable[Profile]) -> list[str]:
-    """Return why machine code was not read, or not all: each reason once."""
+    """Return the reasons why machine code was not read, or not all: each once."""
     faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 
 
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
-    """By identity, the code of the kernels each of whose launches has some."""
+    """Return, by identity, the code of the kernels each of whose launches has some."""
     codes: dict[str, list[KernelCode]] = {}
     for one in seen.profile.code:
         codes.setdefault(identify(one.name).key, []).append(one)
@@ -65,13 +66,13 @@ def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
 
 
 def _of(code: KernelCode, use: KernelUse | KernelCounters) -> bool:
-    """Return whether it is the code of this launch, and not of another configuration of the same name."""
+    """Tell whether it is the code of this launch, and not of another configuration of the same name."""
     registers = use.registers if isinstance(use, KernelUse) else use.values.get("registers")
     return code.name == use.name and (code.registers is None or registers is None or code.registers == registers)
 
 
 def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
-    """Tensor instructions by opcode, of the configuration with most."""
+    """Return the tensor instructions by opcode, of the configuration with most."""
     found: dict[str, int] = {}
     for one in codes:
         for opcode, count in one.tensor.items():
@@ -85,7 +86,7 @@ def _words(tensor: dict[str, int]) -> str:
 
 
 def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[KernelCode]) -> list[Finding]:
-    """Of one kernel in both sides; code is of timelines, so that both have one."""
+    """Compare one kernel in base and in head; code is of timelines, so that both have one."""
     label, found = f"`{after.kernel.label}`", []
     changed = after.seconds - before.seconds if moved(before.seconds, after.seconds, TIME) else None
     was, now = _tensor(old), _tensor(new)
@@ -105,7 +106,7 @@ def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[
 
 
 def _stack(group: Group, codes: Sequence[KernelCode]) -> float | None:
-    """Return bytes a thread; None where the code does not tell them, or the timeline does."""
+    """Return the bytes a thread; None where the code does not tell them, or the timeline does."""
     known = [one.stack for one in codes if one.stack is not None]
     told_already = any(isinstance(use, KernelUse) and use.local is not None for use in group.uses)
     return float(max(known)) if known and not told_already else None
@@ -117,7 +118,8 @@ def _exchanged(
     before: Mapping[str, Sequence[KernelCode]],
     after: Mapping[str, Sequence[KernelCode]],
 ) -> list[Finding]:
-    """Kernels that used tensor cores for ones that do not, or the other way: where the code of all of them is known."""
+    """Find kernels that used tensor cores exchanged for ones that do not, or the other way, where all their code is
+    known."""
     gone, new = base.keys() - head.keys(), head.keys() - base.keys()
     if not gone or not new or not gone <= before.keys() or not new <= after.keys():
         return []

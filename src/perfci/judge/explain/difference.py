@@ -1,4 +1,4 @@
-"""Why a case changed: sentences that a kernel author accepts, from the evidence of both sides.
+"""Why a case changed: sentences that a kernel author accepts, from the profiles of base and head.
 
 A pure function of two records. Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
@@ -31,7 +31,7 @@ SLOWEST = 3
 TELLING = 0.10
 """Share of the change from which on a finding explains it."""
 SUSPICIOUS = 0.03
-"""Relative change of the time that evidence is taken for; where nothing moved beside one, the machine did it."""
+"""Relative change of the time for which profiles are taken; where nothing moved beside one, the machine did it."""
 
 _MARKUP = re.compile(r"@(\w+):([^@]*)@")
 """Links in the messages of profilers' rules: `@url:text:https://…@`, `@section:id:text@`."""
@@ -39,16 +39,16 @@ _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
 class Explanation(Document):
-    """What the evidence of a case says."""
+    """The sentences and next steps that a case's profile gives."""
 
     sentences: list[str] = Field(default_factory=list)
     """Most telling first, one line each; the first has at most 140 characters."""
     next_steps: list[str] = Field(default_factory=list)
-    """What to try, one line each, most promising first."""
+    """Things to try, one line each, most promising first."""
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
-    """Return what moved between `base` and `head`, ranked by how much of the change it accounts for.
+    """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
     `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
     number where it is unknown: the profilers' own times then decide. Findings that account for a tenth of the change
@@ -69,18 +69,18 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
     if not said and not missing:
         profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["the sides were not looked at alike" if profiled else "no profiler looked at either side"]
+        said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
     return _explanation([*said[:SENTENCES], *missing], steps)
 
 
 def explain_one(head: Profile) -> Explanation:
-    """Return what stands out in one record. There is always at least one sentence."""
+    """Explain what stands out in one profile. There is always at least one sentence."""
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
     missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
     if not said and not missing:
-        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "no profiler looked"]
+        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "the case was not profiled"]
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
 
 
@@ -102,21 +102,22 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
 
 
 def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
-    """Return what to say where there is no finding: that nothing moved, or nothing where there was nothing to
-    compare."""
+    """Return the sentences where there is no finding: that nothing moved; none where there was nothing to compare."""
     suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
         if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
-            return [f"nothing moved: neither side ran a kernel or a copy{', but the time did' if suspect else ''}"]
+            return [
+                f"nothing moved: neither base nor head ran a kernel or a copy{', but the time did' if suspect else ''}"
+            ]
         if any(doubt(one.profile, "kernels") for one in (base, head)):
-            return [f"nothing moved in what was seen of both sides, and not all was{end}"]
+            return [f"nothing moved in what was seen of base and head, and not all was{end}"]
         counted = base.counted and head.counted and base.trace and head.trace
         return [
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
     if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
-        return [f"nothing moved in what was seen of both sides{end}"]
+        return [f"nothing moved in what was seen of base and head{end}"]
     return []
 
 
@@ -129,7 +130,7 @@ _PARTS: tuple[tuple[Part, str], ...] = (
 
 
 def _missing(sides: dict[Side, Profile]) -> list[str]:
-    """Return one sentence for each part of the evidence that is missing in a side or that a fault taints.
+    """Return one sentence for each part of the profile that is missing in a side or that a fault taints.
 
     A part that no side has and of which no fault speaks was not asked for.
     """
@@ -145,14 +146,14 @@ def _missing(sides: dict[Side, Profile]) -> list[str]:
                 said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
         reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
         if lacking and (reasons or len(lacking) < len(sides)):
-            of = " of either side" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
+            of = " of base or head" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
             verb = "were not compared" if whole else "were not seen"
             why = f" ({'; '.join(reasons)})" if reasons else ""
             said.append(f"no {part}{of}: {about} {verb}{why}")
     needless = {name: [one for one in profile.faults if one not in faults(profile)] for name, profile in sides.items()}
     if uncounted := [name for name in sides if needless[name]]:
         tools = " or ".join(dict.fromkeys(one.tool for name in uncounted for one in needless[name]))
-        who = "neither side" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        who = "neither base nor head" if len(uncounted) > 1 else uncounted[0] if whole else "it"
         said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for {tools} to count")
     sources = {one.trace.source for one in sides.values() if one.trace}
     if len(sources) > 1:
@@ -176,7 +177,8 @@ def _remedies(*sides: Profile) -> list[str]:
 
 
 def _rules(seen: Seen) -> list[str]:
-    """Of the slowest kernels the rule with the largest estimated speed-up, most of the device time saved first."""
+    """Return, of the slowest kernels, the rule with the largest estimated speed-up, most of the device time saved
+    first."""
     total = sum(one.seconds for one in seen.counted)
     if not 0 < total < math.inf:
         return []

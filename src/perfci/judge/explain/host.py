@@ -1,4 +1,4 @@
-"""What differs beside the kernels: copies, and what the host calls and waits for."""
+"""Differences beside the kernels: copies, and what the host calls and waits for."""
 
 import math
 
@@ -10,7 +10,7 @@ from perfci.model.profile import CopyKind
 
 
 def copies(base: Seen, head: Seen) -> list[Finding]:
-    """Copies that became pageable or pinned, came or went, or move more bytes or slower."""
+    """Find copies that became pageable or pinned, came or went, or move more bytes or slower."""
     if base.trace is None or head.trace is None:
         return []
     found = []
@@ -56,14 +56,14 @@ def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) ->
 
 
 def _wall(base: Seen, head: Seen) -> float:
-    """By how much an execution grew on the host's clock; nothing that the host does can account for more."""
+    """Return the growth of an execution on the host's clock; nothing that the host does can account for more."""
     if base.trace is None or head.trace is None:
         return 0.0
     return max(finite(head.trace.wall - base.trace.wall) or 0.0, 0.0)
 
 
 def host(base: Seen, head: Seen) -> list[Finding]:
-    """Allocations and synchronisations inside the loop, and launches that the device waits for.
+    """Find allocations and synchronisations inside the loop, and launches that the device waits for.
 
     Nothing of traces by different tools: they slow the host down by different amounts, and see different calls.
     """

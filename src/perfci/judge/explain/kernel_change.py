@@ -1,4 +1,4 @@
-"""What differs of kernels that are in both sides: launch configuration, types, counters, tensor cores."""
+"""Differences of kernels that are in base and in head: launch configuration, types, counters, tensor cores."""
 
 import math
 from collections import Counter
@@ -26,11 +26,11 @@ from perfci.judge.explain.thresholds import (
 from perfci.model.metrics import STALLS
 from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 
-RESOURCES_STEP = f"look at launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
+RESOURCES_STEP = f"check launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Of kernels in both sides: launch configuration and what it did, types, counters, time."""
+    """Compare kernels of base and head: launch configuration and what it did, types, counters, time."""
     if base.groups is None or head.groups is None:
         return []
     shared = [(base.groups[key], head.groups[key]) for key in base.groups if key in head.groups]
@@ -93,7 +93,7 @@ Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, 
 
 
 def _configured(use: KernelUse | KernelCounters) -> Configuration:
-    """Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
+    """Return grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
     if isinstance(use, KernelUse):
         known = [part for part in (use.static_shared, use.dynamic_shared) if part is not None]
         return use.grid, use.block, use.registers, use.local, finite(sum(known)) if len(known) == 2 else None
@@ -102,7 +102,7 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
 
 
 def _configuration(before: Group, after: Group) -> list[str]:
-    """Return how the launch configuration differs: of the longest launches that have none alike in the other side."""
+    """Describe how the launch configuration differs: of the longest launches that have none alike in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
@@ -127,7 +127,7 @@ def _configuration(before: Group, after: Group) -> list[str]:
 
 
 def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
-    """Return two grids or blocks by their size, by their sides where that is the same."""
+    """Show two grids or blocks by their size, by their dimensions where that is the same."""
     old, new = math.prod(before), math.prod(after)
     if old != new:
         return arrow(old, new)
@@ -135,8 +135,7 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
 
 
 def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
-    """Return what the counters of a kernel say: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit
-    rates.
+    """Describe changes of a kernel's counters: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
 
     `spilled`: whether spills are told already.
     """
@@ -179,8 +178,8 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
 
 
 def _tensor(base: Seen, head: Seen) -> tuple[float, float] | None:
-    """Return share of cycles with the tensor pipes active, over all kernels; where they were gained or lost, else
-    None."""
+    """Return the share of cycles with tensor pipes active, over all kernels; None where they were not gained or
+    lost."""
     two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
     return two if two and max(two) >= TENSOR and max(two) > LOST * min(two) else None
 
@@ -192,7 +191,7 @@ def tensor_words(base: Seen, head: Seen) -> str:
 
 
 def tensor(base: Seen, head: Seen) -> list[Finding]:
-    """Tensor cores that are no longer used, or now are."""
+    """Find tensor cores that are no longer used, or now are."""
     two = _tensor(base, head)
     if two is None:
         return []

@@ -1,4 +1,4 @@
-"""Which kernels ran: those that came, went, or ran more often, by what it means."""
+"""Changes in the set of kernels: those that came, went, or ran more often, by what it means."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from perfci.model.text import listed
 
 
 def kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Return which kernels appeared, vanished or changed count, by what it means."""
+    """Find kernels that appeared, vanished or changed count, by what it means."""
     if base.groups is None or head.groups is None:
         return []
     before, after = base.groups, head.groups
@@ -40,7 +40,8 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in both sides and moved, else nothing."""
+    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in base and head and moved, else
+    nothing."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""
@@ -75,7 +76,8 @@ def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
 
 
 def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
-    """More or fewer conversions between floating-point types; `short` where launches and traffic are told already."""
+    """Find more or fewer conversions between floating-point types; `short` where launches and traffic are told
+    already."""
     before, after = (
         [group for group in (seen.groups or {}).values() if group.kernel.family == "cast"] for seen in (base, head)
     )
@@ -100,7 +102,7 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
 
 
 def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """Another kernel of a library for a matrix multiply."""
+    """Find another kernel of a library for a matrix multiply."""
     before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []

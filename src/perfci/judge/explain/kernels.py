@@ -84,7 +84,7 @@ _SCALAR_MATH = re.compile(r"ffma|simt|(?<![a-z])[sd]gemm|gemv|f32f32_f32f32_f32_
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a name tells."""
+    """A kernel as its name tells it."""
 
     key: str
     """The same for the same kernel whatever was built and whichever tool saw it."""
@@ -92,7 +92,7 @@ class Kernel:
     """For people: one line, at most LONGEST characters."""
     family: Family
     attention: str
-    """Which fused attention it is; empty for none."""
+    """The fused attention that it is; empty for none."""
     from_library: str
     """Whose matrix multiply it is; empty for none or one's own."""
     types: tuple[str, ...]
@@ -105,7 +105,7 @@ class Kernel:
 
 @functools.lru_cache(maxsize=4096)
 def identify(name: str) -> Kernel:
-    """Return what the demangled `name` tells. Pure; any text is taken."""
+    """Identify a kernel by its demangled `name`. Pure; any text is taken."""
     plain, base, arguments = parts(name)
     generic = base in LAUNCHERS
     operation = computed(arguments)[1] if generic else ""
@@ -144,8 +144,8 @@ def parts(name: str) -> tuple[str, str, str]:
 
 
 def computed(arguments: str) -> tuple[str, str]:
-    """Return what a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`, `lerp_tensor`),
-    (`CUDAFunctor_add`, `add`); empty where its arguments do not tell."""
+    """Return the function that a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`,
+    `lerp_tensor`), (`CUDAFunctor_add`, `add`); empty where its arguments do not tell."""
     for match in _OPERATION.finditer(arguments):
         if match[1].lower() not in _WRAPPERS:
             return match[0], match[1]
@@ -157,7 +157,7 @@ def computed(arguments: str) -> tuple[str, str]:
 
 
 def _types(text: str, generic: bool) -> tuple[str, ...]:
-    """Of a generic kernel the types its operation takes, which the last lambda that takes any tells."""
+    """Return the types that a generic kernel's operation takes, which the last lambda that takes any tells."""
     if generic:
         lambdas = [types for match in _LAMBDA.finditer(text) if (types := _types(match[1], False))]
         if lambdas:
@@ -171,8 +171,8 @@ def _types(text: str, generic: bool) -> tuple[str, ...]:
 
 
 def _cast(plain: str, operation: str) -> tuple[str, str] | None:
-    """(from, to) of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the kernel of
-    one target type whose lambda takes another."""
+    """Return (from, to) of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the
+    kernel of one target type whose lambda takes another."""
     if "copy" not in operation:
         return None
     takes = _types(plain, True)

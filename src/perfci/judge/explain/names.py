@@ -41,7 +41,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def brief_names(names: Iterable[str]) -> list[str]:
-    """Return names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
+    """Shorten names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
     given = list(dict.fromkeys(names))
     short = {name: _fitting(name, _telling) for name in given}
     bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}

@@ -1,4 +1,4 @@
-"""Numbers of evidence, compared and put in words."""
+"""Numbers of profiles, compared and put in words."""
 
 import math
 
@@ -41,8 +41,7 @@ def counted(n: float, what: str) -> str:
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
-    """Return whether two known quantities differ by more than `relative` of the smaller one and by more than
-    `least`."""
+    """Tell whether two known quantities differ by more than `relative` of the smaller one and by more than `least`."""
     if base is None or head is None:
         return False
     gap = abs(head - base)
@@ -75,7 +74,7 @@ def n_to(n: float, m: float, what: str) -> str:
 
 
 def pair(base: float | None, head: float | None) -> tuple[float, float] | None:
-    """Return two quantities, both finite, or None."""
+    """Return two quantities where both are finite, else None."""
     return (
         (base, head) if base is not None and head is not None and math.isfinite(base) and math.isfinite(head) else None
     )

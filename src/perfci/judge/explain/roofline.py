@@ -34,7 +34,7 @@ Bound = Literal["memory", "compute"]
 
 
 class Roofline(Document):
-    """Where a case stands under the roofline."""
+    """The place of a case under the roofline."""
 
     intensity: float | None = None
     """Declared floating-point operations per declared byte; None where either is not declared."""
@@ -43,7 +43,7 @@ class Roofline(Document):
     ridge: float | None = None
     """Operations per byte from which on the compute ceiling binds; None where a ceiling is missing."""
     bound: Bound
-    """Which ceiling binds the declared work."""
+    """The ceiling that binds the declared work."""
     memory: float | None = None
     """Ceiling in bytes per second for the declared mix of reads and writes."""
     compute: float | None = None
@@ -62,7 +62,7 @@ class Roofline(Document):
     traffic: float | None = None
     """Bytes of device memory that were counted over declared bytes; None where either is unknown."""
     assumptions: list[str] = Field(default_factory=list)
-    """What was assumed, one line each."""
+    """Assumptions, one line each."""
     sentence: str
     """All of it in one line."""
 
@@ -132,7 +132,8 @@ def roofline(
 
 
 def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
-    """Copies between host and device as a share of the measured link, to the device first; empty where there are none.
+    """Return copies between host and device as a share of the measured link, to the device first; empty where there are
+    none.
 
     `ceilings`: as `roofline` takes them; None where none were measured.
     """
@@ -160,7 +161,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
 
 
 def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
-    """Return both sides of `case` under one roofline, which is head's, or base's where head has none.
+    """Return base and head of `case` under one roofline, which is head's, or base's where head has none.
 
     `ceilings`: as `links` takes them. None where it can be drawn for no side.
     """
@@ -201,7 +202,7 @@ def _point(work: Work, found: Roofline) -> RoofPoint:
 
 
 def _over(part: float, whole: float) -> float | None:
-    """part / whole where both are positive and the result is finite and positive, else None."""
+    """Return part / whole where both are positive and the result is finite and positive, else None."""
     if not (part > 0 and whole > 0):
         return None
     ratio = part / whole
@@ -209,7 +210,7 @@ def _over(part: float, whole: float) -> float | None:
 
 
 def _memory_time(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
-    """Return seconds to move the declared bytes; None where none are declared or no rate was measured."""
+    """Return the seconds to move the declared bytes; None where none are declared or no rate was measured."""
     if work.read + work.written <= 0:
         return None
     read, copy = ceilings.read.usable, ceilings.copied.usable
@@ -262,7 +263,7 @@ def _tensor_active(counters: Counters | None) -> bool:
 
 
 def _counted(counters: Counters | None) -> float:
-    """Return bytes of device memory over all kernels; 0 where any kernel lacks them."""
+    """Return the bytes of device memory over all kernels; 0 where any kernel lacks them."""
     known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
     total = sum(one for one in known if one is not None)
     return total if known and None not in known and math.isfinite(total) else 0.0

@@ -1,4 +1,4 @@
-"""One side's evidence as explanations read it: kernels by identity, counters over several of them, copies and calls."""
+"""One side's profile as explanations read it: kernels by identity, counters over several of them, copies and calls."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ class Finding:
     """One thing that differs or stands out."""
 
     order: int
-    """Where no time tells: the smaller, the more telling."""
+    """Rank where no time tells: the smaller, the more telling."""
     text: str
     """One line."""
     seconds: float | None = None
     """Difference head - base of one execution that it accounts for; None where no time tells."""
     step: str = ""
-    """What to do about it; empty where nothing general helps."""
+    """The remedy; empty where nothing general helps."""
     topic: str = ""
-    """What the step is about: of two about the same the first is told."""
+    """The subject of the step: of two with the same subject the first is told."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One side's evidence with its kernels by identity."""
+    """One side's profile with its kernels by identity."""
 
     profile: Profile
     trace: Trace | None
@@ -87,7 +87,7 @@ def kernelless(profile: Profile) -> bool:
 
 
 def faults(profile: Profile) -> list[Fault]:
-    """Return what is missing and should not be: that no kernel was counted is not, where there is none to count."""
+    """Return the faults that matter: that no kernel was counted is none where there is none to count."""
     if not kernelless(profile):
         return profile.faults
     return [fault for fault in profile.faults if (fault.part, fault.kind) != ("counters", "empty")]
@@ -132,7 +132,7 @@ UP: Mapping[CopyKind, str] = {
 
 
 def pinning(kind: CopyKind) -> str:
-    """Return what to do about a pageable copy."""
+    """Return the remedy for a pageable copy."""
     return f"pin the host memory of {UP[kind]} (pin_memory=True, cudaHostAlloc)"
 
 
@@ -173,6 +173,6 @@ def calls_of(trace: Trace, kind: str) -> list[Call]:
 
 
 def idle(trace: Trace) -> float | None:
-    """Percent of the device's span in which nothing runs; None where there is no span."""
+    """Return the percent of the device's span in which nothing runs; None where there is no span."""
     percent_idle = finite(100 * (trace.span - trace.busy) / trace.span) if trace.span > 0 else None
     return max(percent_idle, 0.0) if percent_idle is not None else None

@@ -6,7 +6,7 @@ of one capture, as a warm-up or a cache that grows, and is not in the loop."""
 TIME = 0.05
 """Relative: kernel times under a profiler, at whatever clock it left, scatter by some percent."""
 BYTES, LEAST_BYTES = 0.10, 1e6
-"""What an L2 still holds differs between executions: by a tenth of the traffic, and by some 100 kB of next to none."""
+"""Differences between executions in what an L2 still holds: a tenth of the traffic, and some 100 kB of next to none."""
 INSTRUCTIONS = 0.02
 """The same code executes the same number, save for what spins."""
 POINTS, HIT_POINTS = 5.0, 10.0
@@ -29,7 +29,7 @@ the factor at which that has changed."""
 SHARE = 0.05
 """Of the wall time: less of it in allocations or waits is not worth a step of its own."""
 DOMINANT = 0.10
-"""Of the device time: kernels that are looked at on their own."""
+"""Of the device time: kernels that are explained on their own."""
 SPILLED = 0.05
 """Of a kernel's instructions: fewer loads and stores of local memory cost next to nothing, and tuned kernels spill
 some."""

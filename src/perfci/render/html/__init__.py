@@ -1,4 +1,4 @@
-"""The report to look at: `report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
+"""The report for a browser: `report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
 
 Tables and words are HTML from a template, which escapes whatever it prints; plots are drawn in the browser by uPlot
 from numbers that stand in the page as JSON. The page's content security policy names scripts and styles by their hash.
@@ -158,7 +158,7 @@ def _environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Return what a template prints: text with nothing hidden in it, whole numbers, or Markup."""
+    """Make what a template prints safe: text with nothing hidden in it, whole numbers, or Markup."""
     if isinstance(value, Markup) or type(value) is int:
         return value
     if isinstance(value, str):
@@ -187,5 +187,5 @@ def _exact(line: str) -> Markup:
 
 
 def _key(value: float | None) -> str:
-    """Return what a column is sorted by; empty sorts last."""
+    """Return the value by which a column is sorted; empty sorts last."""
     return repr(value) if value is not None and math.isfinite(value) else ""

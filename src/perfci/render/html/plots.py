@@ -1,4 +1,4 @@
-"""What the plots of a page show, as JSON: values that stand in the report and its side files, put in order.
+"""The plots of a page as JSON: values that stand in the report and its side files, put in order.
 
 Nothing is worked out here beyond notation: a unit for people, percent for a ratio, which order statistics of a
 placement's samples are shown.
@@ -24,20 +24,21 @@ MOST_SAMPLES = 120_000
 MOST_DRAWN = 30_000
 """Slices of timelines in a page: 0.8 MB."""
 _RANKS = ((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.5,))
-"""Which order statistics of a placement are shown: fewer where there are many."""
+"""The order statistics of a placement that are shown: fewer where there are many."""
 _DIGITS = 6
 
 Key = tuple[str, DeviceKind]
 
 
 def embed(data: Any) -> str:
-    """JSON that can stand inside `<script>`."""
+    """Return `data` as JSON that can stand inside `<script>`."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, Any]:
-    """Everything that is drawn: `overview`, and `cases` in the order of `keys`, each with those plots that it has."""
+    """Return everything that is drawn: `overview`, and `cases` in the order of `keys`, each with those plots that it
+    has."""
     results = recorded.results
     cases = {(case.id, case.device): case for case in results.cases} if results else {}
     trails: dict[Key, Trail] = {}
@@ -49,8 +50,8 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
     measured = {(one.case, one.device, one.metric): one for one in report.measured}
     short = {kernel.name: kernel.short for one in report.profiles for kernel in one.kernels if kernel.short}
     ranks = _ranks(recorded)
-    looked = sum(side.profile is not None for case in cases.values() for side in case.sides.values())
-    most = min(MOST_SLICES, MOST_DRAWN // max(1, looked))
+    profiled = sum(side.profile is not None for case in cases.values() for side in case.sides.values())
+    most = min(MOST_SLICES, MOST_DRAWN // max(1, profiled))
     moments = [one for one in results.moments if one.temperature is not None] if results else []
     times = [one.at for one in moments] + [pair.at for case in cases.values() for pair in case.pairs]
     start = min((at for at in times if at is not None and math.isfinite(at)), default=0.0)
@@ -77,7 +78,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
 
 
 def _number(value: float | None, digits: int = _DIGITS) -> float | None:
-    """To as many digits as a plot can show; None for what is no finite number."""
+    """Round to as many digits as a plot can show; None for what is no finite number."""
     return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
 
 
@@ -138,7 +139,7 @@ def _workers(
 
 
 def _order(samples: list[float], ranks: Sequence[float], scale: float) -> list[float | None]:
-    """Order statistics: the smallest sample for rank 0, the largest for 1."""
+    """Return order statistics: the smallest sample for rank 0, the largest for 1."""
     ordered = sorted(samples)
     return [_number(ordered[round(rank * (len(ordered) - 1))] / scale, 5) for rank in ranks]
 
@@ -239,7 +240,8 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Slices of both sides as [name, stream, start, duration], the first two by number, in a unit for people."""
+    """Return slices of base and head as [name, stream, start, duration], the first two by number, in a unit for
+    people."""
     traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:

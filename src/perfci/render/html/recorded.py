@@ -1,4 +1,4 @@
-"""What a run recorded beside its report, as the report draws it."""
+"""The records that a run leaves beside its report, as the report draws them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
