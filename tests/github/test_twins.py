@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.github.publish import Outcome, publish
+from perfci.github.publish import Published, publish
 from perfci.github.result import Open, Question, Result, decide
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
@@ -44,7 +44,7 @@ def twin(hub: GitHub, number: int = 8, **fields: str) -> Pull:
     )
 
 
-def of_twin(hub: GitHub, run: int = 200, number: int = 8, **fields: object) -> Outcome:
+def of_twin(hub: GitHub, run: int = 200, number: int = 8, **fields: object) -> Published:
     """The output of its run: 3 times slower, and self-reported as fine."""
     loose = POLICY.replace("2%", "900%")
     made = hub.run(run, HEAD, branch="copy", head_repository="fork/kernels")
@@ -154,7 +154,7 @@ def test_a_run_that_has_only_begun_is_held_against_what_was_said_before(hub: Git
     assert concluded(hub) == {"action_required"}
 
 
-def moved(hub: GitHub, pull: Pull, action: str, **fields: str) -> Outcome:
+def moved(hub: GitHub, pull: Pull, action: str, **fields: str) -> Published:
     """The base repository's own workflow on a pull request, whatever that brings or runs."""
     made = hub.run(400 + len(hub.runs), BASE, event="pull_request_target", jobs={"publish": None}, conclusion=None)
     context = beside(pull, made.id, "pull_request_target", **fields)

@@ -18,7 +18,7 @@ import pytest
 from perfci.judge import judge
 from perfci.measure import loop as measure_loop
 from perfci.measure.loop import Loop
-from perfci.measure.rounds import Outcome
+from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer
@@ -97,7 +97,7 @@ class Replayed:
             fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
             if not self.clocks:
                 fields["clock"] = {}
-            done(Outcome(case, pair.model_copy(update=fields)))
+            done(PairOutcome(case, pair.model_copy(update=fields)))
 
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError, matches
-from perfci.model.coverage import idle, nearest
 from perfci.model.criteria import Criterion
-from perfci.model.limits import Subject, criteria, names, told
+from perfci.model.limits import Subject, criteria, idle, names, nearest, told
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy

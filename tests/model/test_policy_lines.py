@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
-from perfci.model.coverage import mistake
+from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import KEY, Loc, spelled
 from perfci.model.policy_text import parse_policy

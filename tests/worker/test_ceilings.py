@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from perfci.judge.speed_of_light import least_time
 from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.results import Work
 from perfci.model.timing import Timing
-from perfci.stats.speed_of_light import least_time
 from perfci.worker import ceilings
 
 

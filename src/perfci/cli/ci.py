@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from perfci.cli.container import measure_in_container
-from perfci.cli.measure import Outcome, measure
+from perfci.cli.measure import Finished, measure
 from perfci.cli.output import tell
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
@@ -203,7 +203,7 @@ def job_python() -> str:
     return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
-def _answer(outcome: Outcome, settings: Settings, context: event.Context, out: Path, artifact: str) -> Answer:
+def _answer(outcome: Finished, settings: Settings, context: event.Context, out: Path, artifact: str) -> Answer:
     report, ends = outcome.report, outcome.exit_code
     if outcome.problem is not None:
         typer.echo(f"perfci: {outcome.words}")

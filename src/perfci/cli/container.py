@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfci.cli.measure import Outcome, folders, interrupt
+from perfci.cli.measure import Finished, folders, interrupt
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
@@ -37,7 +37,7 @@ def run_in_container(
     raise typer.Exit(start(job).code)
 
 
-def measure_in_container(options: Options, words: Sequence[str], image: str, *, trusted: bool) -> Outcome:
+def measure_in_container(options: Options, words: Sequence[str], image: str, *, trusted: bool) -> Finished:
     """Do what `measure` does, by perfci in a container of `image`. Raises PerfciError.
 
     `words`: of the command line, behind the verb. `trusted`: the code is of people who may write to the repository.
@@ -54,4 +54,4 @@ def measure_in_container(options: Options, words: Sequence[str], image: str, *, 
     if not file.is_file():
         raise problem
     report = judge(read_results(file), strict=options.strict)
-    return Outcome(report, None if ended.code == report.exit_code else problem)
+    return Finished(report, None if ended.code == report.exit_code else problem)

@@ -28,7 +28,7 @@ DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Finished:
     """The outcome of a measurement, written to its folder."""
 
     report: Report
@@ -66,14 +66,14 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     raise typer.Exit(outcome.exit_code)
 
 
-def measure(options: Options, console: Console) -> Outcome:
+def measure(options: Options, console: Console) -> Finished:
     """Measure, judge, write everything into `options.out`. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
     with keep_outputs(options.out, options.where, find_account()) as outputs:
         return _measure(options, console, outputs)
 
 
-def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
+def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     teller = Teller(console)
     measurement = Measurement(options, teller)
     problem: PerfciError | KeyboardInterrupt | None = None
@@ -89,7 +89,7 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Outcome:
     outputs.require()  # nothing of the code under test runs any more
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
-    return Outcome(report, problem, files)
+    return Finished(report, problem, files)
 
 
 def prepare(options: Options, folder: Path, console: Console) -> None:

@@ -18,7 +18,7 @@ from perfci.github.source import Source, Wanted, When, brings_nothing, change, c
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
-from perfci.model.coverage import mistake
+from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Outcome:
+class Published:
     """The result of publishing."""
 
     publication: Publication
@@ -79,20 +79,20 @@ class _Faulty:
     """The declarations of base and head, as far as the measurements tell."""
 
 
-def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Outcome:
+def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Published:
     """Judge what the run of `context` measured, and say so on GitHub.
 
     `action`: of the event, such as `labeled`. Raises ApiError where not even the run or base's policy can be found
     out; whatever fails after that is named in the outcome, and its exit code stands.
     """
     if waiting := _waiting(context.origin, action):
-        outcome = Outcome(Publication(suite=wanted.suite, origin=context.origin), waiting=waiting)
+        outcome = Published(Publication(suite=wanted.suite, origin=context.origin), waiting=waiting)
         for head in filter(None, (context.left, context.origin.head_sha)):  # what it leaves it holds up no longer
             _conclude(outcome, head, api)
         return outcome
     try:
         source = locate(context, action, wanted, api)
-        outcome = Outcome(Publication(suite=wanted.suite, origin=source.origin), waiting=source.closed)
+        outcome = Published(Publication(suite=wanted.suite, origin=source.origin), waiting=source.closed)
         if source.closed:
             _conclude(outcome, source.origin.head_sha, api)
             return outcome
@@ -140,7 +140,7 @@ def _waiting(origin: Origin, action: str) -> str:
     return ""
 
 
-def _conclude(outcome: Outcome, head: str, api: Api) -> None:
+def _conclude(outcome: Published, head: str, api: Api) -> None:
     """Nothing is published, and yet the checks of a commit may have to say something else than before."""
     suite, base = outcome.publication.suite, outcome.publication.origin.base_ref
     concluded = _tried(outcome, "checks: write", lambda: check.conclude(suite, head, base, api))
@@ -148,7 +148,7 @@ def _conclude(outcome: Outcome, head: str, api: Api) -> None:
     _told(outcome, concluded)
 
 
-def _told(outcome: Outcome, concluded: check.Concluded | None) -> None:
+def _told(outcome: Published, concluded: check.Concluded | None) -> None:
     if concluded is not None:
         outcome.check = concluded.url
         for note in concluded.notes:
@@ -176,7 +176,7 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
     return _read(source, policy, publication, wanted, api)
 
 
-def _accept(outcome: Outcome, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
+def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
     """Take over what somebody with the right to do so took upon themselves."""
     publication, pull = outcome.publication, source.pull or source.queued
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
@@ -194,7 +194,7 @@ def _accept(outcome: Outcome, source: Source, faulty: _Faulty | None, wanted: Wa
 
 
 def _fixing(
-    outcome: Outcome, accepted: Acceptance | None, source: Source, path: str, faulty: _Faulty, api: Api
+    outcome: Published, accepted: Acceptance | None, source: Source, path: str, faulty: _Faulty, api: Api
 ) -> None:
     """Let somebody accept that head fixes base's policy, by which nothing can be judged until then."""
     unsound = _tried(outcome, "contents: read", lambda: _unsound(source, path, faulty, api))
@@ -208,7 +208,7 @@ def _fixing(
         _note(outcome, f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it")
 
 
-def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None:
+def _tried(outcome: Published, permission: str, step: Callable[[], T]) -> T | None:
     """Return what `step` returns, or None with a note of what went wrong."""
     try:
         return step()
@@ -222,7 +222,7 @@ def _tried(outcome: Outcome, permission: str, step: Callable[[], T]) -> T | None
     return None
 
 
-def _note(outcome: Outcome, text: str) -> None:
+def _note(outcome: Published, text: str) -> None:
     if text not in outcome.notes:
         outcome.notes.append(text)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from perfci.judge.impossible import TIMED, impossible
 from perfci.judge.observed import observed_row
+from perfci.judge.speed_of_light import TIMED, impossible
 from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, presence, state
 from perfci.judge.timed import timed_row
 from perfci.model.criteria import Criterion

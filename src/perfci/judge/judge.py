@@ -5,8 +5,8 @@ from typing import Literal
 
 from perfci.judge.criteria import rows_of
 from perfci.judge.explain.case import case_profile, seen
-from perfci.judge.impossible import TIMED
 from perfci.judge.measured import facts, measured, noise, trails
+from perfci.judge.speed_of_light import TIMED
 from perfci.judge.starved import starved
 from perfci.judge.status import Context, breakdown, fails_in_both, file_rows, order
 from perfci.judge.words import (

@@ -2,8 +2,7 @@
 
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
-from perfci.model.coverage import mistake
-from perfci.model.limits import UNSEEN, Subject, criteria, late, strictest
+from perfci.model.limits import UNSEEN, Subject, criteria, late, mistake, strictest
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE

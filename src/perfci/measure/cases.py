@@ -7,9 +7,8 @@ from typing import Any, Literal
 from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
 from perfci.model.base import DeviceKind, Side, UsageError, matches
-from perfci.model.coverage import matched, nearest
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import Subject
+from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from perfci.measure.cases import Found
 from perfci.measure.place import Place
 from perfci.model.base import PolicyError, Side, UsageError
-from perfci.model.coverage import idle, mistake
-from perfci.model.limits import Subject, declared
+from perfci.model.limits import Subject, declared, idle, mistake
 from perfci.model.plan import Declared
 from perfci.model.policy_text import FILE
 from perfci.model.publication import ACCEPT_LABEL

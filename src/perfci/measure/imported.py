@@ -10,9 +10,8 @@ import perfci
 from perfci.measure.commands.readers import FORMATS, About, Format, Reported, apart
 from perfci.measure.commands.runner import status_of
 from perfci.model.base import DeviceKind, Side, UsageError
-from perfci.model.coverage import idle
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import UNSEEN, Subject, criteria
+from perfci.model.limits import UNSEEN, Subject, criteria, idle
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE

@@ -8,7 +8,7 @@ from perfci.measure.commands.runner import Runner
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
-from perfci.measure.rounds import Bench, Outcome, run_round
+from perfci.measure.rounds import Bench, PairOutcome, run_round
 from perfci.measure.sampling import adapt, next_batch
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
@@ -84,7 +84,7 @@ class Loop:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
         mark = time.monotonic()
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: PairOutcome) -> None:
             nonlocal mark
             since, mark = mark, time.monotonic()
             self._keep(outcome, mark - since)
@@ -106,7 +106,7 @@ class Loop:
                 done(outcome)
         self.watch.read()
 
-    def _keep(self, outcome: Outcome, seconds: float) -> None:
+    def _keep(self, outcome: PairOutcome, seconds: float) -> None:
         """Write down what became of one case in one round, which took so long."""
         case = outcome.case
         for name, failure in outcome.failures.items():

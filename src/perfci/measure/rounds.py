@@ -54,7 +54,7 @@ class Bench:
 
 
 @dataclass
-class Outcome:
+class PairOutcome:
     """The outcome of one case in one round."""
 
     case: Case
@@ -67,7 +67,7 @@ def run_round(
     bench: Bench,
     cases: Sequence[Case],
     index: int,
-    done: Callable[[Outcome], None],
+    done: Callable[[PairOutcome], None],
     deadline: float = math.inf,
 ) -> None:
     """Measure one pair of each case. A case that breaks a worker costs that case; the rest goes on in new workers.
@@ -97,7 +97,7 @@ def run_round(
                     for name in order:
                         workers[name] = bench.worker(name)
                 except Died as died:
-                    done(Outcome(case, failures={name: died.reason}))
+                    done(PairOutcome(case, failures={name: died.reason}))
                     continue
             taking = _Taking(bench, case, order, verify=_verified(case, rng))
             taking.take(workers, together(bench.setups[case.key], taking.names, rng))
@@ -117,7 +117,7 @@ def _close_all(workers: dict[Side, Worker]) -> None:
     workers.clear()
 
 
-def _alternate(bench: Bench, case: Case, rng: random.Random) -> Outcome:
+def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     """Take one pair whose workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
@@ -212,9 +212,9 @@ class _Taking:
             kind = "first" if step.op == "open" and step.placement == 0 else step.op
             self.seconds[kind] += time.monotonic() - start
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""
-        made = Outcome(self.case, failures=self.failures)
+        made = PairOutcome(self.case, failures=self.failures)
         if not self.failures:
             blocks = self.blocks
             made.samples = {name: [_joined(placement) for placement in blocks[name]] for name in self.names}

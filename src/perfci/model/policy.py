@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     PrivateAttr,
@@ -16,7 +17,6 @@ from pydantic import (
 
 from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
-from perfci.model.renamed import renamed
 from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
 from perfci.model.units import (
@@ -324,3 +324,23 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
                 bound_in_unit(value, metric)
             except ValueError as error:
                 raise Mistake(str(error), name) from None
+
+
+RENAMED_KEYS = {"contract": "timing", "evidence": "profile", "floor": "min_change"}
+RENAMED_VALUES = {"steady": "rotating"}
+"""Of `timing`."""
+
+
+def renamed(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    """Say what to write in place of an old word that `model` refused; empty where it is none.
+
+    `detail`: of pydantic's ValidationError.
+    """
+    key, given = str(detail["loc"][-1]) if detail["loc"] else "", detail["input"]
+    value = RENAMED_VALUES.get(given, given) if isinstance(given, str) else given
+    text = f"{value}" if isinstance(value, str | int | float) else "…"
+    if detail["type"] == "extra_forbidden" and RENAMED_KEYS.get(key) in model.model_fields:
+        return f"is called {RENAMED_KEYS[key]} now: write {RENAMED_KEYS[key]}: {text}"[:300]
+    if detail["type"] == "literal_error" and key == "timing" and value != given:
+        return f"{given} is called {value} now: write timing: {value}"
+    return ""

@@ -7,8 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
-from perfci.model.policy import KEY, Command, Limit, Loc, Mistake, Policy, line_of, spelled
-from perfci.model.renamed import renamed
+from perfci.model.policy import KEY, Command, Limit, Loc, Mistake, Policy, line_of, renamed, spelled
 from perfci.model.text import did_you_mean, one_line
 
 FILE = "perfci.yaml"

@@ -1,6 +1,6 @@
 """The most that this device does, measured: bytes and floating-point operations per second that no kernel exceeds.
 
-From them follows the speed of light, beyond which a time is not believed (perfci/stats/speed_of_light.py). Half a
+From them follows the speed of light, beyond which a time is not believed (perfci/judge/speed_of_light.py). Half a
 second on a GPU.
 """
 

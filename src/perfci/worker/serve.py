@@ -63,7 +63,7 @@ def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
             os.environ.update(message["env"])
         channel = connect(message["address"])
         channel.send({"hello": message["id"], "pid": os.getpid()})
-        Worker(channel, message).run()
+        Server(channel, message).run()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -81,7 +81,7 @@ def main(setup: str) -> None:
     enter(json.loads(setup))
 
 
-class Worker:
+class Server:
     """Serves the run's requests, one at a time."""
 
     def __init__(self, channel: Channel, setup: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from perfci.github.api import Api
 from perfci.github.event import Context, context
-from perfci.github.publish import Outcome, publish
+from perfci.github.publish import Published, publish
 from perfci.github.source import Wanted
 from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Declared
@@ -92,5 +92,5 @@ def environment(run: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def published(hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", **wanted: Any) -> Outcome:
+def published(hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", **wanted: Any) -> Published:
     return publish(after(run), action, Wanted(**wanted), api or api_of(hub))

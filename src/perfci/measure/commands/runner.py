@@ -10,7 +10,7 @@ from typing import Literal
 
 from perfci.measure.commands.readers import FORMATS, Reported, apart
 from perfci.measure.prepare import STEADY_MALLOC, SideWork
-from perfci.measure.rounds import Outcome
+from perfci.measure.rounds import PairOutcome
 from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
@@ -261,10 +261,10 @@ class Runner:
         reports = sorted(reported.values) or None
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
-    def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[Outcome]:
+    def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[PairOutcome]:
         """Take one pair of every case of one command: the sides in turns, short commands several times."""
         rng = random.Random(f"{seed}/command/{command}/{index}")
-        outcomes = {case.id: Outcome(case) for case in cases}
+        outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
         rng.shuffle(order)
         gathered: dict[Side, dict[str, list[Reported]]] = {name: {} for name in order}
@@ -319,7 +319,7 @@ def repeats(command: Command) -> bool:
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
 
 
-def _close(outcome: Outcome, gathered: Mapping[Side, Mapping[str, list[Reported]]], first: Side) -> None:
+def _close(outcome: PairOutcome, gathered: Mapping[Side, Mapping[str, list[Reported]]], first: Side) -> None:
     """Turn what base and head reported into a pair."""
     case = outcome.case
     values: dict[Side, dict[str, float]] = {}

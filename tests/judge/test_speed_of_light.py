@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.judge.speed_of_light import least_time
 from perfci.model.results import Work
 from perfci.model.timing import Timing
-from perfci.stats.speed_of_light import least_time
 from tests.judge.build import ceilings
 
 H200 = ceilings(read=4.3e12, copied=4.0e12, bf16=7.0e14, fp8=1.3e15, fp32=None)
