@@ -1,4 +1,4 @@
-"""Layer 4: the command line. Parses, calls, sets the exit code, nothing else.
+"""Layer 6: the command line. Parses, calls, sets the exit code, nothing else.
 
 Every verb stands here and calls a module beside it; options.py describes their options.
 """

@@ -1,1 +1,1 @@
-"""Layer 3: perfci in containers: what its image starts with, and what starts it."""
+"""Layer 5: perfci in containers: what its image starts with, and what starts it."""

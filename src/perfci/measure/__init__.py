@@ -1,1 +1,1 @@
-"""Layer 2: the run. Plans, builds base and head, measures worker pairs, keeps the journal, writes the results."""
+"""Layer 3: the run. Plans, builds base and head, measures worker pairs, keeps the journal, writes the results."""

@@ -7,7 +7,7 @@ To add a kind of limit (say `max_ratio_to`, against another case), begin here:
 2. Give it a key in `Limit` of `model/policy.py`, with what `_one_purpose` and `check_limit` there must know of it, and
    its fields in `asked()` below, and run `make schemas`.
 3. Only where it compares with something new: a value of `Against`, which `stats/answer.py` (how it is decided),
-   `judge/timed.py` and `judge/observed.py` (its row), and `render/view.py` (its limit in a table) match on.
+   `judge/observed.py` (its row) and `render/view.py` (its limit in a table) match on; see `judge/timed.py`, too.
 """
 
 from typing import Any, Literal, Self, assert_never

@@ -1,4 +1,4 @@
-"""Layer 3: from the report to what people and their tools read. The same report gives the same bytes."""
+"""Layer 4: from the report to what people and their tools read. The same report gives the same bytes."""
 
 from collections.abc import Callable, Collection
 
