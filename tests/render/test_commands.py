@@ -120,7 +120,7 @@ def test_a_command_too_long_to_be_shown_leaves_a_whole_sentence(broken: Report) 
     text = markdown.render(
         broken.model_copy(update={"advised": ["perfci", "x" * 2000], "command": ["perfci", "x" * 2000]})
     )
-    assert "\nMend this and run again.\n" in text
+    assert "\nFix this and run again.\n" in text
     assert "xxx" not in text
 
 
@@ -156,7 +156,7 @@ def test_what_github_shows_holds_only_commands_that_perfci_made(broken: Report) 
             assert "evil.example" not in "".join(lines) or one is slower
     assert read_by_a_shell(lines[1])[:4] == [b"perfci", b"compare", b"--base", SHA.encode()]
     text = comment.render(publication(broken))
-    assert "\nMend this and run again.\n" in text
+    assert "\nFix this and run again.\n" in text
 
 
 def test_names_of_commands_in_sentences_are_copied_as_they_are() -> None:
