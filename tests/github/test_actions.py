@@ -192,6 +192,7 @@ def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_with
     assert account.machine.runs == 104
 
 
+@pytest.mark.slow
 def test_one_job_writes_the_comment_and_keeps_it_true(account: Account) -> None:
     """`publish: here`, twice at one head: one comment, no check, and the job is the gate."""
     hub = account.hub
@@ -225,6 +226,7 @@ def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> 
     assert (account.hub.comments, account.hub.artifacts) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "code", "result"), [("gate", "1", "failure"), ("observe", "0", "success")])
 def test_one_job_without_the_right_to_comment_ends_as_it_measured(
     account: Account, mode: str, code: str, result: str
