@@ -235,7 +235,7 @@ class Collector:
             if not rows:
                 continue
             done += len(rows)
-            mode = str(case.sides["head"].mode.get("name", "?"))
+            mode = case.sides["head"].timing.mode
             name, by = case.kernel, float(case.sides["head"].params["slow"])
             array = np.array(rows, dtype=np.float32)
             self.recording.put(array, "pairs", name, mode, by)
