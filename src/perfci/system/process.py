@@ -203,13 +203,14 @@ class Parent:
             if time.monotonic() > deadline:
                 raise MachineError(f"{self.python}: did not start within {timeout:g} s: is the machine overloaded?")
             watched: list[Any] = [self._listener, *([self.control] if name != "parent" else [])]
-            ready = select.select(watched, [], [], 0.1)[0]
+            pending = name != "parent" and self.control.pending()  # read already, with the message before it
+            ready = select.select(watched, [], [], 0 if pending else 0.1)[0]
             if self._listener in ready:
                 sock = self._listener.accept()[0]
                 if (channel := _greeted(sock, name, pid)) is not None:
                     return channel
                 sock.close()
-            if name != "parent" and self.control in ready:
+            if pending or (name != "parent" and self.control in ready):
                 self._pump()
 
     def _pump(self) -> dict[str, Any]:
