@@ -1,5 +1,6 @@
 """Marks for the tests that may not run beside others, and for those that may not skip."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -36,10 +37,17 @@ def pytest_configure() -> None:
     A run of perfci pins what it measures to the last of the cores that it may use: here to one that it shares with no
     other run.
     """
+    gc.disable()  # until all is imported, which takes a third longer with it
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and hasattr(os, "sched_setaffinity"):  # not on macOS
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what was imported and collected, which stays: no collection of garbage walks through it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
