@@ -4,8 +4,9 @@ import ast
 import graphlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -28,6 +29,11 @@ LOOKS = re.compile(r"_?(|of_|last_|first_|quick_|bound_)looks?(_at)?", re.IGNORE
 """The interim looks of the sequential test; profiles are profiled, files are read."""
 BACK_ENDS = {"perfci.render.csv", "perfci.render.markdown"}
 """Formats, which `render/__init__.py` registers."""
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def words(name: str) -> list[str]:
@@ -62,7 +68,7 @@ def keys(schema: object) -> Iterator[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_name_in_the_code_is_an_old_word(path: Path) -> None:
     place = str(path.relative_to(SOURCE))
-    for name in [*path.relative_to(SOURCE).with_suffix("").parts, *named(ast.parse(path.read_text()))]:
+    for name in [*path.relative_to(SOURCE).with_suffix("").parts, *named(parsed(path))]:
         found = words(name)
         assert not OLD & set(found), name
         assert "launch" not in found or place.startswith(LAUNCHES) or "kernel" in found, name
@@ -94,7 +100,7 @@ def test_no_docstring_opens_with_whether_what_or_which() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{one.lineno}: {str(one.value).splitlines()[0]}"
         for path in MODULES
-        for one in docstrings(ast.parse(path.read_text()))
+        for one in docstrings(parsed(path))
         if re.match(r"(Whether|What|Which)\b", str(one.value))
     ]
     assert not found, "\n".join(found)
@@ -126,12 +132,17 @@ def test_no_folder_is_a_long_flat_list(top: Path) -> None:
     assert not {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 20}
 
 
+@cache
+def types() -> dict[str, list[str]]:
+    """Name of a type → the modules that define one."""
+    found = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path.relative_to(SOURCE)))
+    return found
+
+
 @pytest.mark.parametrize("name", ["Criterion", "Launch", "Metric", "Ncu", "Nsys", "Outcome", "Profiler", "Worker"])
 def test_there_is_one_type_of_this_name(name: str) -> None:
-    found = [
-        str(path.relative_to(SOURCE))
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and node.name == name
-    ]
-    assert len(found) == 1, found
+    assert len(types()[name]) == 1, types()[name]

@@ -302,7 +302,7 @@ except Unfit as error:
     ("document", "item", "count", "said"),
     [
         ('{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items"),
-        ('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing"),
+        pytest.param('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing", marks=pytest.mark.slow),
         ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
         ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
         pytest.param(

@@ -564,7 +564,13 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
 
 @pytest.mark.parametrize(
     ("many", "last", "code"),
-    [(299, "docs/z", 0), (2999, "docs/z", 0), (3000, "docs/z", 3), (2999, "src/z", 3), (300, "src/z", 3)],
+    [
+        (299, "docs/z", 0),
+        pytest.param(2999, "docs/z", 0, marks=pytest.mark.slow),
+        (3000, "docs/z", 3),
+        pytest.param(2999, "src/z", 3, marks=pytest.mark.slow),
+        (300, "src/z", 3),
+    ],
 )
 def test_of_many_files_each_is_read(hub: GitHub, many: int, last: str, code: int) -> None:
     """A comparison names 300 files, a pull request 3 000: one that is not named is not ignored."""

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -303,8 +304,10 @@ def played(job: str, variant: str, publish: str, folder: Path) -> str:
     return (folder / "asked").read_text() if (folder / "asked").exists() else ""
 
 
-@pytest.mark.parametrize("variant", [name for name, one in pins.variants().items() if one.base.startswith("nvidia/")])
-@pytest.mark.parametrize("publish", ["true", "True", "", "false"])
+NVIDIA = [name for name, one in pins.variants().items() if one.base.startswith("nvidia/")]
+
+
+@pytest.mark.parametrize(("publish", "variant"), zip(["true", "True", "", "false"], cycle(NVIDIA), strict=False))
 def test_an_image_is_built_from_the_pins_and_pushed_only_where_the_variable_says_so(
     variant: str, publish: str, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ def as_virtual(db):
     db.execute("CREATE VIRTUAL TABLE StringIds USING fts5(id, value)")
 
 
-@pytest.mark.parametrize("pose", [as_view, as_lying_view, as_virtual])
+@pytest.mark.parametrize("pose", [pytest.param(as_view, marks=pytest.mark.slow), as_lying_view, as_virtual])
 def test_a_program_in_the_place_of_a_table(export, tmp_path, pose):
     pose(export.db)
     export.db.commit()
@@ -304,19 +304,20 @@ def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- what is whole is read the same
 
 
-def test_whole_files_are_read_as_without_a_process(tmp_path):
-    for side in ("base", "head"):
-        path = tmp_path / f"{side}.sqlite"
-        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
-        assert nsys_profiler.traces(path, None) == nsys.read(path, None)
-        kept = tmp_path / "kept"
-        kept.mkdir(exist_ok=True)
-        assert nsys_profiler.keep_export(path, kept) == []
-        assert nsys.read(kept / path.name, None) == nsys.read(path, None)
-        assert perfetto.write(path, tmp_path / "direct.gz") is None
-        with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
-            assert a.read() == b.read()
-        assert nsys_profiler.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
+@pytest.mark.parametrize("side", [pytest.param("base", marks=pytest.mark.slow), "head"])
+def test_whole_files_are_read_as_without_a_process(tmp_path, side):
+    path = tmp_path / f"{side}.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
+    whole = nsys.read(path, None)
+    assert nsys_profiler.traces(path, None) == whole
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    assert nsys_profiler.keep_export(path, kept) == []
+    assert nsys.read(kept / path.name, None) == whole
+    assert perfetto.write(path, tmp_path / "direct.gz") is None
+    with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
+        assert a.read() == b.read()
+    assert nsys_profiler.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])

@@ -92,7 +92,7 @@ def deletions(folder: Path, number: int, seed: int, side: str) -> dict[str, int]
     return came
 
 
-@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize("side", [pytest.param("base", marks=pytest.mark.slow), "head"])
 def test_what_is_deleted_of_a_page_keeps_no_limit(tmp_path, side):
     assert min(deletions(tmp_path, 25, 3, side).values()) > 5
 

@@ -775,7 +775,7 @@ def fuzz(examples, fixtures, folder):
 
 
 def test_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):
-    fuzz(300, fixtures, tmp_path)
+    fuzz(120, fixtures, tmp_path)
 
 
 @pytest.mark.slow

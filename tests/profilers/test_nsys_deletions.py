@@ -168,7 +168,7 @@ def deletions(folder: Path, number: int, seed: int, side: str, whole: bool) -> d
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize("side", [pytest.param("base", marks=pytest.mark.slow), "head"])
 def test_what_is_deleted_keeps_no_limit(tmp_path, side, whole):
     came = deletions(tmp_path, 25, 7, side, whole)
     assert came["less"] > 5 and (whole or came["all"] > 5)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -286,8 +287,9 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
     return told
 
 
+@cache
 def reports() -> dict[str, Report]:
-    """State → Report; the golden files are named after the states."""
+    """State → Report; the golden files are named after the states. Shared by all tests, which change none."""
     cpu = [row("resample/batch=8", device="cpu", base=0.84e-3), row("resample/batch=8", base=0.031e-3)]
     both = [m for r, d in ((cpu[0], "cpu"), (cpu[1], "cuda")) for m in measured(r.case, r.base, r.head, RESAMPLE, d)]
     alone = [
@@ -395,6 +397,6 @@ def reports() -> dict[str, Report]:
             exploratory=True, policy_from="head",
             notes=["Judged by other limits than the run was planned with: its error rates do not hold."],
         ),
-        "truncated": _many(600),
+        "truncated": _many(200),
         "hostile": hostile,
     }  # fmt: skip

@@ -39,11 +39,10 @@ def artifact(number: int, name: str) -> Artifact:
 
 
 def publication(*found: Report, names: tuple[str, ...] = ("",), **fields: Any) -> Publication:
-    for report in found:
-        report.gpu_hour = "3.50 USD"
+    priced = [report.model_copy(update={"gpu_hour": "3.50 USD"}) for report in found]
     shards = [
         Shard(name=name, report=report, artifacts=[artifact(80 + number, f"perfci-{name}" if name else "perfci")])
-        for number, (name, report) in enumerate(zip(names, found, strict=True))
+        for number, (name, report) in enumerate(zip(names, priced, strict=True))
     ]
     return Publication.model_validate({"origin": ORIGIN, "shards": shards} | fields)
 

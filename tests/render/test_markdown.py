@@ -96,7 +96,7 @@ def test_what_is_left_out_is_named():
     text = markdown.render(REPORTS["truncated"], 12_000)
     assert "Left out to keep this short: measured values, correctness" in text
     assert "<summary>Environment</summary>" in text, "a small section that fits stays"
-    assert "… and 580 more rows that fail" in text
+    assert "… and 180 more rows that fail" in text
     assert "Left out" not in markdown.render(REPORTS["regression"])
 
 

@@ -250,15 +250,15 @@ def test_cycles_and_reported_metrics_are_compared_as_measured():
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_unchanged_code_is_unchanged_whatever_the_clock_does(name):
-    share = statuses(WORLDS[name], 200, seed=10)
-    assert share["unchanged"] >= 0.98
+    share = statuses(WORLDS[name], 80, seed=10)
+    assert share["unchanged"] >= 0.97
     assert not {"regression", "improvement", "clock"} & set(share)
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_true_slow_down_of_the_limit_is_found_whatever_the_clock_does(name):
-    share = statuses(replace(WORLDS[name], shift=R), 200, seed=11)
-    assert share["regression"] >= 0.965  # 99 % promised; 200 runs of 99 % have sd 0.7 %
+    share = statuses(replace(WORLDS[name], shift=R), 80, seed=11)
+    assert share["regression"] >= 0.95  # 99 % promised; 80 runs of 99 % have sd 1.1 %
 
 
 def test_at_the_power_limit_more_is_found_than_in_time_as_measured():
@@ -274,7 +274,7 @@ def test_at_the_power_limit_more_is_found_than_in_time_as_measured():
 def test_no_world_scatters_more_at_equal_clock_than_as_measured(name):
     rng = np.random.default_rng(13)
     wider = []
-    for _ in range(100):
+    for _ in range(40):
         ratios = log_ratios(WORLDS[name].case(rng), "time", 8)
         wider.append(ratios.x.std() / ratios.measured.std())
     assert np.mean(wider) <= 1.02
@@ -287,15 +287,15 @@ def test_the_false_alarm_rate_is_alpha_at_most_where_it_can_be_counted(name):
     """With α at 20 %, no demand on size, and none for "within", every look spends its share: the union bound must hold."""
     looks = LOOKS.model_copy(update={"alpha": 0.2, "confirm": 1.0, "beta_spending": [0.0] * 7})
     rng = np.random.default_rng(14)
-    ratios = [log_ratios(WORLDS[name].case(rng), "time", 8).x for _ in range(200)]
-    failed = sum(decide(x, 1e-9, looks, 1).status == "regression" for x in ratios) / 200
-    assert 0.02 <= failed <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 200)
+    ratios = [log_ratios(WORLDS[name].case(rng), "time", 8).x for _ in range(100)]
+    failed = sum(decide(x, 1e-9, looks, 1).status == "regression" for x in ratios) / 100
+    assert 0.02 <= failed <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 100)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01])
 def test_intervals_at_equal_clock_cover_the_true_change(shift):
     rng = np.random.default_rng(15)
-    hits, runs = 0, 400
+    hits, runs = 0, 200
     for _ in range(runs):
         low, high, level = interval(log_ratios(replace(POWER_LIMITED, shift=shift).case(rng, 16), "time", 8).x, 0.95)
         hits += low <= shift <= high
@@ -305,16 +305,16 @@ def test_intervals_at_equal_clock_cover_the_true_change(shift):
 def test_a_change_that_lowers_the_clock_is_a_matter_of_the_clock():
     """3 % lower in head: slower in time by 3 %, in as many cycles. Never a regression, and not passed over in silence,
     though the time of pairs scatters by 1.6 %."""
-    share = statuses(replace(POWER_LIMITED, head_clock=-0.03), 200, seed=16)
+    share = statuses(replace(POWER_LIMITED, head_clock=-0.03), 80, seed=16)
     assert share.get("clock", 0) >= 0.9
     assert "regression" not in share
-    calm = statuses(replace(POWER_LIMITED, wander=0.01, between=0.003, head_clock=-0.03), 200, seed=16)
+    calm = statuses(replace(POWER_LIMITED, wander=0.01, between=0.003, head_clock=-0.03), 80, seed=16)
     assert calm.get("clock", 0) >= 0.99
 
 
 def test_a_slow_down_below_a_lowered_clock_is_still_found():
-    share = statuses(replace(POWER_LIMITED, head_clock=-0.03, shift=R), 200, seed=17)
-    assert share["regression"] >= 0.97
+    share = statuses(replace(POWER_LIMITED, head_clock=-0.03, shift=R), 80, seed=17)
+    assert share["regression"] >= 0.95
 
 
 def test_a_slow_down_that_a_higher_clock_makes_up_for_is_a_matter_of_the_clock():

@@ -46,7 +46,7 @@ def built(repo: Repo, folder: Path, *args: str) -> list[str]:
     return [line for line in run.err.splitlines() if "prepared base and head" in line]
 
 
-@pytest.mark.parametrize("ref", ["main", "next", "a hash"])
+@pytest.mark.parametrize("ref", ["main", pytest.param("next", marks=pytest.mark.slow), "a hash"])
 def test_a_head_that_is_an_ancestor_of_its_base_is_refused(behind: Repo, ref: str) -> None:
     ref = behind.git("rev-parse", "main") if ref == "a hash" else ref
     line = refused(behind, "--base", ref)
@@ -56,7 +56,14 @@ def test_a_head_that_is_an_ancestor_of_its_base_is_refused(behind: Repo, ref: st
     )
 
 
-@pytest.mark.parametrize("args", [["--base", "main"], ["--base", "next"], ["--base=main", "--committed"], []])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--base", "main"],
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (["--base", "next"], ["--base=main", "--committed"])),
+        [],
+    ],
+)
 def test_a_base_that_is_head_under_another_name_is_refused(behind: Repo, args: list[str]) -> None:
     behind.git("checkout", "-q", "main")
     behind.write("out.log", "ignored by git, and no change")
@@ -80,7 +87,17 @@ def test_the_same_is_refused_before_a_container_is_asked_for(behind: Repo) -> No
     assert "HEAD is an ancestor of main: nothing to compare" in run.err
 
 
-@pytest.mark.parametrize("base", ["HEAD", "@", "HEAD~0", "HEAD^0", "HEAD^{commit}", "its hash", "its short hash"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        "HEAD",
+        *(
+            pytest.param(base, marks=pytest.mark.slow)
+            for base in ("@", "HEAD~0", "HEAD^0", "HEAD^{commit}", "its hash")
+        ),
+        "its short hash",
+    ],
+)
 def test_head_is_compared_with_itself_where_that_is_asked_for(behind: Repo, tmp_path: Path, base: str) -> None:
     """The hash is what the command that repeats such a run holds."""
     head = behind.git("rev-parse", "HEAD")
@@ -88,7 +105,7 @@ def test_head_is_compared_with_itself_where_that_is_asked_for(behind: Repo, tmp_
     assert built(behind, tmp_path / "sides", "--base", base)
 
 
-@pytest.mark.parametrize("edit", ["tracked", "new"])
+@pytest.mark.parametrize("edit", [pytest.param("tracked", marks=pytest.mark.slow), "new"])
 def test_a_working_tree_with_edits_is_compared(behind: Repo, tmp_path: Path, edit: str) -> None:
     behind.write("kernels/adding.py" if edit == "tracked" else "kernels/new.py", adding(spin=10))
     assert built(behind, tmp_path / "sides", "--base", "main")

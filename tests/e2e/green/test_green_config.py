@@ -30,7 +30,13 @@ def changed(repo: Repo, policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("list",), ("run", *QUICK), ("compare", "--base", "HEAD", *QUICK), ("run", "adding", *QUICK)]
+    "args",
+    [
+        ("list",),
+        pytest.param(("run", *QUICK), marks=pytest.mark.slow),
+        ("compare", "--base", "HEAD", *QUICK),
+        pytest.param(("run", "adding", *QUICK), marks=pytest.mark.slow),
+    ],
 )
 def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     """Whichever cases were asked for: nothing is measured, and the nearest name is told."""
