@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.sources.git import Repository, run_git
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 from perfci.system.gpu import Gpu
 from perfci.system.users import VARIABLE
 
@@ -63,10 +63,8 @@ def settle(args: Sequence[str], where: Path) -> list[str]:
 
 
 def _is_empty(folder: Path) -> bool:
-    try:
+    with disk_errors("read", folder):
         return not any(folder.iterdir())
-    except OSError as error:
-        raise disk_error("read", folder, error) from None
 
 
 def default(where: Path) -> list[str]:
@@ -112,14 +110,12 @@ def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]
             f"no folder for temporary files can be written ({error.strerror}): docker run --tmpfs /tmp:exec"
         ) from None
     home, config = top / "home", top / "gitconfig"
-    try:
+    with disk_errors("made", top):
         home.mkdir(0o700)
         _configure_git(config, where)
         if root:
             top.chmod(0o711)  # passed through, and not written
             os.chown(home, user, group)
-    except OSError as error:
-        raise disk_error("made", top, error) from None
     name = _name(user, group, home)
     env |= {"HOME": str(home), "USER": name, "LOGNAME": name}
     env |= {"GIT_CONFIG_GLOBAL": str(config), "GIT_CONFIG_NOSYSTEM": "1"}

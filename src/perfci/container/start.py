@@ -32,7 +32,7 @@ from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
 from perfci.sources.git import Repository
-from perfci.system.files import disk_error
+from perfci.system.files import disk_error, disk_errors
 from perfci.system.lease import FOLDER, make_folder
 from perfci.system.pins import DEFAULT, for_driver, variants
 from perfci.system.pins import VARIABLE as VARIANT
@@ -258,10 +258,8 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
 def _make(folder: Path) -> bool:
     """Make the output folder; return whether there was none. Raises MachineError."""
     there = folder.is_dir()
-    try:
+    with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error("made", folder, error) from None
     return not there
 
 

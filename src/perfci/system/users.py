@@ -19,7 +19,7 @@ import psutil
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 
 VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
@@ -28,6 +28,7 @@ NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7:
 """Bits of the capabilities without which no other user can be run, given files, or be ended."""
 _LARGEST = 2**32 - 2
 """Of a user's or group's number; the one above means `none` (chown(2))."""
+_GIVEN = "given to another user"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -55,7 +56,7 @@ class Account:
     def show(self, folder: Path) -> None:
         """Make a folder ours, for the user to pass through and not to list or change. Raises MachineError."""
         if self.ids is not None:
-            with _disk_errors(folder):
+            with disk_errors(_GIVEN, folder):
                 os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
                 folder.chmod(0o711)
 
@@ -63,7 +64,7 @@ class Account:
         """Make a file that this process made the user's, or a folder with all in it. Raises MachineError."""
         if self.ids is None:
             return
-        with _disk_errors(path):
+        with disk_errors(_GIVEN, path):
             os.chown(path, *self.ids, follow_symlinks=False)
             for name, folder, _ in _below(path):
                 os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
@@ -75,7 +76,7 @@ class Account:
         """
         if self.ids is None:
             return
-        with _disk_errors(folder):
+        with disk_errors(_GIVEN, folder):
             _hold(folder)
             for name, inside, info in _below(folder):
                 # Nobody else changes the folder that this lies in any more, so the name stays with the file.
@@ -103,7 +104,7 @@ class Account:
         """
         if self.ids is None:
             return
-        with _disk_errors(folder):
+        with disk_errors(_GIVEN, folder):
             _hold(folder)
             for name, inside, info in _below(folder):
                 if stat.S_ISDIR(info.st_mode):
@@ -229,11 +230,9 @@ def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outp
     made = folder
     while not made.parent.exists():
         made = made.parent
-    try:
+    with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error("made", folder, error) from None
-    with _disk_errors(folder):
+    with disk_errors(_GIVEN, folder):
         owner = sources.stat()
         _own(folder, os.geteuid(), os.getegid(), 0o7755)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -243,7 +242,7 @@ def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outp
     finally:
         try:
             outputs.require()
-            with _disk_errors(folder):
+            with disk_errors(_GIVEN, folder):
                 _own(made, owner.st_uid, owner.st_gid, 0o7777)
         finally:
             os.close(descriptor)
@@ -304,11 +303,3 @@ def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise disk_error("given to another user", path, error) from None
