@@ -9,7 +9,7 @@ from typing import Any
 from perfci.doctor.host import container, sys_admin, wsl
 from perfci.doctor.machine import Asked, Machine, clipped, fail, ok, warn
 from perfci.model.doctor import Finding, Status
-from perfci.system.gpu import UNSEEN, Gpu, GpuState
+from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
 
 NVIDIA = "0x10de"
 DISPLAY = "0x03"  # class of PCI devices
@@ -95,31 +95,20 @@ def _ask_all(library: Any) -> Boards:
         if gpu is None:
             why = why or reason
         else:
-            found.append(_board(library, index, gpu))
+            found.append(_board(index, gpu))
     return Boards(tuple(found), why or ("" if found else "NVML tells of no GPU"))
 
 
-def _board(library: Any, index: int, gpu: Gpu) -> Board:
-    def ask(name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(library, name)(*arguments)
-        except (library.NVMLError, AttributeError):  # no such function: an old library
-            return None
-
-    handle = ask("nvmlDeviceGetHandleByIndex", index)
-    facts, name = gpu.facts(), ask("nvmlDeviceGetName", handle)
-    capability, power = (
-        ask("nvmlDeviceGetCudaComputeCapability", handle),
-        ask("nvmlDeviceGetPowerManagementDefaultLimit", handle),
-    )
-    mode = ask("nvmlDeviceGetVirtualizationMode", handle)
+def _board(index: int, gpu: Gpu) -> Board:
+    facts, capability = gpu.facts(), gpu.ask("nvmlDeviceGetCudaComputeCapability")
+    power, mode = gpu.ask("nvmlDeviceGetPowerManagementDefaultLimit"), gpu.ask("nvmlDeviceGetVirtualizationMode")
     return Board(
         index=index,
         uuid=gpu.uuid,
-        name=name.decode(errors="replace") if isinstance(name, bytes) else name or "a GPU without a name",
+        name=gpu.ask("nvmlDeviceGetName") or "a GPU without a name",
         state=gpu.state(),
         driver=facts.driver,
-        cuda=ask("nvmlSystemGetCudaDriverVersion_v2"),
+        cuda=gpu.cuda(),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         max_clock=facts.max_sm_clock,
         power_default=None if power is None else power * 1e-3,
@@ -129,7 +118,7 @@ def _board(library: Any, index: int, gpu: Gpu) -> Board:
 
 def cuda_words(version: int | None) -> str:
     """Return a version in words: 13000 → `CUDA 13.0`."""
-    return "CUDA not told" if version is None else f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return "CUDA not told" if version is None else f"CUDA {cuda_version(version)}"
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from perfci.profilers.nsys import privacy as nsys_privacy
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.sass import code as sass
 from perfci.system import pins
+from perfci.system.gpu import cuda_version
 from perfci.system.users import find_account
 from perfci.worker.profile import records
 
@@ -100,8 +101,7 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
 
 def _driver_cuda(machine: Machine) -> str:
     """Return the driver's CUDA version, such as `12.8`; empty where it is not known."""
-    version = machine.known(boards).cuda
-    return "" if version is None else f"{version // 1000}.{version % 1000 // 10}"
+    return cuda_version(machine.known(boards).cuda)
 
 
 def ncu(machine: Machine) -> InstalledNcu | Fault:
