@@ -45,12 +45,9 @@ def calibrate_machine(pairs: int, **asked: Any) -> None:
 
 def _calibrate(options: Options, policy: Policy, notes: list[str], outputs: Outputs) -> Calibration:
     """Measure and conclude, into the output folder."""
-    teller = Teller(Console(stderr=True))
-    measurement = Measurement(options, teller)
-    try:
+    with Teller(Console(stderr=True)) as teller:
+        measurement = Measurement(options, teller)
         results = measurement.measure()
-    finally:
-        teller.stop()
     outputs.require()  # nothing of the code under test runs any more
     write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
     calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)

@@ -24,6 +24,11 @@ from perfci.model.report import Report
 from perfci.model.units import parse_duration
 from perfci.system.users import Outputs, find_account, keep_outputs
 
+_AS_ASKED = (
+    "base", "python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed", "lock_clocks",
+    "profile", "raw",
+)  # fmt: skip
+"""Fields of Options that hold what the command line says, as it says it."""
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
@@ -74,18 +79,16 @@ def measure(options: Options, console: Console) -> Finished:
 
 
 def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
-    teller = Teller(console)
-    measurement = Measurement(options, teller)
     problem: PerfciError | KeyboardInterrupt | None = None
-    try:
-        results = measurement.measure()
-    except (PerfciError, KeyboardInterrupt) as error:
-        kept = failed_results(measurement, error)
-        if kept is None:
-            raise
-        results, problem = kept, error
-    finally:
-        teller.stop()
+    with Teller(console) as teller:
+        measurement = Measurement(options, teller)
+        try:
+            results = measurement.measure()
+        except (PerfciError, KeyboardInterrupt) as error:
+            kept = failed_results(measurement, error)
+            if kept is None:
+                raise
+            results, problem = kept, error
     outputs.require()  # nothing of the code under test runs any more
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
@@ -95,12 +98,8 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
 def prepare(options: Options, folder: Path, console: Console) -> None:
     """Build base and head into `folder`, for `--prepared` to measure them. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
-    teller = Teller(console)
-    try:
-        with keep_outputs(options.out, options.where, find_account()):
-            sides = prepare_sides(options, folder, teller)
-    finally:
-        teller.stop()
+    with Teller(console) as teller, keep_outputs(options.out, options.where, find_account()):
+        sides = prepare_sides(options, folder, teller)
     for side in sides:
         if side.failure is not None:
             typer.echo(f"perfci: {side.failure.text}", err=True)
@@ -118,32 +117,20 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
-    prepare, prepared = asked.get("prepare"), asked.get("prepared")
-    if prepare and prepared:
+    sides: dict[str, Any] = {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
+    if len(sides) > 1:
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
+    times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
         where=where,
         out=out,
-        base=asked.get("base"),
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
-        python=asked["python"],
-        budget=duration("--budget", asked["budget"]) if asked.get("budget") else None,
-        quick=asked.get("quick", False),
-        resume=asked.get("resume", False),
-        committed=asked.get("committed", False),
-        pull_request=asked.get("pull_request", False),
-        counters=asked.get("counters", True),
-        strict=asked.get("strict", False),
-        seed=asked["seed"],
-        lock_clocks=asked.get("lock_clocks"),
-        profile=asked.get("profile", False),
-        raw=asked.get("raw", False),
-        prepare=prepare.resolve() if prepare else None,
-        prepared=prepared.resolve() if prepared else None,
-        wait=duration("--wait", asked["wait"]),
         command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
+        **{name: asked[name] for name in _AS_ASKED if name in asked},
+        **sides,
+        **times,
     )
 
 
