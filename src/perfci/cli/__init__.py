@@ -106,7 +106,7 @@ def calibrate(debug: options.Debug = False, **asked: Any) -> None:
     Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
     finds is kept for this machine: compare warns of limits that it cannot hold, and refuses them under --strict.
     """
-    from perfci.cli.calibrate import calibrate_machine
+    from perfci.cli.measure import calibrate_machine
 
     calibrate_machine(committed=True, **asked)
 

@@ -1,11 +1,11 @@
-"""`perfci run` and `perfci compare`: measure, judge, render, exit."""
+"""`perfci run`, `perfci compare` and `perfci calibrate`: measure, judge or conclude, render, exit."""
 
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -13,15 +13,19 @@ from typing import Any, Literal
 import typer
 from rich.console import Console
 
-from perfci.cli.output import tell, write_all
+from perfci.cli.output import tell, tell_files, write_all
 from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
+from perfci.measure.calibrate import history
+from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
 from perfci.model.units import parse_duration
+from perfci.render import calibration as rendered
+from perfci.system.files import write_atomic
 from perfci.system.users import Outputs, find_account, keep_outputs
 
 _AS_ASKED = (
@@ -29,6 +33,9 @@ _AS_ASKED = (
     "profile", "raw",
 )  # fmt: skip
 """Fields of Options that hold what the command line says, as it says it."""
+CALIBRATION = "calibration"
+"""Within --out, so that the last comparison stays as it is."""
+CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
@@ -93,6 +100,31 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
     return Finished(report, problem, files)
+
+
+def calibrate_machine(pairs: int, **asked: Any) -> None:
+    """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
+    options = read_options("compare", **asked)
+    options, policy, notes = ready(replace(options, out=options.out / CALIBRATION), pairs)
+    signal.signal(signal.SIGTERM, interrupt)
+    with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
+        with Teller(Console(stderr=True)) as teller:
+            measurement = Measurement(options, teller)
+            results = measurement.measure()
+        outputs.require()  # nothing of the code under test runs any more
+        write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
+        calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)
+        write_atomic(options.out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
+        write_atomic(options.out / "calibration.md", rendered.render(calibration))
+        write_atomic(options.out / "policy.yaml", policy_text(calibration, policy))
+    kept = history.store(calibration)
+    if asked["json"]:
+        typer.echo(calibration.model_dump_json(indent=1))
+    else:
+        rendered.print_calibration(calibration, Console())
+        tell_files(options.out, [name for name in CALIBRATION_FILES if (options.out / name).exists()])
+        typer.echo(f"Kept for this machine: {' · '.join(map(str, kept))}")
+    raise typer.Exit(calibration.exit_code)
 
 
 def prepare(options: Options, folder: Path, console: Console) -> None:
