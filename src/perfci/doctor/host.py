@@ -13,8 +13,8 @@ from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.model.text import count
 from perfci.system.facts import MOUNT, cgroups, cpu_model, free_memory, usable_cores, usable_memory
+from perfci.system.users import CAP_SYS_ADMIN, held
 
-SYS_ADMIN = 21  # CAP_SYS_ADMIN of linux/capability.h
 # PROC_*_INIT_INO of linux/proc_ns.h: what a machine boots with.
 FIRST_NAMESPACES = {
     "pid": 0xEFFFFFFC, "uts": 0xEFFFFFFE, "ipc": 0xEFFFFFFF, "cgroup": 0xEFFFFFFB, "user": 0xEFFFFFFD,
@@ -158,8 +158,8 @@ def sys_admin(machine: Machine) -> bool | None:
     a rootless container does not count. None where /proc does not tell."""
     if "user" in machine.known(container).apart:
         return False
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", machine.read("/proc/self/status") or "", re.MULTILINE)
-    return None if found is None else bool(int(found[1], 16) >> SYS_ADMIN & 1)
+    given = held([CAP_SYS_ADMIN], machine.root)
+    return None if given is None else bool(given)
 
 
 # ---------------------------------------------------------------- cores, memory, disks

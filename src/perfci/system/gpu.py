@@ -276,8 +276,9 @@ def _share(one: Round, *reasons: str) -> float | None:
     return min(1.0, max(times) / (after.at - before.at)) if times else None
 
 
-def _during(rounds: Sequence[Round], *reasons: str) -> tuple[int, float | None]:
-    """In how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most.
+def _when(rounds: Sequence[Round], *reasons: str) -> str:
+    """Return in how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most;
+    empty for none.
 
     Where the driver does not count the time, what was seen at the ends of a round has to serve.
     """
@@ -289,39 +290,33 @@ def _during(rounds: Sequence[Round], *reasons: str) -> tuple[int, float | None]:
             largest = max(share, largest or 0.0)
         elif share is None and any(name in (state.reasons or ()) for state in one for name in reasons):
             affected += 1
-    return affected, largest
-
-
-def _in_rounds(affected: int, of: int, largest: float | None) -> str:
-    share = "" if largest is None else f", up to {largest:.0%} of the time".replace("%", " %")
-    return f"during {affected} of {of} rounds{share}"
+    most = "" if largest is None else f", up to {largest:.0%} of the time".replace("%", " %")
+    return f"during {affected} of {len(rounds)} rounds{most}" if affected else ""
 
 
 def _power(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "sw_power_cap")
-    if not affected:
+    when = _when(rounds, "sw_power_cap")
+    if not when:
         return ""
     limit = _largest([state for one in rounds for state in one], lambda s: s.power_limit)
     watts = f" ({limit:.0f} W)" if limit is not None else ""
-    when = _in_rounds(affected, len(rounds), largest)
     return f"the GPU was at its power limit{watts} {when}: times follow the clock, see the time at equal clock"
 
 
 def _thermal(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "sw_thermal", "hw_thermal")
-    if not affected:
+    when = _when(rounds, "sw_thermal", "hw_thermal")
+    if not when:
         return ""
     degrees = _largest([state for one in rounds for state in one], lambda s: s.temperature)
     hot = "" if degrees is None else f", up to {degrees:.0f} °C"
-    return f"the GPU was slowed down for its temperature{hot}, {_in_rounds(affected, len(rounds), largest)}: cool it"
+    return f"the GPU was slowed down for its temperature{hot}, {when}: cool it"
 
 
 def _braked(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "hw_power_brake", "hw_slowdown")
+    when = _when(rounds, "hw_power_brake", "hw_slowdown")
     # hw_slowdown is told along with hw_thermal too: then the temperature is the reason.
-    if not affected or _during(rounds, "hw_thermal")[0]:
+    if not when or _when(rounds, "hw_thermal"):
         return ""
-    when = _in_rounds(affected, len(rounds), largest)
     return f"the machine braked the GPU {when}: check its power supply"
 
 

@@ -175,7 +175,8 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
     user, group = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < user <= _LARGEST or group > _LARGEST:
         raise UsageError(f"{VARIABLE}={escaped(text)[:80]}: is no user to run code as: write UID:GID, not root's")
-    lacking = [name for bit, name in NEEDED.items() if bit not in held(list(NEEDED))]
+    given = held(list(NEEDED)) or []
+    lacking = [name for bit, name in NEEDED.items() if bit not in given]
     if lacking:
         raise MachineError(
             f"{VARIABLE}={text}: this process may not run code as another user: "
@@ -187,28 +188,28 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
     return Account((user, group), setpriv)
 
 
-def held(capabilities: Sequence[int]) -> list[int]:
-    """Return those of `capabilities` that this process has in effect; none where there is no /proc."""
+def held(capabilities: Sequence[int], root: Path = Path("/")) -> list[int] | None:
+    """Return those of `capabilities` that this process has in effect; None where /proc does not tell."""
     try:
-        status = Path("/proc/self/status").read_text()
+        status = (root / "proc/self/status").read_text(errors="replace")
     except OSError:
-        return []
+        return None
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    bits = int(effective[1], 16) if effective else 0
-    return [number for number in capabilities if bits >> number & 1]
+    return [number for number in capabilities if int(effective[1], 16) >> number & 1] if effective else None
 
 
+@dataclass(frozen=True)
 class Outputs:
     """The folder that results go to, held by this process while code of another user runs."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        self.folder = folder
-        self._descriptor = descriptor
+    folder: Path
+    descriptor: int
+    """Of the folder as it was made; negative where nothing has to hold it."""
 
     def require(self) -> None:
         """Raise MachineError where something else has been put in the folder's place."""
         try:
-            same = self._descriptor < 0 or os.path.samestat(os.fstat(self._descriptor), self.folder.lstat())
+            same = self.descriptor < 0 or os.path.samestat(os.fstat(self.descriptor), self.folder.lstat())
         except OSError:
             same = False
         if not same:

@@ -100,7 +100,7 @@ def counting(ordinary: Parent) -> Iterator[Parent]:
     Where the code under test runs as another user, it has the capabilities by which the driver lets a user count, as
     far as this process has them; `ordinary` has none of them.
     """
-    capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN])
+    capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN]) or []
     if ordinary.account.ids is None or not capabilities:
         yield ordinary
         return
