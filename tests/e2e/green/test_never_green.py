@@ -92,6 +92,7 @@ def test_three_times_slower_when_the_budget_ends(repo: Repo, tmp_path: Path, pai
         assert "--budget " in run.report["advice"] and "would do" in run.report["advice"]
 
 
+@pytest.mark.slow
 def test_declared_work_that_differs_hides_no_slow_down(repo: Repo) -> None:
     repo.policy(LIMITS)
     kernel = adding().replace("    bench.reference", "    bench.work(read={read})\n    bench.reference")
