@@ -14,11 +14,10 @@ Items = Annotated[list[T], FailFast()]
 
 
 class Document(BaseModel):
-    """Strict by default: an unknown field is an error, and attribute docstrings become the schema's descriptions."""
+    """Strict by default: an unknown field is an error. `schemas` makes descriptions of the fields' docstrings."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=True,
         ser_json_inf_nan="strings",
