@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 T = TypeVar("T")
 
@@ -11,6 +11,9 @@ SIDES: tuple[Side, Side] = ("base", "head")
 DeviceKind = Literal["cuda", "cpu"]
 Items = Annotated[list[T], FailFast()]
 """Of documents: refused at its first wrong item, since of a stranger's million each would be an error to tell."""
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Document(BaseModel):

@@ -39,7 +39,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
 def _described(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a model's fields by their names in a document.
 
-    pydantic does it too (`use_attribute_docstrings`), whenever a model is imported: a quarter of a second of each start.
+    pydantic can do it (`use_attribute_docstrings`) as models are imported: a quarter of a second of each start.
     """
     found = {}
     (tree,) = ast.parse(inspect.getsource(model)).body
@@ -52,9 +52,7 @@ def _described(model: type[BaseModel]) -> dict[str, str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Schemas with what pydantic cannot know: docstrings of fields, lists that may be one string, the writing of NaN and
-    infinities.
-    """
+    """Schemas with what pydantic does not know: docstrings, lists that may be one string, how NaN is written."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
