@@ -82,7 +82,7 @@ def main() -> None:
     }
     with sync_api.sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         # As root, as in a container, Chromium cannot make a sandbox of its own.
-        browser = playwright.chromium.worker(executable_path=chromium, args=["--no-sandbox", "--hide-scrollbars"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--hide-scrollbars"])
         for scheme in get_args(Scheme):
             take(browser, pages, scheme, Path(folder))
         browser.close()

@@ -16,7 +16,6 @@ def test_a_message_is_one_line_where_no_terminal_folds_it() -> None:
     teller.stage("taking " + "base " * 30)
     teller.note("a note " * 30)
     teller.pair(1, 0, 1, 2.0, 900.0)
-    teller.stop()
     assert [line.split(" ")[1] for line in said.getvalue().splitlines()] == ["taking", "a", "pair"]
 
 

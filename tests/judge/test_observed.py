@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.judge.headline import row_words
 from perfci.judge.observed import observed_row
 from perfci.judge.status import Context
-from perfci.judge.words import headline
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Looks
 from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, Profile, Trace
@@ -127,7 +127,7 @@ def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
         "no kernel matches flash: `vectorized_elementwise_kernel<FillFunctor, float32>`, "
         "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x1…` and 2 more"
     )
-    assert headline(row) == f"`k`: {row.reason}"
+    assert row_words(row) == f"`k`: {row.reason}"
 
 
 @pytest.mark.parametrize(("metric", "tier"), [("dram_bytes", "counters"), ("registers", "static")])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.judge import judge
-from perfci.judge.judge import answers
+from perfci.judge.headline import answers
 from perfci.model.results import Work
 
 from .build import case, limit, pairs, results, side

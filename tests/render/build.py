@@ -342,7 +342,7 @@ def reports() -> dict[str, Report]:
         "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
         "mixed": report(
             [FAILED, VIOLATION, REGRESSED, MISSING, CHANGED, UNDECIDED, IMPROVED, *unchanged(2)],
-            "`sdpa/seq=512` is 3.1× slower (+3 more failures) — this change needs review",
+            "`sdpa/seq=512` is 3.1× slower (+3 more) — this change needs review",
             "Read the failing rows first.",
             strict=True,
             notes=["Not measured on cpu: `upload/mib=64` needs cuda."],

@@ -41,7 +41,7 @@ OWNER = """
 import sys, time
 from perfci.system.clocks import locked
 with locked("GPU-1", 1500, "recorder:Recorder") as lock:
-    print(lock._guardian.pid, flush=True)
+    print(lock.guardian.pid, flush=True)
     {then}
 """
 
@@ -78,9 +78,9 @@ def test_locked_within_the_block_and_reset_behind_it(record):
         assert noted(record) == [["lock", "GPU-1", "max"]]
         assert (lock.mhz, lock.words()) == (1980, "locked at 1980 MHz")
         lock.require()
-        assert os.getsid(lock._guardian.pid) == lock._guardian.pid, "a signal to perfci's terminal must not reach it"
+        assert os.getsid(lock.guardian.pid) == lock.guardian.pid, "a signal to perfci's terminal must not reach it"
     assert noted(record) == [["lock", "GPU-1", "max"], ["reset", "GPU-1"]]
-    assert lock._guardian.returncode == 0
+    assert lock.guardian.returncode == 0
 
 
 def test_reset_after_an_exception(record):
@@ -125,16 +125,16 @@ def test_a_guardian_that_is_killed_is_noticed_and_its_lock_reset(record):
         pytest.raises(MachineError, match="was ended from outside"),
         locked("GPU-1", 1500, "recorder:Recorder") as lock,
     ):
-        os.kill(lock._guardian.pid, signal.SIGKILL)
-        wait_for(lambda: lock._guardian.poll() is not None)
+        os.kill(lock.guardian.pid, signal.SIGKILL)
+        wait_for(lambda: lock.guardian.poll() is not None)
         lock.require()
     assert noted(record) == [["lock", "GPU-1", 1500], ["reset", "GPU-1"]]
 
 
 def test_a_guardian_that_is_asked_to_end_releases_first(record):
     with locked("GPU-1", 1500, "recorder:Recorder") as lock:
-        os.kill(lock._guardian.pid, signal.SIGTERM)
-        wait_for(lambda: lock._guardian.poll() is not None)
+        os.kill(lock.guardian.pid, signal.SIGTERM)
+        wait_for(lambda: lock.guardian.poll() is not None)
         assert noted(record)[-1] == ["reset", "GPU-1"]
         with pytest.raises(MachineError):
             lock.require()

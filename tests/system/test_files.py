@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,8 +123,7 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path: Path):
 
 
 def test_a_read_only_file_system_is_named(small_disk: Path):
-    with Appender(small_disk / "j"):
-        pass
+    Appender(small_disk / "j").close()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for write in (lambda: write_atomic(small_disk / "x", "x"), lambda: Appender(small_disk / "j")):
         with pytest.raises(MachineError) as error:
@@ -144,7 +144,7 @@ records_of = st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_s
 def test_a_journal_torn_anywhere_reads_and_resumes(tmp_path: Path, records: list, more: list, cut: int):
     path = tmp_path / "journal"
     path.unlink(missing_ok=True)
-    with Appender(path) as journal:
+    with closing(Appender(path)) as journal:
         for record in records:
             journal.append(record)
     assert read_lines(path) == records
@@ -153,7 +153,7 @@ def test_a_journal_torn_anywhere_reads_and_resumes(tmp_path: Path, records: list
     path.write_bytes(torn)
     survivors = records[: torn.count(b"\n")]
     assert read_lines(path) == survivors
-    with Appender(path) as journal:
+    with closing(Appender(path)) as journal:
         for record in more:
             journal.append(record, sync=True)
     assert read_lines(path) == survivors + more
@@ -163,7 +163,7 @@ def test_a_torn_line_longer_than_the_buffer_is_dropped(tmp_path: Path):
     path = tmp_path / "journal"
     path.write_bytes(b'{"a":1}\n' + b'{"b":"' + b"x" * 300_000)
     assert read_lines(path) == [{"a": 1}]
-    with Appender(path) as journal:
+    with closing(Appender(path)) as journal:
         journal.append({"c": 2})
     assert read_lines(path) == [{"a": 1}, {"c": 2}]
 
@@ -185,7 +185,7 @@ def test_a_journal_that_is_not_there_is_an_error(tmp_path: Path):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_is_never_recorded(tmp_path: Path, value: float):
-    with Appender(tmp_path / "j") as journal:
+    with closing(Appender(tmp_path / "j")) as journal:
         journal.append({"a": 1})
         with pytest.raises(ValueError):
             journal.append({"a": value})
@@ -194,7 +194,7 @@ def test_what_is_no_number_is_never_recorded(tmp_path: Path, value: float):
 
 def test_a_line_that_does_not_fit_is_taken_back_and_smaller_ones_still_go_in(tmp_path: Path):
     path = tmp_path / "journal"
-    with file_size_limit(4096), Appender(path) as journal:
+    with file_size_limit(4096), closing(Appender(path)) as journal:
         journal.append({"n": 1})
         with pytest.raises(MachineError, match="File too large"):
             journal.append({"n": "x" * 10_000})
@@ -205,7 +205,7 @@ def test_a_line_that_does_not_fit_is_taken_back_and_smaller_ones_still_go_in(tmp
 def test_a_journal_on_a_full_disk_keeps_its_whole_lines(small_disk: Path):
     path = small_disk / "journal"
     written = 0
-    with Appender(path) as journal, pytest.raises(MachineError) as error:
+    with closing(Appender(path)) as journal, pytest.raises(MachineError) as error:
         while True:
             journal.append({"n": written, "x": "x" * 1000})
             written += 1
@@ -219,8 +219,8 @@ def test_two_appenders_never_mix_their_lines(tmp_path: Path):
     """Once both are open: opening drops what seems torn, and may find another's line half written."""
     path = tmp_path / "journal"
     code = (
-        "import sys; from pathlib import Path; from perfci.system.files import Appender\n"
-        "with Appender(Path(sys.argv[1])) as j:\n"
+        "import sys; from contextlib import closing; from pathlib import Path; from perfci.system.files import Appender\n"
+        "with closing(Appender(Path(sys.argv[1]))) as j:\n"
         "    print('open', flush=True); sys.stdin.readline()\n"
         "    for i in range(500): j.append({'who': sys.argv[2], 'i': i, 'pad': 'x' * 500})"
     )
@@ -255,13 +255,13 @@ def temp(tmp_path: Path, monkeypatch) -> Path:
 
 def test_a_scratch_folder_is_private_named_after_its_process_and_gone_afterwards(temp: Path):
     with make_scratch() as scratch:
-        assert scratch.path.parent == temp
-        assert scratch.path.name.startswith(f"perfci-{os.getpid()}-")
-        assert stat.S_IMODE(scratch.path.stat().st_mode) == 0o700
-        (scratch.path / "deep/er").mkdir(parents=True)
-        (scratch.path / "deep/er/file").touch()
+        assert scratch.parent == temp
+        assert scratch.name.startswith(f"perfci-{os.getpid()}-")
+        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+        (scratch / "deep/er").mkdir(parents=True)
+        (scratch / "deep/er/file").touch()
         assert sweep_scratch() == []
-        assert (scratch.path / "deep/er/file").exists()
+        assert (scratch / "deep/er/file").exists()
     assert names(temp) == []
     with pytest.raises(RuntimeError), make_scratch():
         raise RuntimeError
@@ -272,11 +272,11 @@ LITTER = """
 import os, signal
 from perfci.system.files import make_scratch
 with make_scratch() as scratch:
-    (scratch.path / "tree").mkdir()
-    (scratch.path / "tree" / "big").write_bytes(b"x" * 1000)
-    (scratch.path / "tree" / "out").symlink_to(os.environ["VICTIM"])
-    os.chmod(scratch.path / "tree", 0o500)
-    print(scratch.path, flush=True)
+    (scratch / "tree").mkdir()
+    (scratch / "tree" / "big").write_bytes(b"x" * 1000)
+    (scratch / "tree" / "out").symlink_to(os.environ["VICTIM"])
+    os.chmod(scratch / "tree", 0o500)
+    print(scratch, flush=True)
     if os.environ["DIE"] == "now":
         os.kill(os.getpid(), signal.SIGKILL)
     input()
@@ -375,7 +375,7 @@ def test_a_full_or_missing_temporary_folder_is_an_error_of_one_line(temp: Path, 
 
 
 def test_records_are_one_json_object_a_line(tmp_path: Path):
-    with Appender(tmp_path / "j") as journal:
+    with closing(Appender(tmp_path / "j")) as journal:
         journal.append({"text": "a\nb\u2028c"})
     (line,) = (tmp_path / "j").read_text().splitlines()
     assert json.loads(line) == {"text": "a\nb\u2028c"}

@@ -67,29 +67,18 @@ def run(cases: options.Cases = None, debug: options.Debug = False, **asked: Any)
 
 
 @app.command()
-def report(
-    results: options.Results = None,
-    imported: options.Imported = None,
-    base: options.ImportedBase = None,
-    device: options.ImportedDevice = None,
-    policy: options.OtherPolicy = None,
-    formats: options.Formats = None,
-    strict: options.Strict = False,
-    out: options.ReportOut = None,
-    json: options.Json = False,
-    debug: options.Debug = False,
-) -> None:
+@taking(options.Reporting)
+def report(debug: options.Debug = False, **asked: Any) -> None:
     """Judge and render again from files alone, or judge what another tool measured."""
     from perfci.cli.report import judge_files, judge_imported
 
+    results, imported = asked.pop("results") or [], asked.pop("imported")
+    base, device = asked.pop("base") or [], asked.pop("device")
     if imported:
-        judge_imported(
-            imported, base or [], results or [], device=device, policy=policy, formats=formats, strict=strict,
-            out=out or OUT / "imported", json=json,
-        )  # fmt: skip
+        judge_imported(imported, base, results, device=device, **asked)
     if base or device:
         raise UsageError("--base and --device go with --import: `perfci compare --base REF` measures against a base")
-    judge_files(results or [OUT], policy=policy, formats=formats, strict=strict, out=out, json=json)
+    judge_files(results or [OUT], **asked)
 
 
 @app.command()
@@ -110,67 +99,37 @@ def profile(
 
 
 @app.command()
-def calibrate(
-    cases: options.Cases = None,
-    pairs: options.Pairs = 32,
-    device: options.Device = None,
-    budget: options.Budget = "10m",
-    resume: options.Resume = False,
-    python: options.Python = None,
-    seed: options.Seed = None,
-    lock_clocks: options.LockClocks = None,
-    wait: options.Wait = "10m",
-    out: options.Out = OUT,
-    where: options.Where = HERE,
-    json: options.CalibrationJson = False,
-    debug: options.Debug = False,
-) -> None:
+@taking(options.Calibrating)
+def calibrate(debug: options.Debug = False, **asked: Any) -> None:
     """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
 
     Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
     finds is kept for this machine: compare warns of limits that it cannot hold, and refuses them under --strict.
     """
-    from perfci.cli.calibrate import calibrate_machine
+    from perfci.cli.measure import calibrate_machine
 
-    calibrate_machine(
-        pairs, cases=cases, device=device, budget=budget, resume=resume, committed=True, python=python, seed=seed,
-        lock_clocks=lock_clocks, wait=wait, out=out, where=where, json=json,
-    )  # fmt: skip
+    calibrate_machine(committed=True, **asked)
 
 
 @app.command("list")
-def list_(
-    cases: options.Cases = None,
-    plan: options.Forecast = False,
-    device: options.Device = None,
-    budget: options.Budget = None,
-    python: options.Python = None,
-    where: options.Where = HERE,
-    json: options.Json = False,
-    debug: options.Debug = False,
-) -> None:
+@taking(options.Listing)
+def list_(debug: options.Debug = False, **asked: Any) -> None:
     """List the cases of this tree with their limits, without measuring."""
     from perfci.cli.listing import list_cases
 
-    list_cases(where, cases, python, json, plan=plan, device=device, budget=budget)
+    list_cases(**asked)
 
 
 @app.command()
-def doctor(
-    python: options.Python = None,
-    out: options.Out = OUT,
-    where: options.Where = HERE,
-    offline: options.Offline = False,
-    json: options.FindingsJson = False,
-    debug: options.Debug = False,
-) -> None:
+@taking(options.Examining)
+def doctor(debug: options.Debug = False, **asked: Any) -> None:
     """Say what this machine can give and what stands in the way, with the command that fixes it.
 
     Ends with 3 where something fails: nothing can be measured, or wrongly, or a secret lies open.
     """
     from perfci.cli.doctor import examine_machine
 
-    examine_machine(where, out, python, json, offline)
+    examine_machine(**asked)
 
 
 @app.command("docker", context_settings={"allow_interspersed_args": False})

@@ -30,7 +30,7 @@ from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
 from perfci.sources.environment import is_secret
 from perfci.sources.git import Repository
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
@@ -225,12 +225,10 @@ def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
     if out.is_symlink():
         raise UsageError(f"{out}: is a link: remove it")
     file = out / UNMEASURED
-    try:
+    with disk_errors("written", file):
         out.mkdir(exist_ok=True)
         (out / "results.json").unlink(missing_ok=True)  # of an earlier job in the same workspace
         file.write_text(json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
-    except OSError as error:
-        raise disk_error("written", file, error) from None
     return replace(answer, out=out, artifact=artifact)
 
 

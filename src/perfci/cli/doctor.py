@@ -22,7 +22,7 @@ from perfci.sources.git import Repository
 from perfci.system.files import disk_error, remove_tree
 
 
-def examine_machine(where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
+def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
     """Check the machine, print what was found, end with 0 or 3. Raises UsageError for a folder that is not there."""
     if not where.is_dir():
         raise UsageError(f"--repo {escaped(where)}: is no folder")

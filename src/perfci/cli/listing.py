@@ -3,16 +3,17 @@
 import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfci.cli.measure import duration, folders, parse_devices
+from perfci.cli.measure import read_options
 from perfci.cli.progress import Teller
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
-from perfci.measure.options import OUT, Options
+from perfci.measure.options import OUT
 from perfci.measure.run import Measurement
 from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
@@ -24,40 +25,18 @@ _CASES = ("case", "device", "limits", "declared in")
 _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
 
 
-def list_cases(
-    where: Path,
-    globs: list[str] | None,
-    python: str | None,
-    json: bool,
-    *,
-    plan: bool = False,
-    device: list[str] | None = None,
-    budget: str | None = None,
-) -> None:
+def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
     """Print the cases of the working tree with their limits, or what a comparison of them takes and can show.
 
     Ends with 3 where a suite file does not import.
     """
-    root, out = folders(where, Path(OUT))
-    teller = Teller(Console(stderr=True))
-    options = Options(
-        mode="run",
-        where=root,
-        out=out,
-        cases=globs or [],
-        python=python,
-        devices=parse_devices(device),
-        budget=duration("--budget", budget) if budget else None,
-    )
-    try:
-        with keep_outputs(options.out, options.where, find_account()):
-            listing = Measurement(options, teller).listing()
-    finally:
-        teller.stop()
-    cases, broken, asked = listing.cases, listing.broken, listing.plan.criteria
+    options = read_options("run", out=Path(OUT), **asked)
+    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
+        listing = Measurement(options, teller).listing()
+    cases, broken, criteria = listing.cases, listing.broken, listing.plan.criteria
     expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
     if json:
-        listed = [_entry(case, asked) for case in cases]
+        listed = [_entry(case, criteria) for case in cases]
         entries: dict[str, object] = {"cases": listed, "broken": broken, "notes": listing.notes}
         if expected:
             entries["plan"] = {**expected._asdict(), "cases": [case._asdict() for case in expected.cases]}
@@ -68,7 +47,7 @@ def list_cases(
             for line in _totals(expected):
                 typer.echo(line)
         else:
-            _print(_CASES, [_line(case, asked) for case in cases])
+            _print(_CASES, [_line(case, criteria) for case in cases])
         for line in listing.notes:
             typer.echo(f"perfci: {line}", err=True)
         for line in broken:

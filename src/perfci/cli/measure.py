@@ -1,11 +1,11 @@
-"""`perfci run` and `perfci compare`: measure, judge, render, exit."""
+"""`perfci run`, `perfci compare` and `perfci calibrate`: measure, judge or conclude, render, exit."""
 
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -13,17 +13,29 @@ from typing import Any, Literal
 import typer
 from rich.console import Console
 
-from perfci.cli.output import tell, write_all
+from perfci.cli.output import tell, tell_files, write_all
 from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
+from perfci.measure.calibrate import history
+from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
 from perfci.model.units import parse_duration
+from perfci.render import calibration as rendered
+from perfci.system.files import write_atomic
 from perfci.system.users import Outputs, find_account, keep_outputs
 
+_AS_ASKED = (
+    "base", "python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed", "lock_clocks",
+    "profile", "raw",
+)  # fmt: skip
+"""Fields of Options that hold what the command line says, as it says it."""
+CALIBRATION = "calibration"
+"""Within --out, so that the last comparison stays as it is."""
+CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
@@ -74,33 +86,52 @@ def measure(options: Options, console: Console) -> Finished:
 
 
 def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
-    teller = Teller(console)
-    measurement = Measurement(options, teller)
     problem: PerfciError | KeyboardInterrupt | None = None
-    try:
-        results = measurement.measure()
-    except (PerfciError, KeyboardInterrupt) as error:
-        kept = failed_results(measurement, error)
-        if kept is None:
-            raise
-        results, problem = kept, error
-    finally:
-        teller.stop()
+    with Teller(console) as teller:
+        measurement = Measurement(options, teller)
+        try:
+            results = measurement.measure()
+        except (PerfciError, KeyboardInterrupt) as error:
+            kept = failed_results(measurement, error)
+            if kept is None:
+                raise
+            results, problem = kept, error
     outputs.require()  # nothing of the code under test runs any more
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
     return Finished(report, problem, files)
 
 
+def calibrate_machine(pairs: int, **asked: Any) -> None:
+    """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
+    options = read_options("compare", **asked)
+    options, policy, notes = ready(replace(options, out=options.out / CALIBRATION), pairs)
+    signal.signal(signal.SIGTERM, interrupt)
+    with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
+        with Teller(Console(stderr=True)) as teller:
+            measurement = Measurement(options, teller)
+            results = measurement.measure()
+        outputs.require()  # nothing of the code under test runs any more
+        write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
+        calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)
+        write_atomic(options.out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
+        write_atomic(options.out / "calibration.md", rendered.render(calibration))
+        write_atomic(options.out / "policy.yaml", policy_text(calibration, policy))
+    kept = history.store(calibration)
+    if asked["json"]:
+        typer.echo(calibration.model_dump_json(indent=1))
+    else:
+        rendered.print_calibration(calibration, Console())
+        tell_files(options.out, [name for name in CALIBRATION_FILES if (options.out / name).exists()])
+        typer.echo(f"Kept for this machine: {' · '.join(map(str, kept))}")
+    raise typer.Exit(calibration.exit_code)
+
+
 def prepare(options: Options, folder: Path, console: Console) -> None:
     """Build base and head into `folder`, for `--prepared` to measure them. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
-    teller = Teller(console)
-    try:
-        with keep_outputs(options.out, options.where, find_account()):
-            sides = prepare_sides(options, folder, teller)
-    finally:
-        teller.stop()
+    with Teller(console) as teller, keep_outputs(options.out, options.where, find_account()):
+        sides = prepare_sides(options, folder, teller)
     for side in sides:
         if side.failure is not None:
             typer.echo(f"perfci: {side.failure.text}", err=True)
@@ -118,32 +149,20 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
-    prepare, prepared = asked.get("prepare"), asked.get("prepared")
-    if prepare and prepared:
+    sides: dict[str, Any] = {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
+    if len(sides) > 1:
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
+    times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
         where=where,
         out=out,
-        base=asked.get("base"),
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
-        python=asked["python"],
-        budget=duration("--budget", asked["budget"]) if asked.get("budget") else None,
-        quick=asked.get("quick", False),
-        resume=asked.get("resume", False),
-        committed=asked.get("committed", False),
-        pull_request=asked.get("pull_request", False),
-        counters=asked.get("counters", True),
-        strict=asked.get("strict", False),
-        seed=asked["seed"],
-        lock_clocks=asked.get("lock_clocks"),
-        profile=asked.get("profile", False),
-        raw=asked.get("raw", False),
-        prepare=prepare.resolve() if prepare else None,
-        prepared=prepared.resolve() if prepared else None,
-        wait=duration("--wait", asked["wait"]),
         command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
+        **{name: asked[name] for name in _AS_ASKED if name in asked},
+        **sides,
+        **times,
     )
 
 

@@ -76,10 +76,13 @@ def tell(report: Report, out: Path, json: bool, files: Sequence[str]) -> None:
         typer.echo(report.model_dump_json(indent=1))
         return
     print_report(report, Console())
-    try:
-        shown = out.relative_to(Path.cwd())
-    except ValueError:
-        shown = out
+    tell_files(out, files)
+
+
+def tell_files(out: Path, files: Sequence[str]) -> None:
+    """Print where what was written lies."""
+    here = Path.cwd()
+    shown = out.relative_to(here) if out.is_relative_to(here) else out
     typer.echo(f"\nFiles in {shown}/: {' · '.join(files)}")
 
 

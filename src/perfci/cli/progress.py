@@ -3,6 +3,7 @@
 import time
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 QUIET_SECONDS = 15.0
@@ -17,13 +18,21 @@ class Teller:
         self._status: Status | None = console.status("starting") if console.is_terminal else None
         self._told = 0.0
         self._plain = ""
+
+    def __enter__(self) -> "Teller":
         if self._status:
             self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the changing line away."""
+        if self._status:
+            self._status.stop()
 
     def stage(self, text: str) -> None:
         """A new step begins."""
         if self._status:
-            self._status.update(_plain(text))
+            self._status.update(escape(text))
             return
         # Steps of many (`checking head · case`) are told once for all.
         kind = text.split(" · ", maxsplit=1)[0]
@@ -46,14 +55,3 @@ class Teller:
         elif time.monotonic() - self._told >= QUIET_SECONDS or left == 0:
             self._told = time.monotonic()
             self.note(text)
-
-    def stop(self) -> None:
-        """Take the changing line away."""
-        if self._status:
-            self._status.stop()
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

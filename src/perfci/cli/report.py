@@ -16,6 +16,7 @@ from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported import import_files
+from perfci.measure.options import OUT
 from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -51,7 +52,7 @@ def judge_imported(
     policy: Path | None,
     formats: str | None,
     strict: bool,
-    out: Path,
+    out: Path | None,
     json: bool,
 ) -> NoReturn:
     """Judge another tool's files of head, against those of base if there are any. Ends with the exit code.
@@ -75,8 +76,8 @@ def judge_imported(
     )
     results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
-    written = write_all(_made(out), report, results, asked)
-    tell(report, out, json, written)
+    folder = _made(out or Path(OUT) / "imported")
+    tell(report, folder, json, write_all(folder, report, results, asked))
     raise typer.Exit(report.exit_code)
 
 

@@ -1,1 +1,10 @@
 """Layer 5: perfci in containers: what its image starts with, and what starts it."""
+
+import sys
+
+
+def say(line: str) -> None:
+    """Say one line on stderr, as perfci does; nothing of an empty one."""
+    if line:
+        sys.stderr.write(f"perfci: {line}\n")
+        sys.stderr.flush()

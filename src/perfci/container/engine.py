@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any, TextIO
 
+from perfci.container import say
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.text import escaped
 
@@ -135,7 +136,7 @@ class Engine:
             copy.join()
         except KeyboardInterrupt:
             interrupted = True
-            _say(f"stopping: what is measured is kept; a second interrupt, or {GRACE} s, ends it at once")
+            say(f"stopping: what is measured is kept; a second interrupt, or {GRACE} s, ends it at once")
             try:
                 container.stop(timeout=GRACE)
             except KeyboardInterrupt:
@@ -188,7 +189,7 @@ def _remove(thing: Any, kind: str, name: str, **how: bool) -> None:
         with _told():
             thing.remove(**how)
     except PerfciError as error:  # what was measured counts all the same
-        _say(f"the {kind} {name} is left behind: docker {kind} rm --force {name} ({error})")
+        say(f"the {kind} {name} is left behind: docker {kind} rm --force {name} ({error})")
 
 
 @contextmanager
@@ -242,8 +243,3 @@ GPU_REMEDY = (
     "install NVIDIA's container toolkit, nvidia-ctk runtime configure --runtime=docker, and restart Docker, "
     "or measure on the CPU with --gpus none"
 )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"perfci: {line}\n")
-    sys.stderr.flush()

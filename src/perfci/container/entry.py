@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from perfci.container import say
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.sources.git import Repository, run_git
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 from perfci.system.gpu import Gpu
 from perfci.system.users import VARIABLE
 
@@ -37,7 +38,7 @@ def main() -> None:
         args = settle(sys.argv[1:], where)
         env = arrange(args[0], where, os.environ)
     except PerfciError as error:
-        _say(str(error).removeprefix("perfci: "))
+        say(str(error).removeprefix("perfci: "))
         sys.exit(error.exit_code)
     command = [sys.executable, "-I", "-m", "perfci", *args]
     os.execve(command[0], command, env)
@@ -52,10 +53,10 @@ def settle(args: Sequence[str], where: Path) -> list[str]:
     if not args or (args[0] in MEASURING and "--prepare" not in args):  # building needs none
         gpu, why = Gpu.open(0)
         if gpu is None:
-            _say(f"no GPU here, so perfci measures on the CPU: `docker run --gpus all` gives GPUs ({why})")
+            say(f"no GPU here, so perfci measures on the CPU: `docker run --gpus all` gives GPUs ({why})")
     if _is_empty(where) and (not args or args[0] in OF_THE_SUITE):
         mount = f'docker run --gpus all -v "$PWD:{where}" perfci compare --base main'
-        _say(f"nothing is mounted at {where}, so this is the suite that ships; for a repository: {mount}")
+        say(f"nothing is mounted at {where}, so this is the suite that ships; for a repository: {mount}")
         verb, *rest = args or ["run"]
         out = [] if verb == "list" else ["--out", str(where / OUT)]
         return [verb, "--repo", str(SUITE), *out, *rest]
@@ -63,10 +64,8 @@ def settle(args: Sequence[str], where: Path) -> list[str]:
 
 
 def _is_empty(folder: Path) -> bool:
-    try:
+    with disk_errors("read", folder):
         return not any(folder.iterdir())
-    except OSError as error:
-        raise disk_error("read", folder, error) from None
 
 
 def default(where: Path) -> list[str]:
@@ -79,18 +78,18 @@ def default(where: Path) -> list[str]:
         )
     repo = Repository.find(where)
     if repo is None:
-        _say(f"{where} is no git repository, so it is measured alone, against no base")
+        say(f"{where} is no git repository, so it is measured alone, against no base")
         return ["run"]
     try:
         base = repo.resolve_base(None, pull_request=False)
     except UsageError as error:
-        _say(f"this tree is measured alone: {error}")
+        say(f"this tree is measured alone: {error}")
         return ["run"]
     head = repo.head_commit()
     if head is not None and head.sha == base.sha and not repo.is_dirty(exclude=[where / OUT]):
-        _say(f"this tree is measured alone: it is {base.ref} as committed, which would be its base")
+        say(f"this tree is measured alone: it is {base.ref} as committed, which would be its base")
         return ["run"]
-    _say(f"this tree is compared with {base.ref}")
+    say(f"this tree is compared with {base.ref}")
     return ["compare"]
 
 
@@ -112,14 +111,12 @@ def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]
             f"no folder for temporary files can be written ({error.strerror}): docker run --tmpfs /tmp:exec"
         ) from None
     home, config = top / "home", top / "gitconfig"
-    try:
+    with disk_errors("made", top):
         home.mkdir(0o700)
         _configure_git(config, where)
         if root:
             top.chmod(0o711)  # passed through, and not written
             os.chown(home, user, group)
-    except OSError as error:
-        raise disk_error("made", top, error) from None
     name = _name(user, group, home)
     env |= {"HOME": str(home), "USER": name, "LOGNAME": name}
     env |= {"GIT_CONFIG_GLOBAL": str(config), "GIT_CONFIG_NOSYSTEM": "1"}
@@ -130,7 +127,7 @@ def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]
     elif root:
         env[VARIABLE] = f"{user}:{group}"
     elif verb in MEASURING:
-        _say(f"runs as uid {user} throughout, not as root: the code under test could change what perfci writes")
+        say(f"runs as uid {user} throughout, not as root: the code under test could change what perfci writes")
     return env
 
 
@@ -153,11 +150,6 @@ def _name(user: int, group: int, home: Path) -> str:
         with suppress(OSError), Path("/etc/passwd").open("a", encoding="utf-8") as passwd:
             passwd.write(f"perfci:x:{user}:{group}:perfci:{home}:/bin/sh\n")
     return "perfci"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"perfci: {line}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -82,9 +82,7 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
     `asked`: what `--counters` or `--no-counters` say. `perfmon`: the engine knows that capability. SYS_ADMIN, which is
     close to root on the host, is for counters that somebody has asked for: by option, limit or verb.
     """
-    if not trusted:
-        return Counting(False)
-    if asked is False:
+    if not trusted or asked is False:
         return Counting(False)
     need = "required" if asked else need
     if need == "none" or not host.driver or not host.admin_only:

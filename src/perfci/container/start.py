@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import perfci
+from perfci.container import say
 from perfci.container.engine import GPU_REMEDY, Ended, Engine, Image, UnknownCapabilityError
 from perfci.container.rights import (
     RUN_CAPABILITIES,
@@ -32,7 +33,7 @@ from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
 from perfci.sources.git import Repository
-from perfci.system.files import disk_error
+from perfci.system.files import disk_error, disk_errors
 from perfci.system.lease import FOLDER, make_folder
 from perfci.system.pins import DEFAULT, for_driver, variants
 from perfci.system.pins import VARIABLE as VARIANT
@@ -103,8 +104,6 @@ class Terms:
 
 def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
     """Run it, with its output on this process's. Raises PerfciError."""
-    if job.verb not in (*TWICE, *ONCE):
-        raise UsageError(f"{job.verb}: is not for a container: choose {', '.join((*TWICE, *ONCE))}")
     folders, policies = _sources(job)
     host = read_host()
     gpus = choose_gpus(job.gpus, host)
@@ -157,13 +156,13 @@ def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
 def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, rung: Counting, host: Host) -> Ended:
     """Run the container in which ncu may count; with SYS_ADMIN, or without, where the engine does not know PERFMON."""
     if rung.why and phase == "measure":
-        _say(rung.why)
+        say(rung.why)
     try:
         return engine.run(arguments(terms, phase, volume, rung))
     except UnknownCapabilityError:
         need = need_of(terms.job.verb, terms.policies)
         lower = counting(need, host, trusted=terms.job.trusted, asked=terms.job.counters, perfmon=False)
-        _say(lower.why)
+        say(lower.why)
         return engine.run(arguments(terms, phase, volume, lower))
 
 
@@ -258,10 +257,8 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
 def _make(folder: Path) -> bool:
     """Make the output folder; return whether there was none. Raises MachineError."""
     there = folder.is_dir()
-    try:
+    with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error("made", folder, error) from None
     return not there
 
 
@@ -308,9 +305,3 @@ def require_fit(name: str, image: Image, host: Host, gpus: tuple[str, ...] | Non
             f"image {escaped(name)}: needs a driver from {known.driver} on, and this is {host.driver}: "
             f"{other}install a newer driver"
         )
-
-
-def _say(line: str) -> None:
-    if line:
-        sys.stderr.write(f"perfci: {line}\n")
-        sys.stderr.flush()

@@ -9,7 +9,7 @@ from typing import Any
 from perfci.doctor.host import container, sys_admin, wsl
 from perfci.doctor.machine import Asked, Machine, clipped, fail, ok, warn
 from perfci.model.doctor import Finding, Status
-from perfci.system.gpu import UNSEEN, Gpu, GpuState
+from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
 
 NVIDIA = "0x10de"
 DISPLAY = "0x03"  # class of PCI devices
@@ -19,14 +19,14 @@ HOT = 80
 """°C before anything runs: a board so warm at rest is slowed down under load."""
 BUSY = 0.1
 """Share of the last moments in which a kernel of somebody else's ran, from which on times are theirs too."""
-# What slows a board that has nothing to do is a fault of the machine.
-FAULTS = {
-    "sw_thermal": "too hot: see its cooling (nvidia-smi -q -d TEMPERATURE)",
-    "hw_thermal": "too hot: see its cooling (nvidia-smi -q -d TEMPERATURE)",
-    "hw_power_brake": "braked by the machine: see its power supply",
-    "hw_slowdown": "slowed down by the board: see its power supply and cooling (nvidia-smi -q -d PERFORMANCE)",
-}
-SETTINGS = {
+_TOO_HOT = "the GPU is too hot: see its cooling (nvidia-smi -q -d TEMPERATURE)"
+# What slows a board that has nothing to do is a fault of the machine, or set.
+REMEDIES = {
+    "hw_slowdown": "the GPU is slowed down by the board: see its power supply and cooling "
+    "(nvidia-smi -q -d PERFORMANCE)",
+    "sw_thermal": _TOO_HOT,
+    "hw_thermal": _TOO_HOT,
+    "hw_power_brake": "the GPU is braked by the machine: see its power supply",
     "applications": "application clocks are set: nvidia-smi --reset-applications-clocks",
     "sync_boost": "bound to the clocks of other GPUs: leave the sync boost group (dcgmi group)",
 }
@@ -63,11 +63,6 @@ class Boards:
         """The newest CUDA that the driver runs, as 13000; None where there is no driver or it does not say."""
         return self.boards[0].cuda if self.boards else None
 
-    @property
-    def driver(self) -> str | None:
-        """Version of the driver."""
-        return self.boards[0].driver if self.boards else None
-
 
 def boards(machine: Machine) -> Boards:
     """Return every GPU, asked before anything of perfci uses one."""
@@ -95,31 +90,20 @@ def _ask_all(library: Any) -> Boards:
         if gpu is None:
             why = why or reason
         else:
-            found.append(_board(library, index, gpu))
+            found.append(_board(index, gpu))
     return Boards(tuple(found), why or ("" if found else "NVML tells of no GPU"))
 
 
-def _board(library: Any, index: int, gpu: Gpu) -> Board:
-    def ask(name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(library, name)(*arguments)
-        except (library.NVMLError, AttributeError):  # no such function: an old library
-            return None
-
-    handle = ask("nvmlDeviceGetHandleByIndex", index)
-    facts, name = gpu.facts(), ask("nvmlDeviceGetName", handle)
-    capability, power = (
-        ask("nvmlDeviceGetCudaComputeCapability", handle),
-        ask("nvmlDeviceGetPowerManagementDefaultLimit", handle),
-    )
-    mode = ask("nvmlDeviceGetVirtualizationMode", handle)
+def _board(index: int, gpu: Gpu) -> Board:
+    facts, capability = gpu.facts(), gpu.ask("nvmlDeviceGetCudaComputeCapability")
+    power, mode = gpu.ask("nvmlDeviceGetPowerManagementDefaultLimit"), gpu.ask("nvmlDeviceGetVirtualizationMode")
     return Board(
         index=index,
         uuid=gpu.uuid,
-        name=name.decode(errors="replace") if isinstance(name, bytes) else name or "a GPU without a name",
+        name=gpu.ask("nvmlDeviceGetName") or "a GPU without a name",
         state=gpu.state(),
         driver=facts.driver,
-        cuda=ask("nvmlSystemGetCudaDriverVersion_v2"),
+        cuda=gpu.cuda(),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         max_clock=facts.max_sm_clock,
         power_default=None if power is None else power * 1e-3,
@@ -129,7 +113,7 @@ def _board(library: Any, index: int, gpu: Gpu) -> Board:
 
 def cuda_words(version: int | None) -> str:
     """Return a version in words: 13000 → `CUDA 13.0`."""
-    return "CUDA not told" if version is None else f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return "CUDA not told" if version is None else f"CUDA {cuda_version(version)}"
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
@@ -248,27 +232,20 @@ def _modes(board: Board) -> Finding:
 
 
 def _clocks(board: Board) -> Finding:
-    state, problems = board.state, list[Problem]()
-    reasons = state.reasons or ()
-    for table in (FAULTS, SETTINGS):
-        problems += [
-            ("warn", f"the GPU is {table[name]}" if table is FAULTS else table[name])
-            for name in reasons
-            if name in table
-        ]
+    state, reasons = board.state, board.state.reasons or ()
+    problems: list[Problem] = [("warn", remedy) for name, remedy in REMEDIES.items() if name in reasons]
     if state.temperature is not None and state.temperature >= HOT:
         problems.append(("warn", f"cool it: {state.temperature} °C before anything runs"))
     # A watt less is the rounding of boards whose limit stands at its default.
     if state.power_limit and board.power_default and state.power_limit < board.power_default - 1:
         problems.append(("warn", f"restore the power limit: nvidia-smi -i {board.index} -pl {board.power_default:.0f}"))
-    number = _number
     text = "; ".join(
         (
-            f"SM {number(state.sm_clock, 'MHz')} of at most {number(board.max_clock, 'MHz')}",
-            f"memory {number(state.memory_clock, 'MHz')}",
-            f"power {number(state.power, 'W')} of {number(state.power_limit, 'W')}",
-            f"default {number(board.power_default, 'W')}",
-            number(state.temperature, "°C", "temperature not told"),
+            f"SM {_number(state.sm_clock, 'MHz')} of at most {_number(board.max_clock, 'MHz')}",
+            f"memory {_number(state.memory_clock, 'MHz')}",
+            f"power {_number(state.power, 'W')} of {_number(state.power_limit, 'W')}",
+            f"default {_number(board.power_default, 'W')}",
+            _number(state.temperature, "°C", "temperature not told"),
             "reasons not told" if state.reasons is None else f"held down by {', '.join(reasons) or 'nothing'}",
         )
     )

@@ -6,15 +6,15 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import perfci
 from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.model.text import count
-from perfci.system.facts import _MOUNT, _inside, _unescape, cpu_model, free_memory, usable_cores, usable_memory
+from perfci.system.facts import MOUNT, cgroups, cpu_model, free_memory, usable_cores, usable_memory
+from perfci.system.users import CAP_SYS_ADMIN, held
 
-SYS_ADMIN = 21  # CAP_SYS_ADMIN of linux/capability.h
 # PROC_*_INIT_INO of linux/proc_ns.h: what a machine boots with.
 FIRST_NAMESPACES = {
     "pid": 0xEFFFFFFC, "uts": 0xEFFFFFFE, "ipc": 0xEFFFFFFF, "cgroup": 0xEFFFFFFB, "user": 0xEFFFFFFD,
@@ -112,7 +112,7 @@ def container(machine: Machine) -> Container:
         if link != f"{name}:[{first}]":
             apart.append(name)
     kind, mark = _mark(machine)
-    mounts = map(_MOUNT.fullmatch, (machine.read("/proc/self/mountinfo") or "").splitlines())
+    mounts = map(MOUNT.fullmatch, (machine.read("/proc/self/mountinfo") or "").splitlines())
     roots = [mount["kind"] for mount in mounts if mount and mount["point"] == "/"]
     return Container(kind, mark, tuple(apart), bool(roots) and "overlay" in roots[-1])
 
@@ -158,8 +158,8 @@ def sys_admin(machine: Machine) -> bool | None:
     a rootless container does not count. None where /proc does not tell."""
     if "user" in machine.known(container).apart:
         return False
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", machine.read("/proc/self/status") or "", re.MULTILINE)
-    return None if found is None else bool(int(found[1], 16) >> SYS_ADMIN & 1)
+    given = held([CAP_SYS_ADMIN], machine.root)
+    return None if given is None else bool(given)
 
 
 # ---------------------------------------------------------------- cores, memory, disks
@@ -170,51 +170,26 @@ def check_cores(machine: Machine) -> Iterator[Finding]:
     cores, quota = usable_cores(), cpu_quota(machine.root)
     present = os.cpu_count() or cores
     share = f"{cores} of {present} cores" if cores < present else count(cores, "core")
-    text = f"{cpu_model(machine.root)}, {share}"
+    text, values = f"{cpu_model(machine.root)}, {share}", {"cores": cores, "quota": quota}
     if quota is not None and quota < cores:
-        yield warn(
-            "processor",
-            f"{text}, but a cgroup's quota of {quota:g}: the kernel stops processes that use more, amid a measurement",
-            "give whole cores instead of a quota: docker run --cpuset-cpus, or Kubernetes's static CPU manager policy",
-            cores=cores,
-            quota=quota,
+        text += f", but a cgroup's quota of {quota:g}: the kernel stops processes that use more, amid a measurement"
+        remedy = (
+            "give whole cores instead of a quota: docker run --cpuset-cpus, or Kubernetes's static CPU manager policy"
         )
+        yield warn("processor", text, remedy, **values)
     elif cores < 2:
-        yield warn(
-            "processor",
-            f"{text}: perfci and the code that it measures take turns on it",
-            "give at least 2 cores",
-            cores=cores,
-            quota=quota,
-        )
+        text += ": perfci and the code that it measures take turns on it"
+        yield warn("processor", text, "give at least 2 cores", **values)
     else:
         limited = "no quota" if quota is None else f"a quota of {quota:g}"
-        yield ok("processor", f"{text}, {limited}", cores=cores, quota=quota)
+        yield ok("processor", f"{text}, {limited}", **values)
 
 
 def cpu_quota(root: Path) -> float | None:
     """Return the cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a
     quota."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in groups:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        version2 = number == "0" and not controllers
-        if not version2 and "cpu" not in controllers.split(","):
-            continue
-        for mount in filter(None, map(_MOUNT.fullmatch, mounts)):
-            kind, options = mount["kind"], mount["options"].split(",")
-            if kind == "cgroup2" if version2 else kind == "cgroup" and "cpu" in options:
-                top = root / _unescape(mount["point"]).lstrip("/")
-                own = top / _inside(PurePosixPath(path), PurePosixPath(_unescape(mount["root"])))
-                folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
-                quotas += [quota for folder in folders if (quota := _quota(folder, version2)) is not None]
-    return min(quotas, default=None)
+    quotas = [_quota(folder, version2) for folder, version2 in cgroups("cpu", root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota(folder: Path, version2: bool) -> float | None:

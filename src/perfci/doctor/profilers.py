@@ -32,6 +32,7 @@ from perfci.profilers.nsys import privacy as nsys_privacy
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.sass import code as sass
 from perfci.system import pins
+from perfci.system.gpu import cuda_version
 from perfci.system.users import find_account
 from perfci.worker.profile import records
 
@@ -100,8 +101,7 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
 
 def _driver_cuda(machine: Machine) -> str:
     """Return the driver's CUDA version, such as `12.8`; empty where it is not known."""
-    version = machine.known(boards).cuda
-    return "" if version is None else f"{version // 1000}.{version % 1000 // 10}"
+    return cuda_version(machine.known(boards).cuda)
 
 
 def ncu(machine: Machine) -> InstalledNcu | Fault:
@@ -250,7 +250,7 @@ def check_code(machine: Machine) -> Iterator[Finding]:
     tool = sass.find(wheels, _path(machine), machine.root)
     if tool is not None:
         yield ok("machine code", f"can be read where counters cannot ({tool})", path=str(tool))
-    elif _counter_source(machine)[0]:
+    elif _counters(machine)[0]:
         yield ok("machine code", f"{sass.ABSENT}; with counters it is not needed")
     else:
         text = f"{sass.ABSENT}: without counters nothing tells whether kernels use tensor cores"
@@ -277,16 +277,12 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
     )
     said = machine.run([machine.own, "-c", code], TOOL_TIME, cwd=machine.root)
     tool = machine.known(ncu)
-    there = isinstance(tool, InstalledNcu)
+    installed = "" if isinstance(tool, Fault) else tool.version
     if said.fine:
         version, _, path = said.out.strip().partition(" ")
         text = f"ncu_report {version or 'of unknown version'} ({path})"
-        if (
-            version
-            and isinstance(tool, InstalledNcu)
-            and version_numbers(version)[:2] < version_numbers(tool.version)[:2]
-        ):
-            older = f"{text} is older than ncu {tool.version}: it cannot read its reports"
+        if version and version_numbers(version)[:2] < version_numbers(installed)[:2]:
+            older = f"{text} is older than ncu {installed}: it cannot read its reports"
             yield warn("ncu_report", older, f"{machine.own} -m pip install --upgrade ncu-report", version=version)
         else:
             yield ok("ncu_report", text, version=version or None)
@@ -297,7 +293,7 @@ def check_report_module(machine: Machine) -> Iterator[Finding]:
         yield warn("ncu_report", f"cannot be imported: {said.why()}", remedy)
     elif copies:
         yield ok("ncu_report", f"not installed; ncu's own copy is there ({copies[0].folder})")
-    elif there:
+    elif installed:
         text = "not installed: reports of ncu are read from its CSV, without its rules"
         yield warn("ncu_report", text, f"{machine.own} -m pip install ncu-report")
     else:
@@ -358,19 +354,16 @@ def _held(machine: Machine) -> dict[str, str]:
 
 def tiers(machine: Machine) -> list[TierState]:
     """Return the tiers of metrics that this machine can give, and why the others are out."""
-    makers: dict[Tier, Callable[[Machine], TierState]] = {
-        "timing": _timing, "trace": _trace, "counters": _counters, "static": _static, "reported": _reported,
-    }  # fmt: skip
     found = []
-    for tier, make in makers.items():
+    for tier, ask in _SOURCES.items():
         try:
-            found.append(make(machine))
+            found.append(_state(tier, *ask(machine)))
         except Exception as error:  # noqa: BLE001  # what it builds on broke, and has its own line
-            found.append(_state(tier, why=f"not known: {type(error).__name__}: {clipped(error)}"))
+            found.append(_state(tier, "", f"not known: {type(error).__name__}: {clipped(error)}"))
     return found
 
 
-def _state(tier: Tier, source: str = "", why: str = "") -> TierState:
+def _state(tier: Tier, source: str, why: str) -> TierState:
     names = [metric.name for metric in CATALOGUE.values() if metric.tier == tier]
     return TierState(tier=tier, given=bool(source), source=source, why=why, metrics=names)
 
@@ -382,12 +375,12 @@ def _no_gpu(machine: Machine) -> str:
     return "" if machine.known(inside).usable else "torch cannot use the GPU"
 
 
-def _timing(machine: Machine) -> TierState:
+def _timing(machine: Machine) -> tuple[str, str]:
     seen = machine.known(inside)
     if not seen.get("python"):
-        return _state("timing", why="the interpreter of the code under test does not run")
+        return "", "the interpreter of the code under test does not run"
     without = _no_gpu(machine)
-    return _state("timing", "the CPU" if without else f"{seen.get('cuda')['name']} and the CPU", without)
+    return "the CPU" if without else f"{seen.get('cuda')['name']} and the CPU", without
 
 
 def _timeline(machine: Machine) -> str:
@@ -398,21 +391,20 @@ def _timeline(machine: Machine) -> str:
     return "torch.profiler" if machine.known(inside).get("torch").get("profiler") else ""
 
 
-def _trace(machine: Machine) -> TierState:
+def _trace(machine: Machine) -> tuple[str, str]:
     without, source = _no_gpu(machine), _timeline(machine)
     if without:
-        return _state("trace", why=without)
+        return "", without
     if not source:
-        return _state("trace", why="no nsys that works, and no CUDA in torch.profiler")
+        return "", "no nsys that works, and no CUDA in torch.profiler"
     if not source.startswith("nsys"):
-        return _state("trace", source, "of cases alone, not of commands: no nsys")
+        return source, "of cases alone, not of commands: no nsys"
     if gvisor(machine):
-        return _state("trace", source, "under gVisor it may see no kernel; a capture was not tried")
-    return _state("trace", source, "it answers; a capture was not tried")
+        return source, "under gVisor it may see no kernel; a capture was not tried"
+    return source, "it answers; a capture was not tried"
 
 
-def _counter_source(machine: Machine) -> tuple[str, str]:
-    """Return the source of counters, or empty; and why there is none, or a doubt about it."""
+def _counters(machine: Machine) -> tuple[str, str]:
     if not machine.known(boards).boards:
         return "", "no GPU"
     tool = machine.known(ncu)
@@ -424,22 +416,24 @@ def _counter_source(machine: Machine) -> tuple[str, str]:
     return f"ncu {tool.version}", "" if allowed.probed else "predicted, not tried"
 
 
-def _counters(machine: Machine) -> TierState:
-    return _state("counters", *_counter_source(machine))
-
-
-def _static(machine: Machine) -> TierState:
+def _static(machine: Machine) -> tuple[str, str]:
     without = _no_gpu(machine)
     if without:
-        return _state("static", why=without)
-    source = _timeline(machine) or _counter_source(machine)[0]
+        return "", without
+    source = _timeline(machine) or _counters(machine)[0]
     if source:
-        return _state("static", f"torch and {source}")
-    return _state("static", "torch", "peak_memory alone: launch configurations need nsys, torch.profiler or ncu")
+        return f"torch and {source}", ""
+    return "torch", "peak_memory alone: launch configurations need nsys, torch.profiler or ncu"
 
 
-def _reported(machine: Machine) -> TierState:
-    return _state("reported", "the policy's commands", "those that the policy declares")
+_SOURCES: dict[Tier, Callable[[Machine], tuple[str, str]]] = {
+    "timing": _timing,
+    "trace": _trace,
+    "counters": _counters,
+    "static": _static,
+    "reported": lambda _: ("the policy's commands", "those that the policy declares"),
+}
+"""Tier → its source, empty where there is none; and why there is none, or a doubt about it."""
 
 
 # ---------------------------------------------------------------- everything
@@ -469,8 +463,7 @@ def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, 
     try:
         states = Asked(lambda: tiers(machine)).answer(TIERS_TIME)
     except TimeoutError:
-        names: tuple[Tier, ...] = ("timing", "trace", "counters", "static", "reported")
-        states = [_state(tier, why="not known: a check did not answer") for tier in names]
+        states = [_state(tier, "", "not known: a check did not answer") for tier in _SOURCES]
     failed = any(one.status == "fail" for one in findings)
     seconds = round(time.monotonic() - start, 3)
     return Diagnosis(

@@ -48,7 +48,8 @@ def examine(
         try:
             found += asked.answer(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            found.append(_late(name, limit))
+            late = f"this check did not answer within {limit:g} s"
+            found.append(fail(name, late, "see dmesg: a driver or a disk that hangs is fixed by a reboot"))
     return in_order(found)
 
 
@@ -63,11 +64,3 @@ def _answer(machine: Machine, name: str, check: Check) -> list[Finding]:
     except Exception as error:  # noqa: BLE001  # a probe that breaks is a line, never the end of the doctor
         text = f"this check broke: {type(error).__name__}: {clipped(error)}"
         return [fail(name, text, "please report it with this line")]
-
-
-def _late(name: str, limit: float) -> Finding:
-    return fail(
-        name,
-        f"this check did not answer within {limit:g} s",
-        "see dmesg: a driver or a disk that hangs is fixed by a reboot",
-    )

@@ -6,7 +6,7 @@ from typing import Any
 from github.PullRequest import PullRequest
 
 from perfci.github import check
-from perfci.github.api import Api, ApiError
+from perfci.github.api import Api, NotFound
 from perfci.github.result import Question
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
 
@@ -36,9 +36,7 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
     try:
         pushed = _pushed(pull, api)
         permission = api.call(f"rights of {login}", lambda: api.repository.get_collaborator_permission(login))
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    except NotFound:
         return None, f"the label {ACCEPT_LABEL} does not count: the last push or {login}'s rights cannot be seen"
     if permission not in {"admin", "write"}:
         return None, f"the label {ACCEPT_LABEL} does not count: {login} may not write to {api.name}"

@@ -41,6 +41,10 @@ class Forbidden(ApiError):
     """The token may not do it: an expected state, for a pull request from a fork above all."""
 
 
+class NotFound(ApiError):
+    """There is no such thing, or not any more; or the token must not know of it."""
+
+
 class Api:
     """One repository as a token sees it."""
 
@@ -128,14 +132,17 @@ class Api:
         """
         return self.call(f"artifact {artifact}", lambda: self._download(artifact, limit))
 
+    def _authorise(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
     def _download(self, artifact: int, limit: int) -> bytes:
         what = f"artifact {artifact}"
         with requests.Session() as session:
-            session.trust_env = True  # proxies; `_nobody` keeps ~/.netrc out
             answer = session.get(
                 f"{self._url}/repos/{self.name}/actions/artifacts/{artifact}/zip",
                 headers={"Accept": "application/vnd.github+json"},
-                auth=_Bearer(self._token),
+                auth=self._authorise,
                 allow_redirects=False,
                 timeout=self._timeout,
             )
@@ -157,16 +164,8 @@ class Api:
                 return bytes(content)
 
 
-class _Bearer(requests.auth.AuthBase):
-    def __init__(self, token: str) -> None:
-        self.token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self.token}"
-        return request
-
-
 def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep ~/.netrc out."""
     request.headers.pop("Authorization", None)
     return request
 
@@ -205,4 +204,6 @@ def _seconds(text: str | None) -> float | None:
 def _refusal(what: str, status: int, reason: str) -> ApiError:
     if status in {401, 403}:
         return Forbidden(f"{what}: the token may not ({reason})", status)
+    if status in {404, 410}:
+        return NotFound(f"{what}: {reason}", status)
     return ApiError(f"{what}: {reason}", status)

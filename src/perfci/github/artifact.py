@@ -15,7 +15,7 @@ from github.Artifact import Artifact as RemoteArtifact
 from github.WorkflowRun import WorkflowRun
 from pydantic import ValidationError
 
-from perfci.github.api import Api, ApiError
+from perfci.github.api import Api, NotFound
 from perfci.github.settings import ArtifactName
 from perfci.model.plan import Looks
 from perfci.model.publication import Artifact, Origin
@@ -96,10 +96,8 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
         raise Unfit(f"has {remote.size_in_bytes >> 20} MiB, more than the {ARCHIVE_BYTES >> 20} MiB that are read")
     try:
         content = api.download(remote.id, ARCHIVE_BYTES)
-    except ApiError as error:
-        if error.status in {404, 410}:
-            raise Unfit("is gone: run the measuring job again") from None
-        raise
+    except NotFound:
+        raise Unfit("is gone: run the measuring job again") from None
     member = read_member(content)
     return None if member is None else parse(member)
 
@@ -111,7 +109,6 @@ def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
         name=remote.name,
         url=f"{origin.run_url.partition('/attempts/')[0]}/artifacts/{remote.id}",
         expires=expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if expires else "",
-        bytes=remote.size_in_bytes,
     )
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from github.CheckRun import CheckRun
 
-from perfci.github.api import Api, ApiError
+from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.event import QUEUE_BRANCH
 from perfci.github.result import FAILED, FAULTY, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
 from perfci.model.publication import Attempt, Origin, Publication
@@ -64,9 +64,7 @@ def unasked(base: str, api: Api) -> str:
         return ""
     try:
         return "" if api.call(f"rules of {base}", lambda: _asks(base, api)) else base
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    except NotFound:
         return ""
 
 

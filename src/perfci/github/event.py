@@ -217,9 +217,8 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     event = _read(_PullRequestEvent, payload, name)
     pull, repository = event.pull_request, event.repository.full_name
     head = pull.head.repo.full_name if pull.head.repo else ""
-    origin = _origin(env, name, repository, pull.head.sha, pull.head.ref).model_copy(
-        update={"pull_request": pull.number, "base_ref": pull.base.ref, "fork": head != repository}
-    )
+    more = {"pull_request": pull.number, "base_ref": pull.base.ref, "fork": head != repository}
+    origin = _origin(env, name, repository, pull.head.sha, pull.head.ref, **more)
     privileged = name == "pull_request_target"
     merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
     default = event.repository.default_branch
@@ -242,9 +241,8 @@ def _merge_group(name: str, payload: Mapping[str, Any], env: Surroundings) -> Co
     event = _read(_MergeGroupEvent, payload, name)
     group, repository = event.merge_group, event.repository.full_name
     queued = QUEUE_BRANCH.fullmatch(_short(group.head_ref))
-    origin = _origin(env, name, repository, group.head_sha, group.head_ref).model_copy(
-        update={"pull_request": int(queued["pull"]) if queued else None, "base_ref": _short(group.base_ref)}
-    )
+    more = {"pull_request": int(queued["pull"]) if queued else None, "base_ref": _short(group.base_ref)}
+    origin = _origin(env, name, repository, group.head_sha, group.head_ref, **more)
     default = event.repository.default_branch
     return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False, default=default)
 
@@ -256,15 +254,9 @@ def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     branch = run.head_branch or ""
     copied = _COPIED.fullmatch(f"refs/heads/{branch}") if run.event == "push" and head == repository else None
     # `workflow_run.pull_requests` is empty for forks, and may name several: the API finds the right one.
-    origin = _origin(env, run.event, repository, run.head_sha, branch).model_copy(
-        update={
-            "pull_request": int(copied[1]) if copied else None,
-            "fork": head != repository,
-            "run_id": run.id,
-            "attempt": run.run_attempt,
-            "run_url": _run_url(env, repository, run.id, run.run_attempt),
-        }
-    )
+    ran = env.model_copy(update={"GITHUB_RUN_ID": run.id, "GITHUB_RUN_ATTEMPT": run.run_attempt})
+    more = {"pull_request": int(copied[1]) if copied else None, "fork": head != repository}
+    origin = _origin(ran, run.event, repository, run.head_sha, branch, **more)
     trusted, default = head == repository and not copied, event.repository.default_branch
     return Context(origin, "", None, head, trusted=trusted, privileged=True, default=default)
 
@@ -292,22 +284,13 @@ _READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] =
 
 def _of_branch(origin: Origin, ref: str, base: str, default: str) -> Context:
     copied = _COPIED.fullmatch(ref)
-    update = {
-        "pull_request": int(copied[1]) if copied else None,
-        "base_ref": _short(default) if base else "",
-    }
-    return Context(
-        origin.model_copy(update=update),
-        base,
-        None,
-        "" if copied else origin.repository,
-        trusted=not copied,
-        privileged=False,
-        default=_short(default),
-    )
+    update = {"pull_request": int(copied[1]) if copied else None, "base_ref": _short(default) if base else ""}
+    head = "" if copied else origin.repository
+    origin = origin.model_copy(update=update)
+    return Context(origin, base, None, head, trusted=not copied, privileged=False, default=_short(default))
 
 
-def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str) -> Origin:
+def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str, **more: Any) -> Origin:
     return Origin(
         repository=repository,
         event=event,
@@ -315,12 +298,10 @@ def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str) 
         head_ref=_short(ref),
         run_id=env.GITHUB_RUN_ID,
         attempt=env.GITHUB_RUN_ATTEMPT,
-        run_url=_run_url(env, repository, env.GITHUB_RUN_ID, env.GITHUB_RUN_ATTEMPT),
+        run_url=f"{env.GITHUB_SERVER_URL}/{repository}/actions/runs/{env.GITHUB_RUN_ID}"
+        f"/attempts/{env.GITHUB_RUN_ATTEMPT}",
+        **more,
     )
-
-
-def _run_url(env: Surroundings, repository: str, run: int, attempt: int) -> str:
-    return f"{env.GITHUB_SERVER_URL}/{repository}/actions/runs/{run}/attempts/{attempt}"
 
 
 def _short(ref: str) -> str:

@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from github import UnknownObjectException
 from github.Comparison import Comparison
 
-from perfci.github.api import Api, ApiError
+from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit
 from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.plan import Declared
@@ -150,14 +149,10 @@ def _wanted(change: Change, scope: Scope, api: Api) -> str:
 
 def tip(branch: str, api: Api) -> str | None:
     """Return the commit at which a branch stands; None where there is no such branch. Raises ApiError."""
-
-    def ask() -> str | None:
-        try:
-            return api.repository.get_branch(branch).commit.sha
-        except UnknownObjectException:
-            return None
-
-    return api.call(f"branch {branch}", ask)
+    try:
+        return api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
+    except NotFound:
+        return None
 
 
 def _commit(results: Results, side: Side) -> str | None:

@@ -10,7 +10,7 @@ from github.File import File
 
 from perfci.github import artifact, check, sticky
 from perfci.github.accept import acceptance
-from perfci.github.api import Api, ApiError, Forbidden
+from perfci.github.api import Api, ApiError, Forbidden, NotFound
 from perfci.github.event import Context
 from perfci.github.measured import Heard, confirm, left_out, named
 from perfci.github.result import FAILED, FAULTY
@@ -250,13 +250,15 @@ def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
         # By commit: a tag may have the branch's name. Without the right to read this is what fails, not the file.
         sha = api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
     where = f"{branch or sha[:10]}:{path}"
+    return _parsed(path, sha, where, api), where
+
+
+def _parsed(path: str, sha: str, where: str, api: Api) -> Policy | None:
+    """Return the policy of a commit; None where it has none. Raises ApiError, UsageError."""
     try:
-        found = api.call(where, lambda: _content(path, sha, api))
-        return parse_policy(found.decode(), where), where
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return None, where
+        return parse_policy(api.call(where, lambda: _content(path, sha, api)).decode(), where)
+    except NotFound:
+        return None
     except UnicodeDecodeError:
         raise UsageError(f"{where}: is not UTF-8 text: save it as UTF-8") from None
 
@@ -273,14 +275,10 @@ def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
     sha = source.origin.head_sha
     where = f"{sha[:10]}:{path}"
     try:
-        policy = parse_policy(api.call(where, lambda: _content(path, sha, api)).decode(), where)
+        policy = _parsed(path, sha, where, api)
     except UsageError as error:
         return str(error)
-    except UnicodeDecodeError:
-        return f"{where}: is not UTF-8 text"
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    if policy is None:
         return f"{where} does not exist"
     if len(policy.limits) > MOST_LIMITS:
         return f"{where}: more than {MOST_LIMITS} limits: name cases by globs"

@@ -1,9 +1,8 @@
 """The run that is published, the change it measured, and what that change is, by what the API says."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
@@ -94,7 +93,7 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
     doubt = ""
     try:
-        found = _artifacts(run, wanted, attempt, api) if run.head_sha == head else []
+        found = artifact.find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
     except artifact.Unfit as error:
         found, doubt = [], f"run {run.id} {error}"
     idle = not doubt and not found and (action in _RELABELLED or _skipped(run, wanted, api))
@@ -150,14 +149,14 @@ def retargeted(source: Source, api: Api) -> str:
     pull = source.pull
     if pull is None:
         return ""
-    if source.run.event == "pull_request" and _utc(source.run.created_at) < _utc(pull.created_at):
+    if source.run.event == "pull_request" and source.run.created_at < pull.created_at:
         return (
             f"run {source.run.id} is older than #{pull.number}, and so of another pull request: push, or close and "
             "reopen it, so that it is measured"
         )
     events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
-    moved = max((_utc(one.created_at) for one in events if one.event in _RETARGETED), default=None)
-    if moved is None or _utc(source.run.created_at) >= moved:
+    moved = max((one.created_at for one in events if one.event in _RETARGETED), default=None)
+    if moved is None or source.run.created_at >= moved:
         return ""
     return (
         f"run {source.run.id} began before #{pull.number} was retargeted to {pull.base.ref}: push, or close and reopen "
@@ -192,10 +191,6 @@ def brings_nothing(source: Source, api: Api) -> str:
     return of.name
 
 
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
 def _pull(number: int, api: Api) -> PullRequest:
     return api.call(f"pull request #{number}", lambda: api.repository.get_pull(number).complete())
 
@@ -210,10 +205,6 @@ def _head_of(pull: PullRequest) -> str:
     return pull.head.repo.full_name if pull.head.repo else ""
 
 
-def _artifacts(run: WorkflowRun, wanted: Wanted, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
-    return artifact.find(run, wanted.suite, wanted.artifacts, attempt, api)
-
-
 def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
     """Tell whether no job of a run was to measure, as after a label."""
     return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
@@ -224,22 +215,18 @@ def _stored(
 ) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
     """Return the newest run of this head that left measurements; `run` itself where none did."""
     of = _head_of(pull) if pull is not None else _full_name(run)
-    listed = api.call("runs of the head", lambda: _first(api.repository.get_workflow_runs(head_sha=head)))
+    listed = api.call(
+        "runs of the head", lambda: list(islice(api.repository.get_workflow_runs(head_sha=head), MOST_RUNS))
+    )
     for other in sorted(listed, key=lambda one: one.id, reverse=True):
-        copied = pull is not None and (_full_name(other), other.head_branch) == (
-            api.name,
-            f"pull-request/{pull.number}",
-        )
+        branch = f"{_full_name(other)}:{other.head_branch}"
+        copied = pull is not None and branch == f"{api.name}:pull-request/{pull.number}"
         own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
         if other.head_sha == head and other.event in MEASURING and (own or copied):
-            found = _artifacts(other, wanted, other.run_attempt, api)
+            found = artifact.find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
             if found:
                 return other, found
     return run, []
-
-
-def _first(runs: Iterable[WorkflowRun]) -> list[WorkflowRun]:
-    return list(islice(runs, MOST_RUNS))
 
 
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:

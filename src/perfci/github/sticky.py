@@ -48,11 +48,10 @@ class Marker:
     def __str__(self) -> str:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
-    def outranks(self, other: "Marker", head: str) -> bool:
-        """Tell whether this one speaks of something newer; `head` is the pull request's: of another head nothing is
+    def age(self, head: str) -> tuple[bool, int, int]:
+        """Return the larger of two for what is newer; `head` is the pull request's: of another head nothing is
         current."""
-        mine, theirs = ((one.head == head, one.run, one.attempt) for one in (self, other))
-        return mine > theirs
+        return self.head == head, self.run, self.attempt
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
         _write(pull.create_issue_comment, texts)
         return None
     (kept, told), *others = own
-    best = max((one for _, one in own), key=lambda one: (one.head == head, one.run, one.attempt))
-    if best.outranks(marker, head):
+    best = max((one for _, one in own), key=lambda one: one.age(head))
+    if best.age(head) > marker.age(head):
         kept = next(comment for comment, one in own if one == best)
         surplus = [comment for comment, one in own if one == marker]
     elif told != marker or _plain(kept.body) not in map(_plain, texts):

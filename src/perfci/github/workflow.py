@@ -14,7 +14,7 @@ from perfci.model.base import MachineError
 from perfci.model.report import Report, Row
 from perfci.model.text import shorten
 from perfci.render.escape import visible
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 
 Level = Literal["error", "warning", "notice"]
 MOST_ANNOTATIONS = 10
@@ -136,18 +136,14 @@ class Files:
 
 def _read(path: Path) -> bytes | None:
     """Read a regular file; None where there is none: reading a pipe that was put there would never end."""
-    try:
+    with disk_errors("read", path):
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
-    except OSError as error:
-        raise disk_error("read", path, error) from None
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with disk_errors("written", path):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    except OSError as error:
-        raise disk_error("written", path, error) from None

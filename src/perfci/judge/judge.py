@@ -5,32 +5,20 @@ from typing import Literal
 
 from perfci.judge.criteria import rows_of
 from perfci.judge.explain.case import case_profile, seen
+from perfci.judge.headline import headline, worst_rows
 from perfci.judge.measured import facts, measured, noise, trails
 from perfci.judge.speed_of_light import TIMED
-from perfci.judge.starved import starved
-from perfci.judge.status import Context, breakdown, fails_in_both, file_rows, order
-from perfci.judge.words import (
-    NEEDS_REVIEW,
-    Unlimited,
-    advice,
-    failing,
-    headline,
-    passing,
-    undecided,
-    unlimited,
-)
+from perfci.judge.status import ANSWERED, Context, file_rows, order
 from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
-from perfci.model.report import CLASSES, UNANSWERED, CaseProfile, Class, Report, Row, Verdict
+from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import one_line
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
-ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
-"""Classes of what was asked and has an answer, if only that there is nothing to compare with yet."""
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, "error": 3}
 
 
@@ -45,7 +33,6 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     strict = strict or results.on_undecided == "fail"
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
-    imported = any(case.origin == "imported" for case in results.cases)
     context = Context(
         looks=results.plan.looks,
         m=max(1, sum(one.shares_alpha for one in asked)) if exploratory else results.plan.m,
@@ -58,53 +45,25 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
-    worst = _worst(rows)
     ceilings = results.fingerprint.ceilings
     profiles = _profiles(ceilings, cases, rows)
-    counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst))}
+    counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
     statistics, notes = measured(context, cases)
     notes += told(asked)
 
-    broken = _broken(results, context, cases, rows, files_in_both)
-    observe = results.gate == "observe"
-    would_fail = any(row.effect == "fail" for row in rows)
-    silent = any(row.effect == "undecided" for row in rows)
-    unasked = not silent and not any(answers(row) for row in rows)
-    count = sum(bool(case.pairs) for case in cases)
-    verdict: Verdict
-    if broken:
-        verdict, (sentence, todo) = "error", broken
-    elif would_fail:
-        verdict = "undecided" if observe else "fail"  # green would say that the limits hold
-        sentence, todo = failing(worst), advice(rows, "fail", imported=imported)
-        if observe:
-            sentence = f"Observed only, would have failed: {sentence}"
-        elif context.compared:
-            sentence += NEEDS_REVIEW
-    elif found := starved(results, context):
-        verdict, (sentence, todo) = "error", found
-    elif silent or unasked:
-        # Without a base there may be nothing to ask: that is not the change's fault.
-        wanted = results.plan.judged and context.compared and strict and not observe
-        verdict = "fail" if unasked and wanted else "undecided"
-        how: Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else "alone"
-        sentence = undecided(worst, count, how)
-        todo = advice(rows, "undecided", imported=imported) or unlimited(count, how) or advice(rows, "warn")
-    else:
-        verdict = "pass"
-        sentence, todo = passing(worst, context.compared), advice(rows, "warn", imported=imported)
+    first = headline(results, context, cases, rows, files_in_both)
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(
         run=results.run,
         mode=results.mode,
-        verdict=verdict,
-        exit_code=_EXIT[verdict],
-        sentence=sentence,
-        advice=todo,
+        verdict=first.verdict,
+        exit_code=_EXIT[first.verdict],
+        sentence=first.sentence,
+        advice=first.advice,
         advised=_again(results),
         strict=strict,
-        observe=observe,
+        observe=results.gate == "observe",
         exploratory=exploratory,
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
@@ -126,11 +85,6 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         sides=results.sides,
         policy_from=results.policy_from,
     )
-
-
-def answers(row: Row) -> bool:
-    """Tell whether a row says what was asked. That a case is gone which may be gone says nothing."""
-    return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
 
 
 def _again(results: Results) -> list[str]:
@@ -180,37 +134,3 @@ def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: 
             if row.against == "base" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:
                 row.cause = told.sentences[0]
     return found
-
-
-def _worst(rows: list[Row]) -> list[Row]:
-    """Return the first row of each case, where `rows` stand worst first."""
-    first: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        first.setdefault((row.case, row.device), row)
-    return list(first.values())
-
-
-def _broken(
-    results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
-) -> tuple[str, str] | None:
-    """Return the sentence that makes the run an error, and what to do about it; None where nothing does."""
-    if results.error:
-        sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
-        return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
-    both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
-    both |= {(row.case, row.device) for row in files_in_both}
-    if both:
-        failed = [row for row in _worst(rows) if (row.case, row.device) in both]
-        others = sum(row.effect == "fail" for row in _worst(rows)) - len(failed)
-        besides = f"; besides, {others} more would fail the gate" if others else ""
-        todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
-        return failing(failed) + besides, todo
-    if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
-        return broke
-    if any(case.pairs for case in cases):
-        return None
-    if not rows:
-        return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
-    if all(row.class_ == "invalid" for row in rows):
-        return f"Nothing was measured: {headline(rows[0])}", advice(rows, rows[0].effect)
-    return None

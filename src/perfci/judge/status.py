@@ -21,6 +21,8 @@ from perfci.stats.walsh import Array, hodges_lehmann
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 """Worst first."""
+ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
+"""Classes of what was asked and has an answer, if only that there is nothing to compare with yet."""
 
 
 @dataclass(frozen=True)

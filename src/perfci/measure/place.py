@@ -61,7 +61,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     account.adopt()
     for path in sweep_scratch():
         progress.note(f"removed what an earlier run left behind: {path}")
-    scratch = stack.enter_context(make_scratch()).path
+    scratch = stack.enter_context(make_scratch())
     stack.callback(account.sweep)
     sides: Mapping[Side, SideWork] = {}
     if options.prepared:

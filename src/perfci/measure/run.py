@@ -22,7 +22,7 @@ from perfci.measure.loop import Loop
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
-from perfci.measure.plan import ask_late, digest, identity, make_plan, piped, remarks
+from perfci.measure.plan import ask_late, identity, make_plan, piped, remarks
 from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
@@ -74,7 +74,6 @@ class Measurement:
         journal = Journal(options.out, identity(options, place, plan, cases), _new_run(), options.resume)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
-        results.policy_digest = digest(limits.model_dump(mode="json"))
         results.gate, results.on_undecided = limits.mode, limits.on_undecided
         results.gpu_hour, results.custom_metrics = limits.gpu_hour, limits.metrics
         results.cases = cases

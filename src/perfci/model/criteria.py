@@ -3,11 +3,11 @@
 To add a kind of limit (say `max_ratio_to`, against another case), begin here:
 
 1. Name it in `Kind`. The type checker then names each `match` below that must say what holds of it: what it compares
-   with, beyond which side of it a value is wrong, which of two is stricter, how it is listed.
+   with, beyond which side of it a value is wrong, which of two is stricter, how it is listed. `Key` and `asked()` are
+   not matched on: look at them yourself.
 2. Give it a key in `Limit` of `model/policy.py`, with what `_one_purpose` and `check_limit` there must know of it, and
-   its fields in `asked()` below, and run `make schemas`.
-3. Only where it compares with something new: a value of `Against`, which `stats/answer.py` (how it is decided),
-   `judge/observed.py` (its row) and `render/view.py` (its limit in a table) match on; see `judge/timed.py`, too.
+   run `make schemas`.
+3. Only where it compares with something new: a value of `Against`; CONTRIBUTING.md lists who asks for it.
 """
 
 from typing import Any, Literal, Self, assert_never

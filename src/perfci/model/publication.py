@@ -36,7 +36,6 @@ class Artifact(Document):
     url: str
     expires: str = ""
     """ISO 8601, UTC; empty where it is not known."""
-    bytes: int = 0
 
 
 class Acceptance(Document):

@@ -259,8 +259,6 @@ class Results(Document):
     sides: dict[Side, SideCode]
     policy_from: Side = "head"
     """Whose limits apply."""
-    policy_digest: str = ""
-    """Digest of the limits, budget and mode that the plan was made from."""
     gate: Literal["gate", "observe"] = "gate"
     on_undecided: Severity = "warn"
     """The policy's answer to an undecided run."""

@@ -1,6 +1,7 @@
 """The one protocol of profilers: what one provides, how it is found, started and read, and how it fails.
 
-A back end is a class that derives from `Profiler` and a line in `registry.py`. Nothing else names it.
+A back end is a class that derives from `Profiler` and a line in `registry.py`, whose order is the order of choice;
+besides, only `perfci doctor` knows tools by name.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The parts of which Markdown pages are made: tables, folded sections, and the templates that print them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,22 +93,26 @@ def _macro(name: str, *arguments: Any) -> str:
 @cache
 def environment() -> Environment:
     """Return the templates, and what they may call."""
-    found = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # HTML is not the target: `_finalize` escapes for Markdown
-    )
+    # HTML is not the target: `_finalize` escapes for Markdown
+    found = templates(Path(__file__).with_name("templates"), _finalize, autoescape=False, keep_trailing_newline=True)
     found.filters |= {
         "markdown": escape.markdown, "code": escape.code, "cell": escape.cell, "prose": escape.prose,
         "fence": escape.fence, "amount": _amount, "safe": Safe,
     }  # fmt: skip
     found.globals |= {
-        "class_count": words.class_count, "count": count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
-        "show": show, "mark": _mark, "change": _change, "subject": _subject, "why": _why, "tolerance": _tolerance,
+        "mark": _mark, "change": _change, "subject": _subject, "why": _why, "tolerance": _tolerance,
+    }  # fmt: skip
+    return found
+
+
+def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Environment:
+    """Return the templates of a folder, and what all templates may call; `finalize` sees what they print."""
+    found = Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, finalize=finalize, trim_blocks=True,
+        lstrip_blocks=True, **more,
+    )  # fmt: skip
+    found.globals |= {
+        "class_count": words.class_count, "count": count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED, "show": show,
         "percent": show_share, "times": words.times,
     }  # fmt: skip
     return found

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from perfci.judge.headline import UNDECIDED
 from perfci.model.report import Effect, Report, Row, Verdict
 from perfci.model.text import shell
 from perfci.model.units import show
@@ -129,7 +130,7 @@ class _Printer:
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
             style = "bold black on yellow"
-        said = view.sentence.removeprefix("Undecided: ")  # as the badge says already
+        said = view.sentence.removeprefix(UNDECIDED)  # as the badge says already
         self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))
         if report.advice:
             self.put(_prose("", report.advice))

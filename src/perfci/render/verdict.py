@@ -1,7 +1,7 @@
 """The verdict of a publication, over all its jobs: a sign, a sentence, advice. Plain text, names in backticks."""
 
+from perfci.judge.headline import NEEDS_REVIEW
 from perfci.judge.status import order
-from perfci.judge.words import NEEDS_REVIEW
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
 from perfci.model.text import count

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -153,10 +153,7 @@ def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Acco
                 "module": function.__module__,
                 "function": function.__qualname__,
                 "arguments": to_jsonable_python(arguments),
-                "seconds": bounds.seconds,
-                "memory": bounds.memory,
-                "written": bounds.written,
-                "program": bounds.program,
+                **asdict(bounds),
                 "user": account.ids,
             }
         ).encode()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from perfci.model.base import MachineError, UsageError
@@ -93,15 +94,15 @@ class Nvml:
         return f"NVML says {error}: leave --lock-clocks out"
 
 
+@dataclass(frozen=True)
 class Lock:
     """A clock that is held."""
 
-    def __init__(self, gpu: str, frequency: Frequency, mhz: int | None, guardian: "subprocess.Popen[str]") -> None:
-        self.gpu = gpu
-        self.frequency = frequency
-        self.mhz = mhz
-        """None where only the driver knows it."""
-        self._guardian = guardian
+    gpu: str
+    frequency: Frequency
+    mhz: int | None
+    """None where only the driver knows it."""
+    guardian: "subprocess.Popen[str]"
 
     def words(self) -> str:
         """Return words for the timing mode: `locked at 1980 MHz`, `locked at base`."""
@@ -109,7 +110,7 @@ class Lock:
 
     def require(self) -> None:
         """Raise MachineError where the guardian has ended, and with it the lock."""
-        if self._guardian.poll() is not None:
+        if self.guardian.poll() is not None:
             raise MachineError(
                 f"--lock-clocks: the process that held the clock of GPU {self.gpu} was ended from outside: "
                 "what was measured since ran at other clocks; run again"

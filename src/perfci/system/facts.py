@@ -111,22 +111,23 @@ class MemoryGroup:
 def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
     """Return the limited memory cgroups (version 1 and 2) that this process is in, innermost first."""
     found = []
-    for folder, names in _memory_folders(root):
-        limit = _number(folder / names[0])
-        used = _number(folder / names[1])
+    for folder, version2 in cgroups("memory", root):
+        names = _V2 if version2 else _V1
+        limit, used = _number(folder / names[0]), _number(folder / names[1])
         if limit is not None and used is not None:
             found.append(MemoryGroup(limit, max(0, used - _reclaimable(folder))))
     return found
 
 
 # proc_pid_mountinfo(5): id, parent, device, root, mount point, options … - type, source, super options
-_MOUNT = re.compile(r"\S+ \S+ \S+ (?P<root>\S+) (?P<point>\S+) .* - (?P<kind>\S+) \S* (?P<options>\S+)", re.ASCII)
+MOUNT = re.compile(r"\S+ \S+ \S+ (?P<root>\S+) (?P<point>\S+) .* - (?P<kind>\S+) \S* (?P<options>\S+)", re.ASCII)
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V2 = ("memory.max", "memory.current")
 
 
-def _memory_folders(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
-    """Yield the folders of this process's memory cgroups, from its own up to the mount point."""
+def cgroups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of this process's cgroups that `controller` may limit, from its own up to the mount point; and
+    whether each is of version 2."""
     try:
         groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
@@ -136,16 +137,16 @@ def _memory_folders(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         version2 = number == "0" and not controllers
-        if not version2 and "memory" not in controllers.split(","):
+        if not version2 and controller not in controllers.split(","):
             continue
-        for mount in filter(None, map(_MOUNT.fullmatch, mounts)):
+        for mount in filter(None, map(MOUNT.fullmatch, mounts)):
             kind, options = mount["kind"], mount["options"].split(",")
-            if kind == "cgroup2" if version2 else kind == "cgroup" and "memory" in options:
+            if kind == "cgroup2" if version2 else kind == "cgroup" and controller in options:
                 top = root / _unescape(mount["point"]).lstrip("/")
                 own = top / _inside(PurePosixPath(path), PurePosixPath(_unescape(mount["root"])))
                 for folder in (own, *own.parents):
                     if folder.is_relative_to(top):
-                        yield folder, _V2 if version2 else _V1
+                        yield folder, version2
 
 
 def _inside(path: PurePosixPath, shown: PurePosixPath) -> PurePosixPath:

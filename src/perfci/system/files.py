@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from perfci.model.base import MachineError
@@ -40,6 +39,15 @@ def disk_error(action: str, path: Path, error: OSError) -> MachineError:
     return MachineError(f"{escaped(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 
+@contextmanager
+def disk_errors(action: str, path: Path) -> Iterator[None]:
+    """Raise an OSError as `disk_error` says it."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(action, path, error) from None
+
+
 def end_of(path: Path, most: int) -> bytes:
     """Return the last `most` bytes of a file. Raises OSError."""
     with path.open("rb") as file:
@@ -56,7 +64,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """
     content = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
+    with disk_errors("written", path):
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with os.fdopen(fd, "wb") as handle:
@@ -69,8 +77,6 @@ def write_atomic(path: Path, data: bytes | str) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
-    except OSError as error:
-        raise disk_error("written", path, error) from None
 
 
 def _sync_folder(folder: Path) -> None:
@@ -94,15 +100,13 @@ class Appender:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with disk_errors("opened", path):
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise disk_error("opened", path, error) from None
-        try:
-            self._drop_torn_line()
-        except OSError as error:
-            self.close()
-            raise disk_error("opened", path, error) from None
+            try:
+                self._drop_torn_line()
+            except OSError:
+                self.close()
+                raise
 
     def _drop_torn_line(self) -> None:
         end = size = os.fstat(self._fd).st_size
@@ -123,7 +127,7 @@ class Appender:
         Raises ValueError for NaN and infinity, which are not JSON, TypeError for what JSON cannot hold.
         """
         line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        try:
+        with disk_errors("written", self.path):
             before = os.fstat(self._fd).st_size
             try:
                 written = os.write(self._fd, line)
@@ -134,22 +138,12 @@ class Appender:
             except BaseException:
                 os.ftruncate(self._fd, before)
                 raise
-        except OSError as error:
-            raise disk_error("written", self.path, error) from None
 
     def close(self) -> None:
         """Close the file; twice does no harm."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> "Appender":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -163,55 +157,36 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
     """Yield the same, one after the other. A line of more than `longest` bytes is refused as well."""
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
-                number += 1
-                if len(line) > longest:
-                    raise MachineError(f"{escaped(path)}:{number}: has more than {longest >> 20} MiB: remove that line")
-                try:
-                    record = json.loads(line, parse_constant=_refuse_constant)
-                except (ValueError, RecursionError):
-                    record = None
-                if not isinstance(record, dict):
-                    raise MachineError(f"{escaped(path)}:{number}: is no JSON object: remove that line, or the file")
-                yield record
-    except OSError as error:
-        raise disk_error("read", path, error) from None
+    with disk_errors("read", path), path.open("rb") as file:
+        number = 0
+        while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
+            number += 1
+            if len(line) > longest:
+                raise MachineError(f"{escaped(path)}:{number}: has more than {longest >> 20} MiB: remove that line")
+            try:
+                record = json.loads(line, parse_constant=_refuse_constant)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                raise MachineError(f"{escaped(path)}:{number}: is no JSON object: remove that line, or the file")
+            yield record
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-class Scratch:
-    """A folder of this process for temporary files, with a lock that says that its owner lives."""
-
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
-        self._lock = lock
-
-    def remove(self) -> None:
-        """Remove the folder; what cannot be removed stays for `sweep_scratch`. Twice does no harm."""
-        if self._lock >= 0:
-            # A run that has measured must not fail over its litter.
-            with suppress(OSError):
-                remove_tree(self.path)
-            os.close(self._lock)
-            self._lock = -1
-
-
 _OWNER = "owner"
 
 
 @contextmanager
-def make_scratch(prefix: str = "perfci") -> Iterator[Scratch]:
-    """Yield a new folder `PREFIX-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
+def make_scratch() -> Iterator[Path]:
+    """Yield a new folder `perfci-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
 
-    Raises MachineError where the disk refuses.
+    A lock in it says that its owner lives. What cannot be removed stays for `sweep_scratch`. Raises MachineError where
+    the disk refuses.
     """
-    path = Path(f"{prefix}-{os.getpid()}-{secrets.token_hex(4)}")
+    path = Path(f"perfci-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path = Path(tempfile.gettempdir()) / path
         hidden = path.with_name(f".{path.name}")
@@ -226,21 +201,23 @@ def make_scratch(prefix: str = "perfci") -> Iterator[Scratch]:
             raise
     except OSError as error:
         raise disk_error("created", path, error) from None
-    scratch = Scratch(path, lock)
     try:
-        yield scratch
+        yield path
     finally:
-        scratch.remove()
+        # A run that has measured must not fail over its litter.
+        with suppress(OSError):
+            remove_tree(path)
+        os.close(lock)
 
 
-def sweep_scratch(prefix: str = "perfci") -> list[Path]:
+def sweep_scratch() -> list[Path]:
     """Remove this user's scratch folders whose owner no longer lives, and return them.
 
     Folders of living owners and of other users stay, and links are never followed. One that cannot be removed
     stays for the next sweep.
     """
     swept = []
-    pattern = re.compile(re.escape(prefix) + r"-\d+-[0-9a-f]{8}")
+    pattern = re.compile(r"perfci-\d+-[0-9a-f]{8}")
     for path in sorted(Path(tempfile.gettempdir()).iterdir()):
         if not pattern.fullmatch(path.name):
             continue

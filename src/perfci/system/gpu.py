@@ -113,9 +113,10 @@ class Gpu:
             uuid = library.nvmlDeviceGetUUID(handle)
         except library.NVMLError as error:
             return None, f"the state of GPU {escaped(which)} is unknown: NVML says {escaped(error)}"
-        return cls(library, handle, _text(uuid)), ""
+        return cls(library, handle, uuid), ""
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Return what the function `name` of the library says of this GPU; None where it says nothing."""
         try:
             return getattr(self._library, name)(self._handle, *arguments)
         except (self._library.NVMLError, AttributeError):  # no such function: an old library
@@ -123,7 +124,7 @@ class Gpu:
 
     def state(self, ours: Collection[int] = ()) -> GpuState:
         """Return the state now. `ours`: processes that, with all below them, do not count as others."""
-        ask = self._ask
+        ask = self.ask
         # Version 2 does not count what the driver keeps for itself as used.
         memory = ask("nvmlDeviceGetMemoryInfo", MEMORY_V2) or ask("nvmlDeviceGetMemoryInfo")
         rates = ask("nvmlDeviceGetUtilizationRates")
@@ -150,15 +151,14 @@ class Gpu:
 
     def facts(self) -> NvmlFacts:
         """Return the facts for the fingerprint."""
-        ask = self._ask
+        ask = self.ask
         try:
-            driver = _text(self._library.nvmlSystemGetDriverVersion())
+            driver = self._library.nvmlSystemGetDriverVersion()
         except self._library.NVMLError:
             driver = None
-        vbios = ask("nvmlDeviceGetVbiosVersion")
         return NvmlFacts(
             driver=driver,
-            vbios=None if vbios is None else _text(vbios),
+            vbios=ask("nvmlDeviceGetVbiosVersion"),
             power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
             compute_mode=COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
             mig=_switch(ask("nvmlDeviceGetMigMode")),
@@ -167,22 +167,21 @@ class Gpu:
             max_sm_clock=ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
         )
 
-    def cuda(self) -> str:
-        """Return the CUDA version that the driver speaks, such as `13.0`; empty where it does not tell."""
+    def cuda(self) -> int | None:
+        """Return the newest CUDA that the driver runs, as 13000; None where it does not tell."""
         try:
-            number = self._library.nvmlSystemGetCudaDriverVersion_v2()
+            return int(self._library.nvmlSystemGetCudaDriverVersion_v2()) or None
         except (self._library.NVMLError, AttributeError):  # no such function: an old library
-            return ""
-        return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+            return None
 
     def _reasons(self) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit)
 
     def _fields(self, wanted: Iterable[int]) -> dict[int, float]:
-        values = self._ask("nvmlDeviceGetFieldValues", list(wanted)) or []
+        values = self.ask("nvmlDeviceGetFieldValues", list(wanted)) or []
         return {
             value.fieldId: getattr(value.value, VALUE_TYPES[value.valueType])
             for value in values
@@ -190,7 +189,7 @@ class Gpu:
         }
 
     def _others(self, ours: Collection[int]) -> tuple[GpuProcess, ...] | None:
-        lists = [self._ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
+        lists = [self.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
         if all(one is None for one in lists):
             return None
         using = {process.pid: process.usedGpuMemory for one in lists for process in one or ()}
@@ -210,10 +209,6 @@ def _find(library: Any, which: str | int) -> Any:
             which = f"MIG-{which}"
     instance = library.nvmlDeviceGetHandleByUUID(which)
     return library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
@@ -254,6 +249,11 @@ def _initial_pid_namespace() -> bool:
 # ---------------------------------------------------------------- what to tell people
 
 
+def cuda_version(number: int | None) -> str:
+    """Return a version of CUDA as people write it: 13000 → `13.0`; empty for None."""
+    return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
 def describe(states: Sequence[GpuState]) -> list[str]:
     """Return notes for the report, from the states before and after each round: `[before, after, before, after, …]`.
 
@@ -276,8 +276,9 @@ def _share(one: Round, *reasons: str) -> float | None:
     return min(1.0, max(times) / (after.at - before.at)) if times else None
 
 
-def _during(rounds: Sequence[Round], *reasons: str) -> tuple[int, float | None]:
-    """In how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most.
+def _when(rounds: Sequence[Round], *reasons: str) -> str:
+    """Return in how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most;
+    empty for none.
 
     Where the driver does not count the time, what was seen at the ends of a round has to serve.
     """
@@ -289,39 +290,33 @@ def _during(rounds: Sequence[Round], *reasons: str) -> tuple[int, float | None]:
             largest = max(share, largest or 0.0)
         elif share is None and any(name in (state.reasons or ()) for state in one for name in reasons):
             affected += 1
-    return affected, largest
-
-
-def _in_rounds(affected: int, of: int, largest: float | None) -> str:
-    share = "" if largest is None else f", up to {largest:.0%} of the time".replace("%", " %")
-    return f"during {affected} of {of} rounds{share}"
+    most = "" if largest is None else f", up to {largest:.0%} of the time".replace("%", " %")
+    return f"during {affected} of {len(rounds)} rounds{most}" if affected else ""
 
 
 def _power(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "sw_power_cap")
-    if not affected:
+    when = _when(rounds, "sw_power_cap")
+    if not when:
         return ""
     limit = _largest([state for one in rounds for state in one], lambda s: s.power_limit)
     watts = f" ({limit:.0f} W)" if limit is not None else ""
-    when = _in_rounds(affected, len(rounds), largest)
     return f"the GPU was at its power limit{watts} {when}: times follow the clock, see the time at equal clock"
 
 
 def _thermal(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "sw_thermal", "hw_thermal")
-    if not affected:
+    when = _when(rounds, "sw_thermal", "hw_thermal")
+    if not when:
         return ""
     degrees = _largest([state for one in rounds for state in one], lambda s: s.temperature)
     hot = "" if degrees is None else f", up to {degrees:.0f} °C"
-    return f"the GPU was slowed down for its temperature{hot}, {_in_rounds(affected, len(rounds), largest)}: cool it"
+    return f"the GPU was slowed down for its temperature{hot}, {when}: cool it"
 
 
 def _braked(rounds: Sequence[Round]) -> str:
-    affected, largest = _during(rounds, "hw_power_brake", "hw_slowdown")
+    when = _when(rounds, "hw_power_brake", "hw_slowdown")
     # hw_slowdown is told along with hw_thermal too: then the temperature is the reason.
-    if not affected or _during(rounds, "hw_thermal")[0]:
+    if not when or _when(rounds, "hw_thermal"):
         return ""
-    when = _in_rounds(affected, len(rounds), largest)
     return f"the machine braked the GPU {when}: check its power supply"
 
 

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 
 from perfci.model.base import MachineError
 from perfci.model.text import escaped
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 
 FOLDER = "perfci-leases"
 POLL = 0.2
@@ -58,19 +57,15 @@ class Lease:
             time.sleep(min(POLL, left))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 
     def _try(self) -> bool:
-        try:
+        with disk_errors("locked", self.path):
             fd = self._locked()
-        except OSError as error:
-            raise disk_error("locked", self.path, error) from None
         if fd is None:
             return False
         self._fd = fd

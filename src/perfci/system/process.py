@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from perfci.model.base import Document, MachineError
 from perfci.model.results import Reason
-from perfci.system.files import disk_error, end_of
+from perfci.system.files import disk_errors, end_of
 from perfci.system.users import SAME, Account
 from perfci.worker.channel import Channel, Garbage, reachable
 
@@ -115,10 +115,8 @@ def _peer(sock: socket.socket) -> int | None:
 
 def _opened(log: Path) -> int:
     """Return a log open for appending. Processes of another user get it so, and need not reach where it lies."""
-    try:
+    with disk_errors("opened", log):
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise disk_error("opened", log, error) from None
 
 
 def _greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
@@ -478,8 +476,5 @@ class Worker:
     def close(self) -> None:
         """Let the worker end by itself; kill it if it does not."""
         self.dismiss()
-        if not self.leaving:
-            return
-        self.leaving = False
-        if self.parent.wait_exit(self.ident, 5) is None:
-            self.parent.kill(self.ident)
+        if self.leaving:
+            self.finish(5)

@@ -19,7 +19,7 @@ import psutil
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
-from perfci.system.files import disk_error
+from perfci.system.files import disk_errors
 
 VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
@@ -28,6 +28,7 @@ NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7:
 """Bits of the capabilities without which no other user can be run, given files, or be ended."""
 _LARGEST = 2**32 - 2
 """Of a user's or group's number; the one above means `none` (chown(2))."""
+_GIVEN = "given to another user"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -55,7 +56,7 @@ class Account:
     def show(self, folder: Path) -> None:
         """Make a folder ours, for the user to pass through and not to list or change. Raises MachineError."""
         if self.ids is not None:
-            with _disk_errors(folder):
+            with disk_errors(_GIVEN, folder):
                 os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
                 folder.chmod(0o711)
 
@@ -63,7 +64,7 @@ class Account:
         """Make a file that this process made the user's, or a folder with all in it. Raises MachineError."""
         if self.ids is None:
             return
-        with _disk_errors(path):
+        with disk_errors(_GIVEN, path):
             os.chown(path, *self.ids, follow_symlinks=False)
             for name, folder, _ in _below(path):
                 os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
@@ -75,7 +76,7 @@ class Account:
         """
         if self.ids is None:
             return
-        with _disk_errors(folder):
+        with disk_errors(_GIVEN, folder):
             _hold(folder)
             for name, inside, info in _below(folder):
                 # Nobody else changes the folder that this lies in any more, so the name stays with the file.
@@ -103,7 +104,7 @@ class Account:
         """
         if self.ids is None:
             return
-        with _disk_errors(folder):
+        with disk_errors(_GIVEN, folder):
             _hold(folder)
             for name, inside, info in _below(folder):
                 if stat.S_ISDIR(info.st_mode):
@@ -174,7 +175,8 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
     user, group = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < user <= _LARGEST or group > _LARGEST:
         raise UsageError(f"{VARIABLE}={escaped(text)[:80]}: is no user to run code as: write UID:GID, not root's")
-    lacking = [name for bit, name in NEEDED.items() if bit not in held(list(NEEDED))]
+    given = held(list(NEEDED)) or []
+    lacking = [name for bit, name in NEEDED.items() if bit not in given]
     if lacking:
         raise MachineError(
             f"{VARIABLE}={text}: this process may not run code as another user: "
@@ -186,28 +188,28 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
     return Account((user, group), setpriv)
 
 
-def held(capabilities: Sequence[int]) -> list[int]:
-    """Return those of `capabilities` that this process has in effect; none where there is no /proc."""
+def held(capabilities: Sequence[int], root: Path = Path("/")) -> list[int] | None:
+    """Return those of `capabilities` that this process has in effect; None where /proc does not tell."""
     try:
-        status = Path("/proc/self/status").read_text()
+        status = (root / "proc/self/status").read_text(errors="replace")
     except OSError:
-        return []
+        return None
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    bits = int(effective[1], 16) if effective else 0
-    return [number for number in capabilities if bits >> number & 1]
+    return [number for number in capabilities if int(effective[1], 16) >> number & 1] if effective else None
 
 
+@dataclass(frozen=True)
 class Outputs:
     """The folder that results go to, held by this process while code of another user runs."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        self.folder = folder
-        self._descriptor = descriptor
+    folder: Path
+    descriptor: int
+    """Of the folder as it was made; negative where nothing has to hold it."""
 
     def require(self) -> None:
         """Raise MachineError where something else has been put in the folder's place."""
         try:
-            same = self._descriptor < 0 or os.path.samestat(os.fstat(self._descriptor), self.folder.lstat())
+            same = self.descriptor < 0 or os.path.samestat(os.fstat(self.descriptor), self.folder.lstat())
         except OSError:
             same = False
         if not same:
@@ -229,11 +231,9 @@ def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outp
     made = folder
     while not made.parent.exists():
         made = made.parent
-    try:
+    with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error("made", folder, error) from None
-    with _disk_errors(folder):
+    with disk_errors(_GIVEN, folder):
         owner = sources.stat()
         _own(folder, os.geteuid(), os.getegid(), 0o7755)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -243,7 +243,7 @@ def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outp
     finally:
         try:
             outputs.require()
-            with _disk_errors(folder):
+            with disk_errors(_GIVEN, folder):
                 _own(made, owner.st_uid, owner.st_gid, 0o7777)
         finally:
             os.close(descriptor)
@@ -304,11 +304,3 @@ def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise disk_error("given to another user", path, error) from None

@@ -23,7 +23,7 @@ from perfci.model.text import count
 from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind, registered
-from perfci.system.gpu import Gpu
+from perfci.system.gpu import Gpu, cuda_version
 from perfci.system.process import Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, held
 
@@ -76,7 +76,7 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
     request = Request(
         timeout=place.limits.timeout,
         gpu="cuda" in place.benches,
-        driver_cuda=gpu.cuda() if gpu else "",
+        driver_cuda=cuda_version(gpu.cuda()) if gpu else "",
         capability=place.facts.gpu.chip if place.facts.gpu else None,
         counters=place.limits.counters,
         metrics=tuple(one.metric for one in plan.observed if one.tier == "counters"),
@@ -100,7 +100,7 @@ def counting(ordinary: Parent) -> Iterator[Parent]:
     Where the code under test runs as another user, it has the capabilities by which the driver lets a user count, as
     far as this process has them; `ordinary` has none of them.
     """
-    capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN])
+    capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN]) or []
     if ordinary.account.ids is None or not capabilities:
         yield ordinary
         return

@@ -12,7 +12,7 @@ from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import version_numbers
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu.launch import fault
-from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN
+from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
 _CUDA = {
     (2022, 3): (11, 8),
@@ -163,13 +163,12 @@ def may_count(root: Path = Path("/")) -> Fault | None:
         return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
     if "microsoft" in kernel.lower():
         return None
-    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", _text(root / "proc/self/status"), re.MULTILINE)
-    if effective is None or not admin_only(root):
+    capabilities = held([CAP_SYS_ADMIN, CAP_PERFMON], root)
+    if capabilities is None or not admin_only(root):
         return None
-    capabilities = int(effective[1], 16)
     version = re.search(r"Kernel Module.*?\s(\d+)\.", _text(root / "proc/driver/nvidia/version"))
     takes_perfmon = version is None or int(version[1]) >= PERFMON_DRIVER
-    if capabilities >> CAP_SYS_ADMIN & 1 or (takes_perfmon and capabilities >> CAP_PERFMON & 1):
+    if CAP_SYS_ADMIN in capabilities or (takes_perfmon and CAP_PERFMON in capabilities):
         return None
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
     who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"

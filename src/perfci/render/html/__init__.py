@@ -15,18 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from perfci.model.base import SIDES, DeviceKind
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Effect, Measured, Report, Row
-from perfci.model.text import count, shell, shorten
-from perfci.model.units import show, show_change, show_share
-from perfci.render import view, words
+from perfci.model.text import shell, shorten
+from perfci.model.units import show_change
+from perfci.render import words
 from perfci.render.escape import spans, visible
 from perfci.render.facts import timing
 from perfci.render.html import plots
 from perfci.render.html.recorded import Recorded
+from perfci.render.parts import templates
 from perfci.render.view import View
 
 _HERE = Path(__file__).parent
@@ -139,20 +140,11 @@ def _policy() -> str:
 @cache
 def _environment() -> Environment:
     """Return the template, and what it may call."""
-    found = Environment(
-        loader=FileSystemLoader(_HERE),
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-    )
+    found = templates(_HERE, _finalize, autoescape=True)
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}
     found.globals |= {
-        "class_count": words.class_count, "count": count, "because": words.because, "timing": timing,
-        "show": show, "show_change": show_change, "percent": show_share, "times": words.times,
-        "sign": _SIGNS.__getitem__, "classes": CLASSES, "key": _key, "one_in_a_hundred": view.ONE_IN_A_HUNDRED,
-        "command": words.command_line, "help_page": words.help_page, "shell": shell,
+        "because": words.because, "timing": timing, "show_change": show_change, "sign": _SIGNS.__getitem__,
+        "classes": CLASSES, "key": _key, "command": words.command_line, "help_page": words.help_page, "shell": shell,
     }  # fmt: skip
     return found
 

@@ -1,0 +1,255 @@
+"""The first sentence of a report and comment: the verdict, its reason and the next step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfci.judge.starved import starved
+from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
+from perfci.judge.words import SPEED, change_words
+from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
+from perfci.model.results import Case, Results
+from perfci.model.text import count, one_line
+
+NEEDS_REVIEW = " — this change needs review"
+"""End of the sentence of a comparison that fails."""
+UNDECIDED = "Undecided: "
+"""Begin of the sentence of a run that is undecided."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The beginning of a report."""
+
+    verdict: Verdict
+    sentence: str
+    advice: str
+    """The next step; empty where there is none."""
+
+
+def headline(
+    results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
+) -> Headline:
+    """Return the verdict over all rows, with its sentence.
+
+    `rows`: worst first; `files_in_both`: those of files that can be imported neither in base nor in head.
+    """
+    if broken := _broken(results, context, cases, rows, files_in_both):
+        return Headline("error", *broken)
+    worst = worst_rows(rows)
+    imported = any(case.origin == "imported" for case in results.cases)
+    observe = results.gate == "observe"
+    if any(row.effect == "fail" for row in rows):
+        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported)
+        if observe:  # green would say that the limits hold
+            return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
+        return Headline("fail", sentence + (NEEDS_REVIEW if context.compared else ""), todo)
+    if found := starved(results, context):
+        return Headline("error", *found)
+    silent = any(row.effect == "undecided" for row in rows)
+    unasked = not silent and not any(answers(row) for row in rows)
+    if not silent and not unasked:
+        return Headline("pass", _passing(worst, context.compared), _advice(rows, "warn", imported=imported))
+    # Without a base there may be nothing to ask: that is not the change's fault.
+    wanted = results.plan.judged and context.compared and context.strict and not observe
+    how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else "alone"
+    measured = sum(bool(case.pairs) for case in cases)
+    todo = _advice(rows, "undecided", imported=imported) or _unlimited(measured, how) or _advice(rows, "warn")
+    return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
+
+
+def answers(row: Row) -> bool:
+    """Tell whether a row says what was asked. That a case is gone which may be gone says nothing."""
+    return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
+
+
+def worst_rows(rows: list[Row]) -> list[Row]:
+    """Return the first row of each case, where `rows` stand worst first."""
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        first.setdefault((row.case, row.device), row)
+    return list(first.values())
+
+
+def _broken(
+    results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
+) -> tuple[str, str] | None:
+    """Return the sentence that makes the run an error, and what to do about it; None where nothing does."""
+    if results.error:
+        sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
+        return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
+    both = {(case.id, case.device) for case in cases if fails_in_both(context, case)}
+    both |= {(row.case, row.device) for row in files_in_both}
+    if both:
+        failed = [row for row in worst_rows(rows) if (row.case, row.device) in both]
+        others = sum(row.effect == "fail" for row in worst_rows(rows)) - len(failed)
+        besides = f"; besides, {others} more would fail the gate" if others else ""
+        todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
+        return _failing(failed) + besides, todo
+    if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
+        return broke
+    if any(case.pairs for case in cases):
+        return None
+    if not rows:
+        return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
+    if all(row.class_ == "invalid" for row in rows):
+        return f"Nothing was measured: {row_words(rows[0])}", _advice(rows, rows[0].effect)
+    return None
+
+
+def _named(case: str) -> str:
+    """Return a case id as sentences hold it: between backticks, of which it holds none itself."""
+    inner = case.replace("`", "'")
+    return f"`{inner}`"
+
+
+def row_words(row: Row) -> str:
+    """Return a row as the first half of a sentence."""
+    where, what = _named(row.case), row.metric
+    match row.class_:
+        case "regression" | "improvement" if row.change is not None and what in SPEED:
+            return f"{where} is {change_words(row.change, what)}"
+        case "regression" | "improvement" if row.change is not None:
+            return f"{where}: {what} is {change_words(row.change, what)}"
+        case "violation" if row.against == "names":
+            return f"{where}: {one_line(row.reason, 200)}"  # it names two kernels
+        case "violation":
+            return f"{where}: {what} of {one_line(row.reason)}"
+        case "missing":
+            return f"{where} is missing in head"
+        case "failed" | "changed" | "invalid":
+            return f"{where}: {one_line(row.reason)}"
+        case "clock":
+            return f"{where}: {one_line(row.reason)}"
+        case "skipped" if row.reason:
+            return f"{where} is {one_line(row.reason)}"
+        case "inconclusive" if row.change is not None and _seems_worse(row):
+            return f"{where} seems {change_words(row.change, what)}, which {row.pairs} pairs do not prove"
+        case _:
+            return f"{where} is {row.class_}"
+
+
+def _seems_worse(row: Row) -> bool:
+    """Tell whether all of the interval of an undecided change lies beyond its limit."""
+    if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
+        return False
+    return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
+
+
+_ARE: dict[Class, tuple[str, str]] = {
+    "failed": ("fails", "fail"),
+    "violation": ("breaks a bound", "break a bound"),
+    "regression": ("is worse than its limit", "are worse than their limit"),
+    "missing": ("is missing", "are missing"),
+    "invalid": ("is invalid", "are invalid"),
+    "changed": ("has changed", "have changed"),
+    "clock": ("differs by the clock", "differ by the clock"),
+    "inconclusive": ("is inconclusive", "are inconclusive"),
+    "skipped": ("is skipped", "are skipped"),
+}
+
+
+def _more(n: int) -> str:
+    return f" (+{n} more)" if n > 0 else ""
+
+
+def _failing(worst: list[Row]) -> str:
+    """Return the worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
+    rows = [row for row in worst if row.effect == "fail"]
+    return row_words(rows[0]) + _more(len(rows) - 1)
+
+
+def _counted(rows: list[Row]) -> str:
+    """Return `1 has changed and 2 are inconclusive`."""
+    parts = [f"{n} {_ARE[name][n > 1]}" for name in CLASSES if (n := sum(row.class_ == name for row in rows))]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _asked(worst: list[Row]) -> int:
+    """Return the number of cases of which something was asked here: those skipped for good reason do not count."""
+    return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
+
+
+_Unlimited = Literal["profiled", "compared", "alone"]
+"""How cases were measured of which no limit was asked: for a profile, with base, without."""
+_NO_LIMIT: dict[_Unlimited, tuple[str, str]] = {
+    "profiled": ("profiled, not judged", "`perfci compare --base REF` judges."),
+    "compared": ("measured; no limit applies", "Write limits for these cases into perfci.yaml."),
+    "alone": (
+        "measured; no absolute limit applies, and there is nothing to compare with",
+        "`perfci compare --base REF` compares.",
+    ),
+}
+"""The sentence about them, and what to do."""
+
+
+def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
+    """Return the sentence of a run in which nothing fails, and something that was asked has no answer.
+
+    `worst`: one row per case, worst first; `measured`: number of cases with values.
+    """
+    rows = [row for row in worst if row.effect == "undecided"]
+    if rows:
+        lead = row_words(next(filter(_seems_worse, rows), rows[0]))
+        asked = _asked(worst)
+        if asked == 1:
+            return f"{UNDECIDED}{lead}"
+        have = "has" if len(rows) == 1 else "have"
+        return f"{UNDECIDED}{len(rows)} of {count(asked, 'case')} {have} no answer: {lead}"
+    if measured:
+        return f"{UNDECIDED}{count(measured, 'case')} {_NO_LIMIT[how][0]}"
+    if worst:
+        return f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{_more(len(worst) - 1)}"
+    return f"{UNDECIDED}nothing was measured"
+
+
+def _passing(worst: list[Row], compared: bool) -> str:
+    """Return the sentence of a run that passes, in which something was answered. `worst`: one row per case, worst
+    first."""
+    warned = [row for row in worst if row.effect == "warn"]
+    if warned:
+        return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
+    counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
+    parts = []
+    if n := counts["unchanged"]:
+        parts.append(f"{count(n, 'case')} {'unchanged' if compared else 'within'}")
+    if n := counts["improvement"]:
+        best = next(row for row in worst if row.class_ == "improvement")
+        parts.append(f"{count(n, 'improvement')} ({row_words(best)})")
+    parts += [f"{counts[name]} {name}" for name in ("added", "skipped") if counts[name]]
+    if compared:
+        return "No regression: " + ", ".join(parts)
+    return "All limits hold: " + ", ".join(parts) + "; compared with nothing"
+
+
+_ADVICE: dict[Class, str] = {
+    "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
+    "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
+    "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
+    "failed": "Fix the case: its reason and its log say what happened.",
+    "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
+    "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
+    "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
+    "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
+    "skipped": "Measure where what the cases need is there; until then nothing is known of them.",
+}
+
+
+def _unlimited(measured: int, how: _Unlimited) -> str:
+    """Return the advice where nothing that was measured has a limit; empty where nothing was measured."""
+    return _NO_LIMIT[how][1] if measured else ""
+
+
+def _advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
+    """Return the advice about the worst row with this effect; empty where there is none.
+
+    `imported`: the numbers are another tool's.
+    """
+    worst = next((row for row in rows if row.effect == effect), None)
+    if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
+        more = "more files of base and head" if imported else "a larger budget"
+        return f"Check the change: it most likely is worse than its limit; {more} would prove it."
+    if effect == "warn" and worst and worst.class_ == "missing":
+        return "Make sure that what is gone is intended."
+    if imported and worst and worst.class_ == "inconclusive":
+        return "Import more files of base and head, measured in turns, or give a larger limit."
+    return _ADVICE.get(worst.class_, "") if worst else ""
