@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from perfci.measure.profiling.collect import counting
-from perfci.profilers.base import Keep
+from perfci.profilers.base import Keep, Request
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu, counters
 from perfci.profilers.nsys import profiler as nsys_profiler
@@ -178,11 +178,11 @@ def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, to
     exports = two_users.root / "nsys"
     exports.write_text(f'#!/bin/sh\nid -u > {report.parent}/who\nfor last; do :; done\ncat "$last" > {report}.copy\n')
     exports.chmod(0o755)
-    keep = Keep(tmp_path, raw=True)
+    request = Request(1.0, keep=Keep(tmp_path, raw=True), account=account)
     profilers = {
-        "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset(), frozenset()), 1.0, keep=keep, account=account),
-        "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), "", (), (), 1.0, keep=keep, account=account),
-        "torch.profiler": Kineto(1.0, keep=keep, account=account),
+        "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset()), request, 1.0),
+        "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), request, "", (), (), 1.0),
+        "torch.profiler": Kineto(request, 1.0),
     }
     log = tmp_path / "log"
     log.touch()

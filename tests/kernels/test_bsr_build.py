@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.commands.readers import read_perfci_lines
+from perfci.measure.commands.readers.lines import read_perfci_lines
 from perfci.model.limits import Subject, criteria
 from perfci.model.policy_text import parse_policy
 from perfci.worker.discover import discover

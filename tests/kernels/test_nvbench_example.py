@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.commands.readers import read_nvbench
+from perfci.measure.commands.readers.nvbench import read_nvbench
 from perfci.model.policy_text import parse_policy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvbench"

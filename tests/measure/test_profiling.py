@@ -17,7 +17,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Case, CaseSide, Pair
-from perfci.profilers.base import Profiler, Read
+from perfci.profilers.base import Profiler, Read, Request
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys.command import InstalledNsys, probe
@@ -180,7 +180,7 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     program = tmp_path / "ncu"
     program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)
-    found = taken(place, Ncu(InstalledNcu(program, "2025.3.1"), "gh100", ("dram_bytes",), (), 5.0))
+    found = taken(place, Ncu(InstalledNcu(program, "2025.3.1"), Request(5.0), "gh100", ("dram_bytes",), (), 5.0))
     assert [(one.seen, [fault.kind for fault in one.faults]) for one in found.values()] == [(None, ["timeout"])] * 2
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
@@ -188,7 +188,7 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
 @pytest.mark.torch
 def test_torch_profiler_stands_in(place):
     pytest.importorskip("torch")
-    found = taken(place, Kineto(20.0, "cpu"))
+    found = taken(place, Kineto(Request(20.0), 20.0, "cpu"))
     for ms in (5, 12):
         trace = found[f"spins/ms={ms}"].seen
         assert trace is not None, found[f"spins/ms={ms}"].faults
@@ -211,7 +211,7 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
     installed = probe(Path(path), os.environ)
     if not isinstance(installed, InstalledNsys):
         pytest.skip(f"needs nsys: {installed.text}")
-    found = taken(place, Nsys(installed, 60.0, cuda=False))
+    found = taken(place, Nsys(installed, Request(60.0), 60.0, cuda=False))
     for ms in (5, 12):
         one = found[f"spins/ms={ms}"]
         assert one.seen is not None, one.faults

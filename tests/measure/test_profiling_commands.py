@@ -12,7 +12,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from perfci.measure.commands.readers import Reported
+from perfci.measure.commands.readers.base import Reported
 from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import commands as whole
@@ -22,6 +22,7 @@ from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
 from perfci.model.results import Case
+from perfci.profilers.base import Request
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys import command as nsys_command
@@ -104,7 +105,7 @@ def fake_nsys(path: Path, profile: str, export: str = "exit 1") -> Nsys:
         """,
     )
     flags = frozenset({"trace", "output", "duration", "kill", "capture-range"})
-    return Nsys(InstalledNsys(program, "2025.1.1", flags, frozenset({"cuda", "nvtx"})), 60.0, whole=True)
+    return Nsys(InstalledNsys(program, "2025.1.1", flags), Request(60.0), 60.0, whole=True)
 
 
 def fake_ncu(path: Path, text: str) -> Ncu:
@@ -120,7 +121,9 @@ def fake_ncu(path: Path, text: str) -> Ncu:
         {text}
         """,
     )
-    return Ncu(InstalledNcu(program, "2025.3.1"), "gh100", ("dram_bytes", "registers"), (), 60.0, whole=True)
+    return Ncu(
+        InstalledNcu(program, "2025.3.1"), Request(60.0), "gh100", ("dram_bytes", "registers"), (), 60.0, whole=True
+    )
 
 
 # ---------------------------------------------------------------- a real nsys
@@ -132,7 +135,7 @@ def nsys() -> Nsys:
     installed = probe(Path(os.environ.get("PERFCI_TEST_NSYS") or "nsys"), os.environ)
     if not isinstance(installed, InstalledNsys):
         pytest.skip(f"needs nsys: {installed.text}")  # no package index has it
-    return Nsys(installed, 60.0, cuda=False, whole=True)
+    return Nsys(installed, Request(60.0), 60.0, cuda=False, whole=True)
 
 
 @pytest.mark.nsys
@@ -274,7 +277,7 @@ def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None
     page = page or counted(tmp_path / "page.csv")
     found = {
         Nsys: fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
-        Kineto: Kineto(60.0),
+        Kineto: Kineto(Request(60.0), 60.0),
         Ncu: fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'),
     }
     tools = Profilers(found, capability=(9, 0))
@@ -346,7 +349,7 @@ def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypa
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     absent = Fault(tool="nsys", part="trace", kind="absent", text="nsys is not installed", remedy="install it")
     uncounted = absent.model_copy(update={"tool": "ncu", "part": "counters"})
-    tools = Profilers({Nsys: absent, Kineto: Kineto(60.0), Ncu: uncounted})
+    tools = Profilers({Nsys: absent, Kineto: Kineto(Request(60.0), 60.0), Ncu: uncounted})
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
     observe(place, tools, cases, Plan(seed=0, sides=["head"]), tmp_path / "e", print, everything=True)
     for case in cases:

@@ -11,17 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.measure.commands.readers import (
-    About,
-    Reported,
-    base,
-    read_google_benchmark,
-    read_hyperfine,
-    read_nvbench,
-    read_perfci_lines,
-    read_pytest_benchmark,
-    recognise,
-)
+from perfci.measure.commands.readers import base, recognise
+from perfci.measure.commands.readers.base import About, Reported
+from perfci.measure.commands.readers.google_benchmark import read_google_benchmark
+from perfci.measure.commands.readers.hyperfine import read_hyperfine
+from perfci.measure.commands.readers.lines import read_perfci_lines
+from perfci.measure.commands.readers.nvbench import read_nvbench
+from perfci.measure.commands.readers.pytest_benchmark import read_pytest_benchmark
 from perfci.model.metrics import CustomMetric
 from perfci.model.results import Work
 

@@ -232,7 +232,7 @@ def test_every_limit_that_names_a_case_is_judged_or_waits() -> None:
     for line in lines:
         for subject in (CPU, CUDA, APP):
             one = policy(line)
-            assert len(criteria(one, [subject], KERNELS)) == names(one.limits[0], subject), line
+            assert len(criteria(one, [subject], KERNELS)) == names(one.limits[0], subject.id), line
 
 
 def test_a_limit_that_waits_is_one_line_with_its_cases() -> None:

@@ -41,7 +41,7 @@ asked_for = [{"metric": "warps_launched", "regression": "0%"}, {"metric": "warps
 Policy.model_validate({"version": 1, "limits": asked_for})
 seen = read(Path(sys.argv[1]), ranges=["sdpa-seq512", "trajectory_resample-batch32"], names=["warps_launched"])
 told = {}
-for name, counters in seen.counters.items():
+for name, counters in seen.seen.items():
     profile = Profile()
     take(profile, counters, seen.faults.get(name, []), (9, 0), gpu=True)
     told[name] = Profile.model_validate_json(profile.model_dump_json()).metrics, sum(one.count for one in counters.kernels)

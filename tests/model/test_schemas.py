@@ -16,7 +16,7 @@ from perfci.model.base import UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.plan import Looks, Plan, Schedule
-from perfci.model.policy import Policy
+from perfci.model.policy import PURPOSES, Limit, Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Pair, Reason, Results, SideCode, Work
@@ -98,6 +98,12 @@ def test_a_written_policy_is_valid(text):
     value = yaml.safe_load(text)
     Policy.model_validate(value)
     assert errors("policy", value) == []
+
+
+def test_a_limit_asks_by_each_field_that_may_be_left_out_and_has_no_default():
+    """`min_change` is of `regression`."""
+    left_out = {name for name, field in Limit.model_fields.items() if field.default is None}
+    assert left_out - {"min_change"} == {*PURPOSES}
 
 
 def limit(**fields: object) -> dict[str, object]:

@@ -92,23 +92,22 @@ def test_a_real_trace_of_a_cpu():
 @pytest.mark.slow
 def test_profile_and_read_in_a_process_of_its_own(tmp_path):
     code = f"""
-import json, time, torch
+import time, torch
 from perfci.worker.profile import trace
 x = torch.zeros(8)
 def fn():
     with torch.profiler.record_function("outer"):
         with torch.profiler.record_function("inner"):
             x.add_(1); time.sleep(0.01)
-print(json.dumps(trace(fn, 4, {str(tmp_path / "t.json.gz")!r}, "cpu")), float(x[0]))
+trace(fn, 4, {str(tmp_path / "t.json.gz")!r}, "cpu")
+print(torch.__version__, float(x[0]))
 """
     pytest.importorskip("torch")
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    said, calls = done.stdout.strip().splitlines()[-1].rsplit(" ", 1)
-    said = json.loads(said)
-    assert said["executions"] == 4 and said["activities"] == ["CPU"] and said["bytes"] > 100
+    version, calls = done.stdout.split()
     assert float(calls) == 5  # one before, without a range
     found = trace(tmp_path / "t.json.gz", device="cpu")
-    assert found.executions == 4 and found.version == said["torch"]
+    assert found.executions == 4 and found.version == version
     assert 0.01 <= found.wall < 0.05
     assert [one.name for one in found.ranges] == ["outer", "outer/inner"]
     assert list(tmp_path.iterdir()) == [tmp_path / "t.json.gz"]

@@ -82,12 +82,11 @@ def test_report_and_csv_agree(report, tmp_path, side, kernels):
     one = read(file(tmp_path, REPORTS[side], "r.ncu-rep"), ranges=RANGES, names=HELD)
     other = read(file(tmp_path, CSV[side]), ranges=RANGES, names=HELD)
     assert not one.general and not one.faults and not other.general and not other.faults
-    assert set(one.counters) == set(other.counters) == set(RANGES)
-    assert one.version == "2025.3.1" and one.source.startswith("ncu_report ") and other.source == "csv"
+    assert set(one.seen) == set(other.seen) == set(RANGES)
     compared = 0
     for name in RANGES:
-        a, b = one.counters[name], other.counters[name]
-        assert (a.chip, a.passes) == (b.chip, b.passes) == ("gh100", 10)
+        a, b = one.seen[name], other.seen[name]
+        assert (a.chip, a.passes, a.version) == (b.chip, b.passes, "2025.3.1") == ("gh100", 10, "2025.3.1")
         assert len(a.kernels) == len(b.kernels)
         for x, y in zip(a.kernels, b.kernels, strict=True):
             assert (x.count, x.grid, x.block) == (y.count, y.grid, y.block)
@@ -106,7 +105,7 @@ def test_units_that_ncu_chose_itself(tmp_path):
     scaled = read(file(tmp_path, CSV["base_scaled"], "scaled.csv"), names=HELD)
     assert not scaled.general and not scaled.faults
     for name in RANGES:
-        for x, y in zip(base.counters[name].kernels, scaled.counters[name].kernels, strict=True):
+        for x, y in zip(base.seen[name].kernels, scaled.seen[name].kernels, strict=True):
             assert x.seconds == pytest.approx(y.seconds, rel=1e-9)
             for quantity, value in x.values.items():
                 # The scaled page has more decimals of percentages than the other one.
@@ -114,8 +113,8 @@ def test_units_that_ncu_chose_itself(tmp_path):
 
 
 def test_attention_left_flash(tmp_path):
-    base = read(file(tmp_path, CSV["base"])).counters["sdpa-seq512"]
-    head = read(file(tmp_path, CSV["head"], "head.csv")).counters["sdpa-seq512"]
+    base = read(file(tmp_path, CSV["base"])).seen["sdpa-seq512"]
+    head = read(file(tmp_path, CSV["head"], "head.csv")).seen["sdpa-seq512"]
     assert sum(kernel.count for kernel in base.kernels) == 1
     assert sum(kernel.count for kernel in head.kernels) == 14
     traffic = [sum(kernel.values["dram_bytes"] for kernel in one.kernels) for one in (base, head)]
@@ -130,7 +129,7 @@ def test_attention_left_flash(tmp_path):
 
 def test_launches_of_one_configuration_are_one(tmp_path):
     """The resampling gathers twice: sums are summed, percentages weighted by 13.728 and 13.536 µs."""
-    kernels = read(file(tmp_path, CSV["base"])).counters["trajectory_resample-batch32"].kernels
+    kernels = read(file(tmp_path, CSV["base"])).seen["trajectory_resample-batch32"].kernels
     assert [kernel.count for kernel in kernels] == [2, 1, 1, 1]
     assert [kernel.seconds for kernel in kernels] == sorted((kernel.seconds for kernel in kernels), reverse=True)
     gather = kernels[0]
@@ -142,13 +141,13 @@ def test_launches_of_one_configuration_are_one(tmp_path):
 
 def test_rules_come_with_their_estimates(report):
     reading = read(report)
-    (flash,) = reading.counters["sdpa-seq512"].kernels
+    (flash,) = reading.seen["sdpa-seq512"].kernels
     tail, occupancy = flash.rules
     assert (tail.name, tail.speedup) == ("Tail Effect", 25.0)
     assert "partial wave of 233 thread blocks" in tail.message and "@url" not in tail.message
     # ncu's estimate for a part of the kernel is none of its time.
     assert occupancy.speedup is None and "87.5 % of this part" in occupancy.message
-    for counters in reading.counters.values():
+    for counters in reading.seen.values():
         for kernel in counters.kernels:
             estimates = [rule.speedup or 0.0 for rule in kernel.rules]
             assert estimates == sorted(estimates, reverse=True)
@@ -181,22 +180,22 @@ NONE = ":none:none:none:none:none:none"
 )  # fmt: skip
 def test_ranges_of_torch(tmp_path, cell, column):
     reading = read(file(tmp_path, with_nvtx(CSV["base"], cell, column)), ranges=["perfci-12-sdpa-seq_512"])
-    assert sum(kernel.count for kernel in reading.counters["perfci-12-sdpa-seq_512"].kernels) == 7
+    assert sum(kernel.count for kernel in reading.seen["perfci-12-sdpa-seq_512"].kernels) == 7
     assert not reading.faults and not reading.general
 
 
 def test_names_with_colons_are_whole(tmp_path):
     cell = f'1  "<default domain>:a:b c::d{NONE}" '
-    assert list(read(file(tmp_path, with_nvtx(CSV["base"], cell))).counters) == ["a:b c::d"]
+    assert list(read(file(tmp_path, with_nvtx(CSV["base"], cell))).seen) == ["a:b c::d"]
 
 
 def test_launches_outside_and_ranges_without_launches_are_told(tmp_path):
     reading = read(file(tmp_path, CSV["base"]), ranges=["sdpa-seq512", "upload"])
-    assert set(reading.counters) == {"sdpa-seq512"}
+    assert set(reading.seen) == {"sdpa-seq512"}
     assert kinds(reading.faults["upload"]) == ["empty"]
     assert kinds(reading.general) == ["incomplete"] and "6 of 7 launches lie in no range" in reading.general[0].text
     foreign = read(file(tmp_path, with_nvtx(CSV["base"], f'1  "cuDNN:conv{NONE}" ')))
-    assert not foreign.counters and kinds(foreign.general) == ["incomplete"]
+    assert not foreign.seen and kinds(foreign.general) == ["incomplete"]
 
 
 # ---------------------------------------------------------------- what is missing
@@ -205,7 +204,7 @@ def test_launches_outside_and_ranges_without_launches_are_told(tmp_path):
 @pytest.mark.parametrize("cell", ["nan", "-nan", "n/a", "", "inf", "-5", "1.243.749,33", "12 apples"])
 def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
     reading = read(file(tmp_path, changed(CSV["base"], dram__bytesDOTsum=cell)), ranges=RANGES)
-    (flash,) = reading.counters["sdpa-seq512"].kernels
+    (flash,) = reading.seen["sdpa-seq512"].kernels
     assert "dram_bytes" not in flash.values and flash.values["registers"] == 255
     assert kinds(reading.faults["sdpa-seq512"]) == ["incomplete"]
     assert "dram_bytes (1)" in reading.faults["sdpa-seq512"][0].text
@@ -218,19 +217,19 @@ def test_a_hit_rate_over_all_is_none(tmp_path):
     (told,) = [faults for faults in reading.faults.values() if faults]
     assert "no usable value for some" in told[0].text and "l2_hit_rate (1)" in told[0].text
     assert told[0].metrics == ["l2_hit_rate"]
-    without = [one for seen in reading.counters.values() for one in seen.kernels if "l2_hit_rate" not in one.values]
+    without = [one for seen in reading.seen.values() for one in seen.kernels if "l2_hit_rate" not in one.values]
     assert len(without) == 1
 
 
 def test_a_launch_that_was_not_measured_is_a_fault(tmp_path):
     reading = read(file(tmp_path, changed(CSV["base"], gpu__time_durationDOTsum="nan")), ranges=RANGES)
-    assert "sdpa-seq512" not in reading.counters
+    assert "sdpa-seq512" not in reading.seen
     assert "1 of 1 launches have no time" in reading.faults["sdpa-seq512"][0].text
 
 
 def test_half_of_a_sum_is_none(tmp_path):
     reading = read(file(tmp_path, changed(CSV["base"], smsp__inst_executed_op_local_ldDOTsum="nan")), ranges=RANGES)
-    assert "spills" not in reading.counters["sdpa-seq512"].kernels[0].values
+    assert "spills" not in reading.seen["sdpa-seq512"].kernels[0].values
     assert "spills" in reading.faults["sdpa-seq512"][0].text
 
 
@@ -238,7 +237,7 @@ def test_one_launch_without_a_value_takes_it_from_its_group(tmp_path):
     table = rows(CSV["base"])
     table[4][table[0].index("dram__bytes.sum")] = "nan"  # the first of two gathers
     reading = read(file(tmp_path, text(table)))
-    gather = reading.counters["trajectory_resample-batch32"].kernels[0]
+    gather = reading.seen["trajectory_resample-batch32"].kernels[0]
     assert gather.count == 2 and "dram_bytes" not in gather.values and "dram_read" in gather.values
     assert "dram_bytes (1)" in reading.faults["trajectory_resample-batch32"][0].text
 
@@ -247,7 +246,7 @@ def test_units_of_another_kind_are_refused(tmp_path):
     table = rows(CSV["base"])
     table[1][table[0].index("dram__bytes.sum")] = "furlong"
     reading = read(file(tmp_path, text(table)))
-    assert all("dram_bytes" not in kernel.values for one in reading.counters.values() for kernel in one.kernels)
+    assert all("dram_bytes" not in kernel.values for one in reading.seen.values() for kernel in one.kernels)
     assert all("dram_bytes" in faults[0].text for faults in reading.faults.values()) and len(reading.faults) == 3
 
 
@@ -272,7 +271,7 @@ def test_what_a_chip_cannot_give_is_told(tmp_path):
         row[table[0].index("device__attribute_compute_capability_major")] = "12"
         row[table[0].index("device__attribute_compute_capability_minor")] = "1"
     reading = read(file(tmp_path, text(table)), names=["dram_bytes", "occupancy"], ranges=RANGES)
-    assert reading.counters["sdpa-seq512"].chip == "gb20b"
+    assert reading.seen["sdpa-seq512"].chip == "gb20b"
     assert [(f.kind, "integrated" in f.text) for f in reading.faults["sdpa-seq512"]] == [("incompatible", True)]
 
 
@@ -300,7 +299,7 @@ def test_dram_throughput_by_the_name_that_the_section_has(tmp_path):
         after = read(file(tmp_path, text(table)), names=names, ranges=RANGES)
         assert after.faults == {} and after.general == []
         for name in RANGES:
-            for one, other in zip(before.counters[name].kernels, after.counters[name].kernels, strict=True):
+            for one, other in zip(before.seen[name].kernels, after.seen[name].kernels, strict=True):
                 assert one.values["dram_throughput"] == other.values["dram_throughput"]
     at = table[0].index(f"gpu__{named.replace('__', '_', 1)}")
     both = [
@@ -327,7 +326,7 @@ def test_a_page_with_decimal_commas_holds_the_same_numbers(tmp_path, which):
     page = commas(CSV[which])
     assert b'"70.176"' in page or which != "base"  # nanoseconds, and no fraction of them
     one, other = (read(file(tmp_path, data, name), names=HELD) for data, name in ((CSV[which], "a"), (page, "b")))
-    assert one.counters == other.counters and not other.faults and not other.general
+    assert one.seen == other.seen and not other.faults and not other.general
 
 
 def test_a_number_that_may_be_two_is_none(tmp_path):
@@ -343,7 +342,7 @@ def test_a_number_that_may_be_two_is_none(tmp_path):
         (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["sdpa-seq512"]
         assert fault.metrics == ["dram_bytes"] and f"dram__bytes.sum is {cell} byte" in fault.text
     table[2][table[0].index("dram__bytes.sum")] = "3,456,789"
-    (flash,) = read(file(tmp_path, text(table)), ranges=RANGES).counters["sdpa-seq512"].kernels
+    (flash,) = read(file(tmp_path, text(table)), ranges=RANGES).seen["sdpa-seq512"].kernels
     assert flash.values["dram_bytes"] == 3_456_789
 
 
@@ -351,7 +350,7 @@ def test_launches_that_stand_twice_count_once_and_left_out_ones_are_told(tmp_pat
     table = rows(CSV["base"])
     whole = read(file(tmp_path, CSV["base"]))
     twice = read(file(tmp_path, text([*table, *table[2:]])))
-    assert twice.counters == whole.counters and twice.general == []
+    assert twice.seen == whole.seen and twice.general == []
     left = read(file(tmp_path, text([*table[:4], *table[5:]])))
     (fault,) = left.general
     assert fault.metrics == [] and "1 of the launches up to number 6 are missing" in fault.text
@@ -383,7 +382,7 @@ def test_files_without_counters(tmp_path, data, kind, told):
     if data.startswith(b"NVR\0") and not ncu_module.modules():
         pytest.skip("needs the module ncu_report")  # as above
     reading = read(file(tmp_path, data), ranges=RANGES)
-    assert not reading.counters
+    assert not reading.seen
     assert kind in kinds(reading.general)
     assert any(told in fault.text + fault.remedy for fault in reading.general)
     assert set(reading.faults) == set(RANGES)
@@ -397,7 +396,7 @@ def test_no_file(tmp_path):
 def test_what_ncu_prints_around_the_table_is_passed_over(tmp_path):
     data = b"\xef\xbb\xbf==PROF== Connected to process 39\n\n" + CSV["base"] + b"==PROF== Disconnected\n"
     reading = read(file(tmp_path, data), ranges=RANGES, names=HELD)
-    assert set(reading.counters) == set(RANGES) and not reading.general and not reading.faults
+    assert set(reading.seen) == set(RANGES) and not reading.general and not reading.faults
 
 
 def test_a_cut_table_is_told(tmp_path):
@@ -406,13 +405,13 @@ def test_a_cut_table_is_told(tmp_path):
     for cut in (len(lines[-1]) - 40, len(lines[-1]) - 3, 10):
         reading = read(file(tmp_path, b"".join(lines[:-1]) + lines[-1][:cut]), ranges=RANGES)
         assert kinds(reading.general) == ["incomplete"], cut
-        assert reading.counters["sdpa-seq512"] == whole.counters["sdpa-seq512"]
+        assert reading.seen["sdpa-seq512"] == whole.seen["sdpa-seq512"]
 
 
 def test_a_truncated_report_is_unreadable(report, tmp_path):
     for size in (5, 1000, len(REPORT) // 2, len(REPORT) - 5000, len(REPORT) - 1):
         reading = read(file(tmp_path, REPORT[:size], "cut.ncu-rep"), ranges=RANGES)
-        assert not reading.counters and kinds(reading.general) == ["unreadable"], size
+        assert not reading.seen and kinds(reading.general) == ["unreadable"], size
 
 
 def results():
@@ -423,7 +422,7 @@ def results():
 def test_a_report_that_lost_its_last_blocks_gives_what_is_left(report, tmp_path):
     """Cut between blocks it looks as if the others had never been profiled: a range without a kernel tells."""
     reading = read(file(tmp_path, REPORT[: results()[0].end], "cut.ncu-rep"), ranges=RANGES)
-    assert set(reading.counters) == {"sdpa-seq512"}
+    assert set(reading.seen) == {"sdpa-seq512"}
     assert kinds(reading.faults["matmul-n4096"]) == ["empty"]
 
 
@@ -440,7 +439,7 @@ def test_a_launch_that_is_announced_and_cannot_be_read_is_told(report, tmp_path)
 def test_a_module_that_is_older_than_the_report_is_not_used(report, monkeypatch, tmp_path):
     monkeypatch.setattr(ncu_module, "modules", lambda: [ncu_module.Module(tmp_path, "2024.1.1")])
     reading = read(report, ranges=RANGES)
-    assert not reading.counters
+    assert not reading.seen
     (fault,) = reading.general
     assert fault.kind == "incompatible" and "2025.3.1" in fault.text and "2024.1.1" in fault.text
     assert fault.remedy == "pip install 'ncu-report>=2025.3.1'"
@@ -451,7 +450,7 @@ def test_a_module_that_cannot_be_imported_is_passed_over(report, monkeypatch, tm
     (tmp_path / "ncu_report.py").write_text("raise ImportError('libstdc++ is too old')\n")
     broken = ncu_module.Module(tmp_path, "")
     monkeypatch.setattr(ncu_module, "modules", lambda: [broken, *works])
-    assert set(read(report, ranges=RANGES).counters) == set(RANGES)
+    assert set(read(report, ranges=RANGES).seen) == set(RANGES)
 
 
 def test_copies_beside_ncu_are_found_newest_first(tmp_path):
@@ -478,7 +477,7 @@ def test_a_module_that_dies_takes_nothing_with_it(report, monkeypatch, tmp_path,
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.setattr(ncu_module, "modules", lambda: [ncu_module.Module(tmp_path, "2099.1")])
     reading = read(report, ranges=RANGES, timeout=1 if "sleep" in body else 60)
-    assert not reading.counters and kinds(reading.general) == ["unreadable"]
+    assert not reading.seen and kinds(reading.general) == ["unreadable"]
     assert told in reading.general[0].text
 
 
@@ -494,7 +493,7 @@ def test_where_no_module_fits_ncu_itself_prints_the_page(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setattr(ncu_module, "modules", lambda: [])
     reading = read(file(tmp_path, REPORT, "base.ncu-rep"), ranges=RANGES, ncu=tool)
-    assert set(reading.counters) == set(RANGES) and reading.source == "csv" and not reading.general
+    assert set(reading.seen) == set(RANGES) and not reading.general
     tool.write_text("#!/bin/sh\necho \"==ERROR== Failed to load report file 'x'.\"\nexit 1\n")
     failed = read(file(tmp_path, REPORT, "base.ncu-rep"), ranges=RANGES, ncu=tool)
     assert kinds(failed.general) == ["unreadable"] and "Failed to load report file" in failed.general[0].text
@@ -505,13 +504,13 @@ def test_where_no_module_fits_ncu_itself_prints_the_page(tmp_path, monkeypatch):
 
 def check(reading):
     """What holds of any file: values are finite and not below zero, and a range without counters has a fault."""
-    for counters in reading.counters.values():
+    for counters in reading.seen.values():
         assert counters.kernels
         for kernel in counters.kernels:
             assert kernel.seconds > 0 and kernel.count >= 1
             assert all(math.isfinite(value) and value >= 0 for value in kernel.values.values())
     for name in RANGES:
-        asked = reading.counters.get(name)
+        asked = reading.seen.get(name)
         whole = asked is not None and all(set(HELD) == set(kernel.values) for kernel in asked.kernels)
         assert whole or reading.faults.get(name), name
     for fault in [*reading.general, *(fault for faults in reading.faults.values() for fault in faults)]:
@@ -562,7 +561,7 @@ def test_pages_with_other_cells(tmp_path, data):
     reading = read(file(tmp_path, text(table)), ranges=RANGES, names=HELD)
     check(reading)
     if row > 2 and "\n" not in table[row][column] and "\r" not in table[row][column]:
-        assert reading.counters["sdpa-seq512"] == whole.counters["sdpa-seq512"]
+        assert reading.seen["sdpa-seq512"] == whole.seen["sdpa-seq512"]
 
 
 @settings(fuzz, max_examples=150)
@@ -572,7 +571,7 @@ def test_cut_pages_lose_nothing_in_silence(tmp_path, share):
     whole = read(file(tmp_path, CSV["base"]), ranges=RANGES, names=HELD)
     reading = read(file(tmp_path, data), ranges=RANGES, names=HELD)
     check(reading)
-    if reading.counters != whole.counters and not data.endswith(b'"\n'):
+    if reading.seen != whole.seen and not data.endswith(b'"\n'):
         assert reading.general or reading.faults
 
 
@@ -604,8 +603,8 @@ def fuzz_reports(folder, number, seed):
         check(reading)
         # A hang would be a time-out of the reader's process.
         assert not any("within 60 s" in fault.text for fault in reading.general)
-        whole = len(reading.counters) == 3 and not reading.general and not reading.faults
-        came["whole" if whole else "in part" if reading.counters else "none"] += 1
+        whole = len(reading.seen) == 3 and not reading.general and not reading.faults
+        came["whole" if whole else "in part" if reading.seen else "none"] += 1
     return came
 
 

@@ -155,12 +155,12 @@ def test_a_captured_run(tmp_path):
 
 
 def test_a_command_of_the_users(tmp_path):
-    words = line(tmp_path, kernels="^gemm", skip=3, capture=False)
-    assert after(words, "--kernel-name") == "regex:^gemm" and after(words, "--launch-skip") == "3"
+    words = line(tmp_path, kernels="^gemm", capture=False)
+    assert after(words, "--kernel-name") == "regex:^gemm"
     assert "--profile-from-start" not in words
 
 
-@pytest.mark.parametrize("options", [{"target": ()}, {"target": ("--mode=attach",)}, {"launches": 0}, {"skip": -1}])
+@pytest.mark.parametrize("options", [{"target": ()}, {"target": ("--mode=attach",)}, {"launches": 0}])
 def test_what_cannot_be_profiled(tmp_path, options):
     with pytest.raises(ValueError):
         line(tmp_path, **options)
@@ -174,7 +174,7 @@ def test_a_real_ncu_takes_the_options(tmp_path):
     for capture in (True, False):
         words = command(
             found.path, ["/bin/true"], report=tmp_path / "r.ncu-rep", log=tmp_path / "log", launches=3,
-            metrics=chips.metrics_for("deep", "gh100"), sections=chips.SECTIONS["deep"], skip=1,
+            metrics=chips.metrics_for("deep", "gh100"), sections=chips.SECTIONS["deep"],
             kernels=None if capture else "^gemm", capture=capture,
         )  # fmt: skip
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)

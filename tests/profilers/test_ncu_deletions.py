@@ -41,8 +41,8 @@ def counted(path: Path, before: dict[str, Profile], names=HELD) -> dict[str, Pro
     for name, trace in before.items():
         found[name] = one = trace.model_copy(deep=True)
         faults = [*reading.faults.get(name, []), *reading.general]
-        if name in reading.counters:
-            take(one, reading.counters[name], faults, (9, 0), True)
+        if name in reading.seen:
+            take(one, reading.seen[name], faults, (9, 0), True)
         else:
             one.faults += faults
     return found

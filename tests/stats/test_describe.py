@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
+from perfci.model.report import Stats
 from perfci.stats.describe import describe, trimmed_mean
 
 values = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=80)
@@ -45,7 +46,7 @@ def test_moments_are_numpys(x):
 
 
 def test_one_value_has_no_interval():
-    assert describe([3.0]) == (1, 3.0, 0.0, 3.0, 3.0, 3.0, 0.0)
+    assert describe([3.0]) == Stats(n=1, mean=3.0, sd=0.0, median=3.0, low=3.0, high=3.0, level=0.0)
 
 
 def test_a_median_lies_between_its_neighbours_at_the_ends_of_the_range():

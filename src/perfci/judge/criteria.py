@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from perfci.judge.observed import observed_row
 from perfci.judge.speed_of_light import TIMED, impossible
-from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, presence, state
+from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, judged, presence, state
 from perfci.judge.timed import timed_row
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
@@ -46,7 +46,7 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
 
 def _unknown(criterion: Criterion) -> Row:
     reason = "not measured: the results hold no such case"
-    fields = {"class": "invalid", "effect": criterion.on_missing, "reason": reason}
+    fields = judged("invalid", criterion.on_missing, reason)
     return Row(**about_id(criterion.case, criterion.device), **about_criterion(criterion), **fields)
 
 
@@ -62,6 +62,6 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
         "can be, or give the case a limit that holds here"
     )
     effect: Effect = context.undecided if first.severity == "fail" else "undecided"
-    fields = {"class": "invalid", "effect": effect, "reason": reason}
+    fields = judged("invalid", effect, reason)
     said = about_criterion(first) | {"unit": context.unit(first.metric), "kind": "presence", "limit": None}
     return [Row(**about(case), **said, **fields)]

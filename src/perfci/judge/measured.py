@@ -11,7 +11,7 @@ from perfci.judge.timed import ratio
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.plan import Looks
-from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Stats, Trail
+from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Trail
 from perfci.model.results import Case, CaseSide
 from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
@@ -30,7 +30,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
             for side in SIDES:
                 values = side_values(case, side, metric)
                 if values.size and np.isfinite(values).all():
-                    sides[side] = Stats(**describe(values)._asdict())
+                    sides[side] = describe(values)
                 elif values.size:
                     notes.append(f"{case.key}: a worker's {metric} in {side} is not a finite number")
             if sides:

@@ -8,13 +8,13 @@ from typing import Any, assert_never
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
 from perfci.judge.explain.thresholds import BYTES, POINTS
-from perfci.judge.status import Context, about, about_criterion
+from perfci.judge.status import Context, about, about_criterion, judged
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import CATALOGUE, CHECKED, UNSEEN_OF_COMMANDS
 from perfci.model.profile import Fault, Profile, concerns, doubt
-from perfci.model.report import Class, Effect, Row
+from perfci.model.report import Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds, listed
 from perfci.model.units import limit_percent, show
@@ -27,12 +27,12 @@ def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
     if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
-        return _judged("invalid", criterion.on_missing, f"not judged: {why}")
+        return judged("invalid", criterion.on_missing, f"not judged: {why}")
     if criterion.against == "names":
         return _kernels(context, case, criterion)
     base, head = (_told(_profile(case, side), criterion) for side in SIDES)
     if head is None:
-        return _judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'head', criterion)}", base=base)
+        return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'head', criterion)}", base=base)
     match criterion.against:
         case "base":
             if base is None:
@@ -42,10 +42,6 @@ def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any
             return _absolute(context, criterion, base, head)
         case _:
             assert_never(criterion.against)
-
-
-def _judged(class_: Class, effect: Effect, reason: str, **values: float | None) -> dict[str, Any]:
-    return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
 def _profile(case: Case, side: Side) -> Profile:
@@ -72,19 +68,19 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
     """Return the fields of a row of which base has no value."""
     if context.compared and not _has_none(_profile(case, "base"), criterion):
-        return _judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
-    return _judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
+        return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
+    return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
 
 
 def _absolute(context: Context, criterion: Criterion, base: float | None, head: float) -> dict[str, Any]:
     shown, bound = show(head, criterion.unit), show(criterion.bound, criterion.unit)
     if not criterion.broken_by(head):
-        return _judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
+        return judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
     broken = f"{shown} is {criterion.beyond} the limit of {bound}"
     effect = context.effect("violation", criterion.severity)
     if base is not None and criterion.broken_by(base):
         effect, broken = _already_broken(context, criterion, base, head, broken)
-    return _judged("violation", effect, broken, base=base, head=head)
+    return judged("violation", effect, broken, base=base, head=head)
 
 
 def _has_none(profile: Profile, criterion: Criterion) -> bool:
@@ -105,15 +101,15 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
     values = f"{show(base, criterion.unit)} → {show(head, criterion.unit)}"
     fields: dict[str, Any] = {"change": change, "worse": None if head == base else worse}
     if base == head:
-        return {**_judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
+        return {**judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
     words = values if change is None else f"{values}: {change_words(change, criterion.metric)}"
     if not worse:
-        return {**_judged("improvement", "pass", words, base=base, head=head), **fields}
+        return {**judged("improvement", "pass", words, base=base, head=head), **fields}
     if not criterion.broken_by(head, base):
         reason = f"{words}, within the limit of {limit_percent(criterion.bound)}"
-        return {**_judged("unchanged", "pass", reason, base=base, head=head), **fields}
+        return {**judged("unchanged", "pass", reason, base=base, head=head), **fields}
     reason = f"{words}; the limit is {limit_percent(criterion.bound)}"
-    row = _judged("regression", context.effect("regression", criterion.severity), reason, base=base, head=head)
+    row = judged("regression", context.effect("regression", criterion.severity), reason, base=base, head=head)
     return {**row, **fields}
 
 
@@ -144,22 +140,22 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
-        return _judged("invalid", criterion.on_missing, f"no kernel was seen: {_why(case, 'head', criterion)}")
+        return judged("invalid", criterion.on_missing, f"no kernel was seen: {_why(case, 'head', criterion)}")
     if any(finds(criterion.pattern, name) for name in names):  # what was lost beside it cannot undo it
-        return _judged("unchanged", "pass", f"a kernel matches {criterion.pattern}")
+        return judged("unchanged", "pass", f"a kernel matches {criterion.pattern}")
     # Of a command only the kernels are counted that were asked for.
     if doubt(seen, criterion.metric) or (case.origin == "command" and seen.trace is None):
         reason = (
             f"no kernel that was seen matches {criterion.pattern}, and not all were: {_why(case, 'head', criterion)}"
         )
-        return _judged("invalid", criterion.on_missing, reason)
+        return judged("invalid", criterion.on_missing, reason)
     broken = f"no kernel matches {criterion.pattern}: {listed(brief_names(names), 2, '`')}"
     effect = context.effect("violation", criterion.severity)
     base = _profile(case, "base")
     in_base = [] if doubt(base, criterion.metric) else _names(base)
     if in_base and not any(finds(criterion.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
-    return _judged("violation", effect, broken)
+    return judged("violation", effect, broken)
 
 
 def _names(profile: Profile) -> list[str]:

@@ -1,6 +1,6 @@
 """Rows of cases whose times cannot be: faster than the device does the declared work."""
 
-from perfci.judge.status import Context, about, centre
+from perfci.judge.status import Context, about, centre, judged
 from perfci.model.base import DeviceKind, Side
 from perfci.model.fingerprint import Ceilings, Fingerprint
 from perfci.model.metrics import DERIVED
@@ -47,7 +47,7 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
     if reason is None:
         return None
     base, head = (centre(side_values(case, side, "time")) for side in ("base", "head"))
-    fields = {"class": "invalid", "effect": context.effect("invalid"), "reason": reason, "base": base, "head": head}
+    fields = judged("invalid", context.effect("invalid"), reason, base=base, head=head)
     return Row(**about(case), **fields, metric="time", unit="s", kind="presence", pairs=len(case.pairs))
 
 

@@ -125,6 +125,11 @@ def about_criterion(criterion: Criterion) -> dict[str, Any]:
     }
 
 
+def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -> dict[str, Any]:
+    """Return the fields of a row that say how it was judged."""
+    return {"class": class_, "effect": effect, "reason": reason, **values}
+
+
 def state(case: Case, side: Side) -> CaseSide:
     """Return a side's state of a case, with two states said plainly.
 
@@ -152,7 +157,7 @@ def presence(context: Context, case: Case) -> Row | None:
 def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: str) -> Row:
     metric = next(iter(metrics(case)), "")
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
-    fields = {"class": class_, "effect": effect, "reason": reason, "base": base, "head": head}
+    fields = judged(class_, effect, reason, base=base, head=head)
     unit = context.unit(metric)
     return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
 
@@ -277,11 +282,9 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
             continue
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
-        fields = {
-            "class": class_,
-            "effect": "fail" if class_ == "failed" else context.effect(class_),
-            "reason": f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}",
-        }
+        effect: Effect = "fail" if class_ == "failed" else context.effect(class_)
+        reason = f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}"
+        fields = judged(class_, effect, reason)
         rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
         if sides == list(SIDES):
             both.append(rows[-1])

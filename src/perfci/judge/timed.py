@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from perfci.judge.starved import unreached
-from perfci.judge.status import Context, about, about_criterion, centre
+from perfci.judge.status import Context, about, about_criterion, centre, judged
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import DERIVED
@@ -15,7 +15,7 @@ from perfci.model.units import limit_percent, show
 from perfci.stats.answer import Answer, answer, silences
 from perfci.stats.decide import pairs_needed
 from perfci.stats.equal_clock import LogRatios
-from perfci.stats.series import paired_values, side_values
+from perfci.stats.series import paired, side_values, values_of
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 LEVEL = 0.95
@@ -51,10 +51,6 @@ def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -
     return context.effect(class_, criterion.severity)
 
 
-def _judged(class_: Class, effect: Effect, reason: str) -> dict[str, Any]:
-    return {"class": class_, "effect": effect, "reason": reason}
-
-
 def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
     metric, code = criterion.metric, found.decision.reason_code
     class_: Class = "invalid"
@@ -88,7 +84,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case _:
             reason = f"the limit {found.limit} is not a finite number"
     return {
-        **_judged(class_, effect, reason),
+        **judged(class_, effect, reason),
         "base": centre(side_values(case, "base", metric)),
         "head": centre(side_values(case, "head", metric)),
         "pairs": found.decision.n,
@@ -144,7 +140,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         # Beside the measured values of base and head, and in the headline, stands what was measured.
         change, bounds = measured, measured_bounds
     return {
-        **_judged(class_, _effect(context, case, class_, criterion), reason),
+        **judged(class_, _effect(context, case, class_, criterion), reason),
         "base": centre(found.base),
         "head": centre(found.head),
         "change": change,
@@ -204,7 +200,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
     if class_ == "violation" and base is not None and criterion.broken_by(base):
         effect, reason = _already_broken(context, case, criterion, base, broken)
     return {
-        **_judged(class_, effect, reason),
+        **judged(class_, effect, reason),
         "base": base,
         "head": head,
         "interval": Interval(**interval(found.head, LEVEL)._asdict()),
@@ -234,7 +230,7 @@ def _already_broken(context: Context, case: Case, criterion: Criterion, base: fl
     relative = context.relative_to(criterion) or criterion.against_base(NOISE)
     found = answer(case, relative, context.looks, context.m, ended=True).decision
     if found.status == "regression":
-        centres = (hodges_lehmann(values) for values in paired_values(case, criterion.metric))
+        centres = (hodges_lehmann(values) for values in values_of(paired(case, criterion.metric)))
         reason = still_worse(broken, was, *centres, metric=criterion.metric)
         return context.effect("violation", criterion.severity), reason
     already = f"{broken}, as it already was in base ({was})"

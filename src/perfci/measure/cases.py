@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
-from perfci.model.base import DeviceKind, Side, UsageError, matches
+from perfci.model.base import SIDES, DeviceKind, Side, UsageError, matches
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
@@ -175,11 +175,7 @@ def subjects(
     for case in cases:
         if case.stopped == "skipped":
             continue
-        described: dict[str, Any] | None = None
-        for side in ("base", "head"):
-            if side in found and case.key in found[side].cases:
-                described = found[side].cases[case.key]
-                break
+        described = _described(case, found)
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
         reports = told(case)
@@ -200,7 +196,12 @@ def subjects(
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
     """Return the timing mode that a case asks for: base's where it has the case, else head's, else the policy's."""
-    names: list[Side] = ["base", "head"]
-    declared = [found[name].cases[case.key] for name in names if name in found and case.key in found[name].cases]
-    asked: TimingMode = (declared[0]["timing"] if declared else None) or limits.timing
+    described = _described(case, found)
+    asked: TimingMode = (described["timing"] if described else None) or limits.timing
     return asked
+
+
+def _described(case: Case, found: Mapping[Side, Found]) -> dict[str, Any] | None:
+    """Return what base's worker says of a case, else head's."""
+    sides = (found[name].cases for name in SIDES if name in found)
+    return next((cases[case.key] for cases in sides if case.key in cases), None)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import perfci
-from perfci.measure.commands.readers import FORMATS, About, Format, Reported, apart
+from perfci.measure.commands.readers import FORMATS, apart
+from perfci.measure.commands.readers.base import About, Format, Reported
 from perfci.measure.commands.runner import status_of
 from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.fingerprint import Fingerprint

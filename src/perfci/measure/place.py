@@ -30,32 +30,27 @@ LOAD_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """Everything that stands before the suites are read."""
-
-    sources: Sources
-    limits: Policy
-    """Base's policy where it has one, else head's: limits, budget, time-outs, seed and threads for both sides."""
-    sides: Mapping[Side, SideWork]
-    parent: Parent
-    facts: Fingerprint
-    benches: Mapping[DeviceKind, Bench]
-    """One for each device that is measured on."""
-    runner: Runner
-    seed: int
-    lost: str = ""
-    """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
-
-
-@dataclass(frozen=True)
 class _Built:
     """Base and head, as far as they build."""
 
     sources: Sources
     limits: Policy
+    """Base's policy where it has one, else head's: limits, budget, time-outs, seed and threads for both sides."""
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
+
+
+@dataclass(frozen=True)
+class Place(_Built):
+    """Everything that stands before the suites are read."""
+
+    facts: Fingerprint
+    benches: Mapping[DeviceKind, Bench]
+    """One for each device that is measured on."""
+    runner: Runner
+    lost: str = ""
+    """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
 
 
 def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Built:
@@ -156,7 +151,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, *, listin
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, sides, parent, facts, benches, runner, seed, lost)
+    return Place(sources, limits, seed, sides, parent, facts, benches, runner, lost)
 
 
 def _cores(threads: int) -> list[int]:

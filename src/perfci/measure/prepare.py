@@ -20,7 +20,7 @@ from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
 from perfci.sources.environment import side_environment
 from perfci.sources.git import Commit, Repository, means_itself
-from perfci.sources.snapshot import Snapshot, snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.sources.snapshot import snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.files import end_of
 from perfci.system.process import Arena, Died, Parent
 
@@ -248,13 +248,13 @@ def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) 
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)
         return info
-    return SideCode(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude).digest)
+    return SideCode(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude))
 
 
-def _info(commit: Commit | None, snapshot: Snapshot) -> SideCode:
+def _info(commit: Commit | None, tree: str) -> SideCode:
     if commit is None:
-        return SideCode(ref="working tree", tree=snapshot.digest)
-    return SideCode(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=snapshot.digest)
+        return SideCode(ref="working tree", tree=tree)
+    return SideCode(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=tree)
 
 
 def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:

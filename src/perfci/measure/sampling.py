@@ -12,7 +12,7 @@ from perfci.model.base import DeviceKind
 from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.stats.answer import tightest_margin
-from perfci.stats.calibration import factors
+from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
 from perfci.stats.equal_clock import log_ratios
 
@@ -66,10 +66,6 @@ def _costs(case: Case) -> Costs | None:
     if not opens or not blocks or min(opens + blocks) <= 0:
         return None
     return Costs(median(opens), median(blocks))
-
-
-MAD = 1.4826
-"""A normal distribution's standard deviation in median absolute deviations."""
 
 
 def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 T = TypeVar("T")
 
@@ -11,14 +11,16 @@ SIDES: tuple[Side, Side] = ("base", "head")
 DeviceKind = Literal["cuda", "cpu"]
 Items = Annotated[list[T], FailFast()]
 """Of documents: refused at its first wrong item, since of a stranger's million each would be an error to tell."""
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Document(BaseModel):
-    """Strict by default: an unknown field is an error, and attribute docstrings become the schema's descriptions."""
+    """Strict by default: an unknown field is an error. `schemas` makes descriptions of the fields' docstrings."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=True,
         ser_json_inf_nan="strings",

@@ -1,15 +1,11 @@
 """The findings of `perfci calibrate`: how identical code scatters on this machine, and what limits that allows."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from perfci.model.base import DeviceKind, Document
+from perfci.model.base import Amount, DeviceKind, Document, Finite, Share
 from perfci.model.fingerprint import Fingerprint
-
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Shares(Document):
@@ -40,10 +36,10 @@ class CaseCalibration(Document):
     """Standard deviation of the pairs' log ratios."""
     robust: Amount
     """The same from the median absolute deviation: without stray pairs."""
-    effect: Number
+    effect: Finite
     """Bias: ln(head/base), Hodges–Lehmann."""
-    low: Number
-    high: Number
+    low: Finite
+    high: Finite
     level: Share
     """Exact coverage of [low, high], corrected for the number of cases."""
     differs: bool

@@ -1,10 +1,10 @@
 """The findings of `perfci doctor`: what this machine can give, and what stands in the way."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfci.model.base import Document
+from perfci.model.base import Amount, Document
 from perfci.model.metrics import Tier
 
 Status = Literal["ok", "warn", "fail"]
@@ -51,7 +51,7 @@ class Diagnosis(Document):
 
     version: Literal[1] = 1
     perfci: str
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    seconds: Amount
     """Seconds that the checks took."""
     findings: list[Finding]
     """Worst first; among equals, what matters more."""

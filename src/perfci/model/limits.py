@@ -59,9 +59,9 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
     return limits
 
 
-def names(limit: Limit, subject: Subject) -> bool:
-    """Tell whether `limit` speaks of this case, on whatever device."""
-    return any(matches(pattern, subject.id) for pattern in limit.cases)
+def names(limit: Limit, ident: str) -> bool:
+    """Tell whether `limit` speaks of the case of this id, on whatever device."""
+    return any(matches(pattern, ident) for pattern in limit.cases)
 
 
 def elsewhere(limit: Limit, subject: Subject) -> str:
@@ -199,7 +199,7 @@ def _asked(
 ) -> Iterator[Criterion]:
     """Yield what these limits ask of one case, in their order, those that wait among them."""
     for limit, source in limits:
-        if not names(limit, subject):
+        if not names(limit, subject.id):
             continue
         metric = resolve(limit.metric, policy.metrics)
         for kind, fields in asked(limit, metric, subject.device).items():
@@ -301,20 +301,16 @@ def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mappi
         return ""
     if metric.tier in OBSERVED or not declared.whole:
         return ""  # a profiler sees it, or what is not known may report it
-    if metric.tier == "timing" and any(_names(limit, ident) for ident in declared.kernels):
+    if metric.tier == "timing" and any(names(limit, ident) for ident in declared.kernels):
         return ""
     if any(matched(pattern, (), declared) for pattern in limit.cases):
         return ""
-    own = [ident for ident in declared.commands if _names(limit, ident)]
+    own = [ident for ident in declared.commands if names(limit, ident)]
     wanted = "time" if metric.tier == "timing" else metric.name
     if any(wanted in reports.get(ident, {wanted}) for ident in own):
         return ""
     found = sorted({name for ident in own for name in reports[ident]})
-    if any(_names(limit, ident) for ident in declared.kernels):
+    if any(names(limit, ident) for ident in declared.kernels):
         found = sorted({*found, "time"})
     hint = did_you_mean(metric.name, found, f"they report {listed(found, SHOWN)}")
     return f"no case that {listed(limit.cases, SHOWN)} matches reports {metric.name}: {hint}"
-
-
-def _names(limit: Limit, ident: str) -> bool:
-    return any(matches(pattern, ident) for pattern in limit.cases)

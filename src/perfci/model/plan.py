@@ -6,11 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from perfci.model.base import DeviceKind, Document, Items, Side
+from perfci.model.base import DeviceKind, Document, Items, Share, Side
 from perfci.model.criteria import Criterion
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Looks(Document):

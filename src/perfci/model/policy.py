@@ -141,6 +141,10 @@ def _likely(number: float, unit: str, example: str) -> str:
     return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 
 
+PURPOSES = ("regression", "min", "max", "expect_kernels")
+"""The fields of a limit that ask something; it has one of them at least."""
+
+
 class Limit(Document):
     """A limit on a metric of the cases it names. Of several limits on one case and metric the last one counts."""
 
@@ -167,8 +171,8 @@ class Limit(Document):
 
     @model_validator(mode="after")
     def _one_purpose(self) -> "Limit":
-        if self.regression is None and self.min is None and self.max is None and self.expect_kernels is None:
-            raise ValueError("a limit needs one of: regression, min, max, expect_kernels")
+        if all(getattr(self, name) is None for name in PURPOSES):
+            raise ValueError(f"a limit needs one of: {', '.join(PURPOSES)}")
         return self
 
 

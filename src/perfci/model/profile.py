@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from perfci.model.base import Document, Items
+from perfci.model.base import Amount, Document, Finite, Items
 from perfci.model.metrics import ALL_RANGES, CATALOGUE, CHECKED, COUNTERS, RANGE, combined, resolve, unknown
 
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=40)]
@@ -30,14 +30,10 @@ Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
 CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
 RESOURCE_USAGE = "cuobjdump --dump-resource-usage"
 """The command that people are told, to see the registers, the stack and the shared memory of each kernel."""
-Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Bytes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_CALL = 500
 """Characters of the name of a function."""
 MOST_USES = 20_000
 """Kernels, calls or ranges of one case that are told: a file that a stranger wrote can name as many as it likes."""
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Fault(Document):
@@ -62,21 +58,21 @@ class KernelUse(Document):
 
     name: str = Field(max_length=2000)
     """Demangled."""
-    count: Count
+    count: Amount
     """Launches."""
-    seconds: Seconds
+    seconds: Amount
     """Device time of all of them."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     registers: int | None = None
     """A thread."""
-    static_shared: Bytes | None = None
+    static_shared: Amount | None = None
     """A block."""
-    dynamic_shared: Bytes | None = None
+    dynamic_shared: Amount | None = None
     """A block."""
-    shared: Bytes | None = None
+    shared: Amount | None = None
     """A block, static and dynamic together, where the tool does not tell them apart."""
-    local: Bytes | None = None
+    local: Amount | None = None
     """A thread: arrays and spilled registers."""
 
 
@@ -86,9 +82,9 @@ class Copy(Document):
     kind: CopyKind
     source: Memory
     target: Memory
-    count: Count
-    bytes: Bytes
-    seconds: Seconds
+    count: Amount
+    bytes: Amount
+    seconds: Amount
     """Device time."""
 
 
@@ -98,8 +94,8 @@ class Call(Document):
     name: str = Field(max_length=LONGEST_CALL)
     """Without a version suffix such as `_v2`."""
     kind: CallKind
-    count: Count
-    seconds: Seconds
+    count: Amount
+    seconds: Amount
 
 
 class RangeUse(Document):
@@ -107,10 +103,10 @@ class RangeUse(Document):
 
     name: str = Field(max_length=500)
     """`outer/inner` where ranges nest."""
-    count: Count
-    host: Seconds
+    count: Amount
+    host: Amount
     """From push to pop."""
-    device: Seconds
+    device: Amount
     """From the first start to the last end of what was launched within, as `nvtx_gpu_proj_sum` projects it."""
 
 
@@ -126,9 +122,9 @@ class Slice(Document):
     kernel: int | None = Field(None, ge=0)
     """Of a kernel: place in `Trace.kernels`."""
     stream: int = 0
-    start: Seconds
+    start: Amount
     """From the first operation of the execution on."""
-    seconds: Seconds
+    seconds: Amount
 
 
 class Trace(Document):
@@ -139,16 +135,16 @@ class Trace(Document):
     marked: str = Field("", max_length=200)
     """The marker of the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
     executions: int = Field(ge=1)
-    wall: Seconds
+    wall: Amount
     """Host time of an execution, from its range's begin to its end or to the end of its last device work."""
-    busy: Seconds
+    busy: Amount
     """Time in which at least one kernel, copy or set ran."""
-    span: Seconds
+    span: Amount
     """From the first start to the last end of device work."""
     kernels: Items[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
     copies: Items[Copy] = Field(default_factory=list, max_length=MOST_USES)
-    sets: Count = 0.0
+    sets: Amount = 0.0
     """Memory sets."""
     calls: Items[Call] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
@@ -162,7 +158,7 @@ class Rule(Document):
 
     name: str
     message: str = Field(max_length=2000)
-    speedup: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    speedup: Amount | None = None
     """Estimated by the profiler, percent of the kernel's time; None where it estimates none."""
 
 
@@ -172,7 +168,7 @@ class KernelCounters(Document):
     name: str = Field(max_length=2000)
     count: int = Field(ge=1)
     """Launches that were profiled; sums are over them, rates and percentages their mean weighted by time."""
-    seconds: Seconds
+    seconds: Amount
     """Device time under the profiler, of all of them: a weight, no measurement."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

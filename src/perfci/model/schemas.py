@@ -3,11 +3,15 @@
 `python -m perfci.model.schemas schemas/` writes them; a test fails where the files in `schemas/` differ.
 """
 
+import ast
+import inspect
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -16,7 +20,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED
 from perfci.model.plan import Plan
-from perfci.model.policy import UNITS_OF, Policy, _as_list
+from perfci.model.policy import PURPOSES, UNITS_OF, Policy, _as_list
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.units import pattern
@@ -32,8 +36,29 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
 }
 
 
+def _described(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields by their names in a document.
+
+    pydantic can do it (`use_attribute_docstrings`) as models are imported: a quarter of a second of each start.
+    """
+    found = {}
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, behind in pairwise(tree.body):
+        match field, behind:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[model.model_fields[name].alias or name] = inspect.cleandoc(text)
+    return found
+
+
 class _Generator(GenerateJsonSchema):
-    """Schemas with what pydantic cannot know: lists that may be one string, and the writing of NaN and infinities."""
+    """Schemas with what pydantic does not know: docstrings, lists that may be one string, how NaN is written."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        for name, text in _described(schema["cls"]).items():
+            made["properties"][name]["description"] = text
+        return made
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = super().function_before_schema(schema)
@@ -72,7 +97,7 @@ def _limits() -> dict[str, Any]:
     def given(name: str) -> dict[str, Any]:
         return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
-    rules: list[dict[str, Any]] = [{"anyOf": [given(name) for name in ("regression", "min", "max", "expect_kernels")]}]
+    rules: list[dict[str, Any]] = [{"anyOf": [given(name) for name in PURPOSES]}]
     for unit in dict.fromkeys(one.unit for one in CATALOGUE.values()):
         listed: dict[str, Any] = {"enum": [one.name for one in CATALOGUE.values() if one.unit == unit]}
         units = UNITS_OF[unit][0] if unit in UNITS_OF else {unit: 1.0}

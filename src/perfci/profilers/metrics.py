@@ -128,8 +128,7 @@ def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float |
     shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:
         return None
-    found = occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
-    return found.percent if found else None
+    return occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
 
 
 def of_counters(counters: Counters) -> dict[str, float]:

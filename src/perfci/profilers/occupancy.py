@@ -6,9 +6,6 @@ of CCCL 3.3 has them. Clusters and named barriers, which no launch configuration
 """
 
 from dataclasses import dataclass
-from typing import Literal
-
-Limit = Literal["registers", "shared memory", "blocks", "warps"]
 
 WARP = 32
 REGISTERS = 65536
@@ -55,29 +52,13 @@ CHIPS = {
 """By compute capability. 10.7 is left out: the two sources contradict each other about its shared memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """The share of an SM that a launch configuration can fill."""
-
-    percent: float
-    """Resident warps, of those that the SM can hold: ncu's `sm__maximum_warps_per_active_cycle_pct`."""
-    limiter: Limit
-    """The cause of it. `warps`: the SM is full, or the block's size does not divide it. Where several are as low, the
-    first of warps, blocks, registers, shared memory: what a kernel uses is no limit where the chip's own is."""
-    blocks: int
-    """Resident blocks of an SM."""
-    limits: dict[Limit, int]
-    """Blocks that each would allow: ncu's `launch__occupancy_limit_*`, save that its limit of shared memory is that of
-    the carve-out which the driver chose for the launch, and this one that of the whole SM."""
-
-
 def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
-    """Return what blocks of `threads` threads, with `registers` a thread and `shared_bytes` of shared memory a block,
-    static and dynamic together, fill of an SM of this compute capability.
+def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> float | None:
+    """Return the percent of an SM's warps that blocks of `threads` threads keep resident, with `registers` a thread and
+    `shared_bytes` of shared memory a block, static and dynamic together: `sm__maximum_warps_per_active_cycle_pct`.
 
     None where the capability is not known, and where a chip of that kind cannot launch the configuration.
     """
@@ -90,14 +71,9 @@ def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_
     # The hardware's check of a block rounds its warps up to the partitions.
     if a_warp * _up(warps, PARTITIONS) > REGISTERS or shared > chip.shared:
         return None
-    blocks = chip.blocks
-    limits: dict[Limit, int] = {
-        "warps": chip.warps // warps,
-        "blocks": blocks,
-        # No register or no shared memory at all limits nothing, which ncu writes as the limit of blocks.
-        "registers": REGISTERS // PARTITIONS // a_warp * PARTITIONS // warps if a_warp else blocks,
-        "shared memory": chip.shared // shared if shared else blocks,
-    }
-    least = min(limits.values())
-    limiter = next(name for name, limit in limits.items() if limit == least)
-    return Occupancy(100.0 * least * warps / chip.warps, limiter, least, limits)
+    limits = [chip.warps // warps, chip.blocks]
+    if a_warp:
+        limits.append(REGISTERS // PARTITIONS // a_warp * PARTITIONS // warps)
+    if shared:
+        limits.append(chip.shared // shared)
+    return 100.0 * min(limits) * warps / chip.warps

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from perfci.model.profile import Part
-from perfci.profilers.base import Profiler, Scope
+from perfci.profilers.base import Profiler
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.sass.profiler import Sass
@@ -21,9 +20,9 @@ def register(*kinds: Kind) -> None:
         _KINDS.append(kind)
 
 
-def registered(part: Part | None = None, scope: Scope | None = None) -> list[Kind]:
-    """Return the profilers, of one part and scope where they are given, in their order."""
-    return [kind for kind in _KINDS if part in (None, kind.part) and (scope is None or scope in kind.scopes)]
+def registered() -> list[Kind]:
+    """Return the profilers, in their order."""
+    return [*_KINDS]
 
 
 register(Nsys)

@@ -34,16 +34,6 @@ _LFS_SIZE = 1024
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The contents of a snapshot."""
-
-    digest: str
-    """SHA-256 over the sorted (path, mode, content): equal for a commit and its clean working tree."""
-    files: int
-    """Number of files and links."""
-
-
-@dataclass(frozen=True)
 class _Store:
     """Where the objects of a repository or submodule lie, and where it is checked out."""
 
@@ -104,8 +94,9 @@ def _disk_errors(target: Path) -> Iterator[None]:
         ) from None
 
 
-def snapshot_commit(repo: Repository, sha: str, target: Path) -> Snapshot:
-    """Write the files of commit `sha` into the empty or new folder `target`.
+def snapshot_commit(repo: Repository, sha: str, target: Path) -> str:
+    """Write the files of commit `sha` into the empty or new folder `target`. Return their digest: equal for a commit
+    and its clean working tree.
 
     Reads the repository only: its index, working tree and git directory stay as they are. Submodules come
     from the object stores that the clone has. One that is in none of them stays empty if `git submodule
@@ -124,7 +115,7 @@ def snapshot_commit(repo: Repository, sha: str, target: Path) -> Snapshot:
         return _seal(target)
 
 
-def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> Snapshot:
+def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> str:
     """Copy the working tree into the empty or new folder `target`: tracked files as they are, and untracked.
 
     Ignored files, files deleted in the working tree and everything below `exclude` stay out. Submodules and
@@ -146,7 +137,7 @@ def snapshot_folder(
     *,
     max_bytes: int = FOLDER_BYTES,
     max_files: int = FOLDER_FILES,
-) -> Snapshot:
+) -> str:
     """Copy a folder that is not in git into `target`, without `SKIPPED` and `exclude`.
 
     Raises UsageError, before anything is copied, for more than `max_bytes` or `max_files`, MachineError where
@@ -399,17 +390,16 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _seal(target: Path) -> Snapshot:
-    """Give every file its mode and time, and digest all of them."""
+def _seal(target: Path) -> str:
+    """Give every file its mode and time. Return the SHA-256 over their sorted (path, mode, content)."""
     for path, mode in _files(target):
         if not stat.S_ISLNK(mode):
             path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
         os.utime(path, (MTIME, MTIME), follow_symlinks=False)
     digest = hashlib.sha256()
-    entries = sorted(_contents(target))
-    for name, kind, content in entries:
+    for name, kind, content in sorted(_contents(target)):
         digest.update(name + b"\0" + kind + b"\0" + content)
-    return Snapshot(digest.hexdigest(), len(entries))
+    return digest.hexdigest()
 
 
 def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import SEEN
+from perfci.stats.decide import SEEN, may_prove_after
 from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
 
 Counts = NDArray[np.float32]
@@ -32,7 +32,8 @@ STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
 _NORMAL_RUNS = 5000
 _LARGEST_FACTOR = 20.0
 _SLICE = 32
-_MAD = 1.4826  # median absolute deviation → standard deviation of a normal distribution
+MAD = 1.4826
+"""A normal distribution's standard deviation in median absolute deviations."""
 
 
 class Noise(NamedTuple):
@@ -69,7 +70,7 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
     return Noise(
         pairs=values.size,
         sd=float(values.std(ddof=1)),
-        robust=_MAD * middle(np.sort(np.abs(values - centre))),
+        robust=MAD * middle(np.sort(np.abs(values - centre))),
         effect=hodges_lehmann(values),
         low=low,
         high=high,
@@ -272,7 +273,7 @@ def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws
             slower = ~was & (above(0.0) >= prove) & (above(r_log / 2) >= confirm)
             named = ~slower & faster & (below(0.0) >= prove)
         now = was | (below(r_log) >= clear if clear <= total else none)
-        goes_on = faster & _may_name_after(look, looks, m)
+        goes_on = faster & may_prove_after(look, looks, m)
         passed = ~slower & ~named & now & ~goes_on
         beyond = passed & (below(-r_log) >= seen) if seen <= total else none
         within[open_runs] = now
@@ -294,11 +295,6 @@ def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
     products += np.diagonal(matrix)
     result: NDArray[np.float32] = 0.5 * np.einsum("ij,ij->i", products, counts)
     return result
-
-
-def _may_name_after(look: int, looks: Looks, m: int) -> bool:
-    later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
-    return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
 
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:

@@ -22,7 +22,7 @@ import numpy as np
 from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, Moments, Scatter
 from perfci.stats.equal_clock import log_ratios
-from perfci.stats.series import both
+from perfci.stats.series import paired
 
 Blocks = Mapping[Side, Sequence[Sequence[tuple[float, float | None]]]]
 """Side → placement → block → (seconds, clock in hertz or None), in the order measured."""
@@ -107,7 +107,9 @@ def components(case: Case, first: int) -> Components | None:
     """
     ratios = log_ratios(case, "time", first)
     found = [
-        (x, pair.scatter) for x, pair in zip(ratios.x, both(case, "time"), strict=True) if pair.scatter is not None
+        (x, pair.scatter)
+        for x, (pair, _, _) in zip(ratios.x, paired(case, "time"), strict=True)
+        if pair.scatter is not None
     ]
     if len(found) < 2:
         return None

@@ -100,7 +100,7 @@ def margin(r: float, better: Direction) -> float:
     return math.log1p(r) if better == "lower" else -math.log1p(-r)
 
 
-def _may_prove_after(look: int, looks: Looks, m: int) -> bool:
+def may_prove_after(look: int, looks: Looks, m: int) -> bool:
     """Return whether a later look can show a regression at all: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
@@ -162,7 +162,7 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
         if named is not None:
             return named
         cleared_at = cleared_at if p is None else (look, p)
-        if cleared_at is not None and not (faster and _may_prove_after(look, looks, m)):
+        if cleared_at is not None and not (faster and may_prove_after(look, looks, m)):
             return _passed(used, n, r_log, look, cleared_at)
     n = len(values)
     if ended and reached is not None:
@@ -268,7 +268,7 @@ def decide_beside(
         if beside.status == "regression":
             return Decision("clock", look, n, beside.p, hodges_lehmann(plain[:n]))
         slower = p_greater(plain[:n], r_log / 2) <= _SUSPECT
-        if beside.within or not (slower and _may_prove_after(look, looks, m)):
+        if beside.within or not (slower and may_prove_after(look, looks, m)):
             return decision
     if not ended:
         return replace(decision, status="continue", n=len(plain), within=True)

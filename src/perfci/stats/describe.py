@@ -2,26 +2,14 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
+from perfci.model.report import Stats
 from perfci.stats.walsh import Array, middle
 
 LEVEL = 0.95
 """Coverage that the interval of a median aims at."""
-
-
-class Description(NamedTuple):
-    """Worker values of one side in their own unit; the fields of `perfci.model.report.Stats`."""
-
-    n: int
-    mean: float
-    sd: float
-    median: float
-    low: float
-    high: float
-    level: float
 
 
 def _finite(values: Sequence[float] | Array) -> Array:
@@ -65,7 +53,7 @@ def _median_rank(n: int, level: float) -> tuple[int, float]:
     return k, 1 - 2 * missed / total
 
 
-def describe(values: Sequence[float] | Array) -> Description:
+def describe(values: Sequence[float] | Array) -> Stats:
     """Return number, mean, standard deviation (n - 1; 0 for one value), median, and the median's exact interval.
 
     The interval covers 95 % or more; where there are too few values for that it is the range, with its
@@ -76,7 +64,7 @@ def describe(values: Sequence[float] | Array) -> Description:
     k, level = _median_rank(n, LEVEL)
     with np.errstate(over="ignore"):  # beyond the largest number lies infinity
         mean, sd = float(array.mean()), float(array.std(ddof=1)) if n > 1 else 0.0
-    return Description(
+    return Stats(
         n=n,
         mean=mean,
         sd=sd,

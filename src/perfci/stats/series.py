@@ -63,16 +63,6 @@ def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
     return found
 
 
-def both(case: Case, metric: str) -> list[Pair]:
-    """Return the pairs that have a value of `metric` in base and in head, in the order measured."""
-    return [pair for pair, _, _ in paired(case, metric)]
-
-
-def paired_values(case: Case, metric: str) -> tuple[Array, Array]:
-    """Return base's and head's values of the pairs that have both, in the order measured, shape (pairs,) each."""
-    return values_of(paired(case, metric))
-
-
 def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]:
     """Return base's and head's values of what `paired` found, shape (pairs,) each."""
     base, head = (np.array([one[at] for one in found], dtype=np.float64) for at in (1, 2))

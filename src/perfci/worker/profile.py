@@ -100,16 +100,15 @@ NAME = "perfci-execution"
 """The range around each execution; `perfci.profilers.torch.trace` searches for it."""
 
 
-def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> dict[str, Any]:
+def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> None:
     """Run `executions` executions of a warm case on `device` (`cuda`, `cpu`), each in a range NAME; write the trace.
 
     One more goes before them without a range: the profiler's own first steps are no part of the case. The device is
-    waited for once, after the last range, so that nothing of the case is lost. `path`: where the Chrome JSON goes,
-    compressed with gzip; its folder exists. It holds the name of the host: `perfci.profilers.torch.trace.publish`
-    makes a copy without it.
+    waited for once, after the last range, so that nothing of the case is lost. `path`: where the Chrome JSON goes, a
+    name in `.gz`, as torch compresses by the name; its folder exists. It holds the name of the host:
+    `perfci.profilers.torch.trace.publish` makes a copy without it.
 
-    The answer: `executions`, `torch` (its version), `activities` (what was recorded: without `CUDA` no kernel can be in
-    the trace), `bytes` of the file. Raises what `fn` raises, RuntimeError where the profiler does not start, OSError.
+    Raises what `fn` raises, RuntimeError where the profiler does not start, OSError.
     """
     import torch
     from torch.profiler import ProfilerActivity, record_function, supported_activities
@@ -117,13 +116,8 @@ def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> dic
     activities = [ProfilerActivity.CPU]
     if device == "cuda" and ProfilerActivity.CUDA in supported_activities():
         activities.append(ProfilerActivity.CUDA)
-    said = {
-        "executions": executions,
-        "torch": str(torch.__version__),
-        "activities": [activity.name for activity in activities],
-    }
     with torch.profiler.profile(activities=activities) as profiler:
-        profiler.add_metadata_json("perfci", json.dumps(said))
+        profiler.add_metadata_json("perfci", json.dumps({"executions": executions, "torch": str(torch.__version__)}))
         fn()
         if device == "cuda":
             torch.cuda.synchronize()
@@ -132,8 +126,4 @@ def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> dic
                 fn()
         if device == "cuda":
             torch.cuda.synchronize()
-    target = path if path.endswith(".gz") else path + ".gz"  # torch compresses by the name
-    profiler.export_chrome_trace(target)
-    if target != path:
-        os.replace(target, path)
-    return dict(said, bytes=os.path.getsize(path))
+    profiler.export_chrome_trace(path)

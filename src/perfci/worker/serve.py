@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import sys
-import time
 import traceback
 import types
 from typing import Any, Optional
@@ -161,7 +160,6 @@ class Server:
 
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
-        start = time.monotonic()
         root, site = self.setup["tree"], self.setup["site"]
         found = discover.discover(root, message["suite"])
         self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
@@ -169,19 +167,8 @@ class Server:
         for kernel in found["kernels"]:
             for device in kernel.devices:
                 for spec in kernel.cases(device):
-                    cases.append(
-                        {
-                            "id": spec.id,
-                            "kernel": spec.kernel,
-                            "device": spec.device,
-                            "params": spec.params,
-                            "file": spec.file,
-                            "line": spec.line,
-                            "limits": list(kernel.limits),
-                            "timing": kernel.timing,
-                            "fuzz": len(kernel.fuzz_sets(device, spec.params)),
-                        }
-                    )
+                    fuzz = len(kernel.fuzz_sets(device, spec.params))
+                    cases.append(dict(vars(spec), limits=kernel.limits, timing=kernel.timing, fuzz=fuzz))
         # What the suite imported stays: collecting after every case need not walk it.
         gc.collect()
         gc.freeze()
@@ -190,7 +177,6 @@ class Server:
             "cases": cases,
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
-            "seconds": time.monotonic() - start,
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +271,8 @@ class Server:
             profile.warm(one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
             name, executions = message["name"], message["executions"]
             if message.get("path"):
-                return profile.trace(one.fn, executions, message["path"], device)
+                profile.trace(one.fn, executions, message["path"], device)
+                return {}
             with profile.capture(cuda) if window else contextlib.nullcontext():
                 # Where the window ends with the case, a range may hold what all threads do.
                 marked = profile.execute(one.fn, name, executions, threads=bool(window))

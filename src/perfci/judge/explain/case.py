@@ -73,7 +73,7 @@ def _on_the_cpu(head: Profile | None) -> Explanation:
 
 def _roofline(case: Case, head: Profile | None, ceilings: Ceilings | None) -> str:
     if head and head.trace and not head.trace.kernels:
-        return "; ".join(link.sentence for link in links(head.trace, ceilings))
+        return "; ".join(links(head.trace, ceilings))
     found = of_side(case, "head", ceilings)
     return found.sentence if found else ""
 

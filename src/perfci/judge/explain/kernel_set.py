@@ -1,6 +1,7 @@
 """Changes in the set of kernels: those that came, went, or ran more often, by what it means."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from perfci.judge.explain.kernel_change import tensor_words
 from perfci.judge.explain.kernels import WIDTH
@@ -106,7 +107,7 @@ def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
     before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []
-    old, now = max(before, key=_length).kernel, max(after, key=_length).kernel
+    old, now = max(before, key=attrgetter("seconds")).kernel, max(after, key=attrgetter("seconds")).kernel
     names = (old.label, now.label) if old.label != now.label else (old.key[:40], now.key[:40])
     tensor = tensor_words(base, head)
     if not tensor and now.scalar and not old.scalar:
@@ -116,16 +117,12 @@ def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
     return [Finding(2, text + _traffic(base, head), seconds, "")]
 
 
-def _length(group: Group) -> float:
-    return group.seconds
-
-
 def _exchanged(base: Seen, head: Seen, gone: list[Group], new: list[Group]) -> Finding:
     seconds = sum(group.seconds for group in new) - sum(group.seconds for group in gone)
     parts = []
     for groups, word in ((new, "new"), (gone, "gone")):
         if groups:
-            names = [group.kernel.label for group in sorted(groups, key=_length, reverse=True)]
+            names = [group.kernel.label for group in sorted(groups, key=attrgetter("seconds"), reverse=True)]
             parts.append(f"{listed(names, 2 if gone and new else 3, '`')} {word}")
     spent = ""
     if base.trace and head.trace and gone and new:

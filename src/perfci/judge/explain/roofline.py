@@ -5,12 +5,10 @@ worker measures (`ceilings` of the fingerprint), not those of a data sheet.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from pydantic import Field
-
-from perfci.model.base import SIDES, Document, Side
+from perfci.model.base import SIDES, Side
 from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
@@ -33,53 +31,22 @@ TRAFFIC = 1.10
 Bound = Literal["memory", "compute"]
 
 
-class Roofline(Document):
+class Roofline(NamedTuple):
     """The place of a case under the roofline."""
 
-    intensity: float | None = None
-    """Declared floating-point operations per declared byte; None where either is not declared."""
-    measured_intensity: float | None = None
-    """Declared operations per byte of device memory that was counted; None where none was."""
-    ridge: float | None = None
-    """Operations per byte from which on the compute ceiling binds; None where a ceiling is missing."""
-    bound: Bound
-    """The ceiling that binds the declared work."""
-    memory: float | None = None
+    point: RoofPoint
+    """Its share is above 1 where caches served the bytes, where the work is declared too large, or where another type's
+    ceiling applies."""
+    memory: float | None
     """Ceiling in bytes per second for the declared mix of reads and writes."""
-    compute: float | None = None
+    compute: float | None
     """Ceiling in floating-point operations per second."""
-    dtype: str = ""
+    dtype: str
     """Type whose compute ceiling it is."""
-    attainable: float = Field(gt=0)
-    """Seconds of the declared work at the binding ceiling."""
-    seconds: float = Field(gt=0)
-    """As measured."""
-    share: float
-    """attainable / seconds: the share of the declared work's speed of light. Above 1 where caches served the bytes,
-    where the work is declared too large, or where another type's ceiling applies."""
-    headroom: float
-    """seconds / attainable: how many times faster it could be."""
-    traffic: float | None = None
-    """Bytes of device memory that were counted over declared bytes; None where either is unknown."""
-    assumptions: list[str] = Field(default_factory=list)
+    assumptions: list[str]
     """Assumptions, one line each."""
     sentence: str
     """All of it in one line."""
-
-
-class Link(Document):
-    """Copies of one direction between host and device against the measured link."""
-
-    kind: CopyKind
-    rate: float = Field(gt=0)
-    """Bytes per second."""
-    ceiling: float = Field(gt=0)
-    """Bytes per second, measured with pinned memory."""
-    share: float
-    """rate / ceiling."""
-    pageable: bool
-    """True where any of the bytes are of pageable host memory."""
-    sentence: str
 
 
 def roofline(
@@ -118,26 +85,26 @@ def roofline(
     memory = moved / memory_time if memory_time else None
     compute, kind = found if found else (None, "")
     counted = _counted(counters)
-    shape = {
-        "intensity": _over(work.flops, moved),
-        "measured_intensity": _over(work.flops, counted),
-        "ridge": _over(compute or 0.0, memory or 0.0),
-        "traffic": _over(counted, moved),
-    }
-    sentence = _sentence(bound, share, headroom, shape, memory, compute, kind, (work.flops > 0, moved > 0))
-    return Roofline(
-        **shape, bound=bound, memory=memory, compute=compute, dtype=kind, attainable=attainable, seconds=seconds,
-        share=share, headroom=headroom, assumptions=assumptions, sentence=sentence,
-    )  # fmt: skip
+    point = RoofPoint(
+        rate=_over(work.flops, seconds),
+        bandwidth=_over(moved, seconds),
+        intensity=_over(work.flops, moved),
+        measured_intensity=_over(work.flops, counted),
+        share=share,
+        bound=bound,
+    )
+    declared = work.flops > 0 and moved > 0
+    sentence = _sentence(point, headroom, _over(counted, moved), memory, compute, kind, declared)
+    return Roofline(point, memory, compute, kind, assumptions, sentence)
 
 
-def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
-    """Return copies between host and device as a share of the measured link, to the device first; empty where there are
-    none.
+def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
+    """Say what share of the measured link copies between host and device reach, to the device first; empty where there
+    are none.
 
     `ceilings`: as `roofline` takes them; None where none were measured.
     """
-    found: list[Link] = []
+    found: list[str] = []
     if ceilings is None:
         return found
     ways: Sequence[tuple[CopyKind, Rate | None, str]] = (
@@ -156,7 +123,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[Link]:
         text = f"{name} reaches {show(rate, 'B/s')}, {percent(share)} of the measured link ({show(ceiling, 'B/s')})"
         text += ", from pageable memory" if pageable and kind == "host to device" else ""
         text += ", to pageable memory" if pageable and kind == "device to host" else ""
-        found.append(Link(kind=kind, rate=rate, ceiling=ceiling, share=share, pageable=pageable, sentence=text))
+        found.append(text)
     return found
 
 
@@ -173,7 +140,7 @@ def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
         memory=told.memory,
         compute=told.compute,
         dtype=told.dtype,
-        sides={name: _point(case.sides[name].work, one) for name, one in found.items()},
+        sides={name: one.point for name, one in found.items()},
         assumptions=told.assumptions,
     )
 
@@ -188,17 +155,6 @@ def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | Non
     # A command's counters are of more than its declared work.
     counters = profile.counters if profile and not profile.reports else None
     return roofline(side.work, float(sorted(times)[len(times) // 2]), ceilings, counters, side.dtype)
-
-
-def _point(work: Work, found: Roofline) -> RoofPoint:
-    return RoofPoint(
-        rate=_over(work.flops, found.seconds),
-        bandwidth=_over(work.read + work.written, found.seconds),
-        intensity=found.intensity,
-        measured_intensity=found.measured_intensity,
-        share=found.share,
-        bound=found.bound,
-    )
 
 
 def _over(part: float, whole: float) -> float | None:
@@ -270,24 +226,24 @@ def _counted(counters: Counters | None) -> float:
 
 
 def _sentence(
-    bound: Bound, share: float, headroom: float, shape: Mapping[str, float | None],
-    memory: float | None, compute: float | None, kind: str, declared: tuple[bool, bool],
+    point: RoofPoint, headroom: float, traffic: float | None,
+    memory: float | None, compute: float | None, kind: str, declared: bool,
 ) -> str:  # fmt: skip
     """Return `memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
-    where = ""
-    if shape["intensity"] is not None and shape["ridge"] is not None:
-        where = f" ({significant(shape['intensity'])} FLOP/B, ridge at {significant(shape['ridge'])})"
-    ceiling = show(memory, "B/s") if bound == "memory" else f"{show((compute or 0.0) / 1e12, 'TFLOP/s')} of {kind}"
-    text = f"{bound}-bound{where}: {percent(share)} of the measured {ceiling}"
-    if share > CLOSE:
+    where, ridge = "", _over(compute or 0.0, memory or 0.0)
+    if point.intensity is not None and ridge is not None:
+        where = f" ({significant(point.intensity)} FLOP/B, ridge at {significant(ridge)})"
+    by_memory = point.bound == "memory"
+    ceiling = show(memory, "B/s") if by_memory else f"{show((compute or 0.0) / 1e12, 'TFLOP/s')} of {kind}"
+    text = f"{point.bound}-bound{where}: {percent(point.share)} of the measured {ceiling}"
+    if point.share > CLOSE:
         text += ", more than the ceiling: " + (
-            "served by caches, or declared too large" if bound == "memory" else "declared work or type are off"
+            "served by caches, or declared too large" if by_memory else "declared work or type are off"
         )
     elif headroom >= CLOSE:
         text += f", up to {significant(headroom, 2)}× faster"
-    if all(declared) and (memory is None or compute is None):
+    if declared and (memory is None or compute is None):
         text += f"; no {'memory' if memory is None else 'compute'} ceiling was measured"
-    traffic = shape["traffic"]
     if traffic is not None and traffic >= TRAFFIC:
         text += f"; moves {significant(traffic, 2)}× the declared bytes"
     return text

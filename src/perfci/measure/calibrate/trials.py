@@ -50,7 +50,6 @@ MOST_FAILING = 0.01
 """Share of runs on unchanged code that may fail."""
 _NEGLIGIBLE = 0.1
 """A bias under this share of the limit, or of the smallest step, is told and fails nothing."""
-_MOST_NAMED = 5
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
@@ -276,7 +275,7 @@ def _seconds(results: Results, spent: Mapping[str, Sequence[float]]) -> dict[str
 
 def _worry(case: CaseCalibration) -> tuple[object, ...]:
     """Sorts proven biases first, then limits that cannot be held, then the loudest."""
-    held = case.asked is None or case.smallest is None or np.log1p(case.asked) >= case.smallest
+    held = case.smallest is None or _held(case)
     return (not _matters(case), not case.differs, held, -case.noise, case.case, case.device, case.metric)
 
 
@@ -284,6 +283,17 @@ def _matters(case: CaseCalibration) -> bool:
     """Tell whether a proven bias is large enough to be worth failing for."""
     limit = min(case.asked or STEPS[0], STEPS[0])
     return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
+
+
+def _held(case: CaseCalibration) -> bool:
+    """Tell whether the limit that is asked for can be held."""
+    return case.asked is None or (case.smallest is not None and bool(np.log1p(case.asked) >= case.smallest))
+
+
+def _promised(case: CaseCalibration) -> tuple[float | None, float | None]:
+    """Return the smallest change that can be promised, a share, and the readable limit for it; None where none is."""
+    share = None if case.smallest is None else float(np.expm1(case.smallest))
+    return share, None if share is None else step_for(share)
 
 
 def _named(case: CaseCalibration) -> str:
@@ -331,13 +341,9 @@ def _fail_warning(failing: FailRate | None) -> list[str]:
 def _limit_warnings(cases: Sequence[CaseCalibration], plan: Plan) -> list[str]:
     found = []
     for case in cases:
-        if case.asked is None:
+        if case.asked is None or _held(case):
             continue
-        smallest = case.smallest
-        if smallest is not None and np.log1p(case.asked) >= smallest:
-            continue
-        share = None if smallest is None else float(np.expm1(smallest))
-        step = None if share is None else step_for(share)
+        share, step = _promised(case)
         promised = (
             f"the smallest change that can be promised is {noise_percent(share)}"
             if share
@@ -381,11 +387,8 @@ def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
     steps: dict[tuple[str, str, float | None], list[str]] = {}
     kernels: dict[tuple[str, str, str], dict[str, float | None]] = {}
     for case in cases:
-        share = None if case.smallest is None else float(np.expm1(case.smallest))
         kernel = case.case.split("/", maxsplit=1)[0]
-        kernels.setdefault((case.device, case.metric, kernel), {})[case.case] = (
-            None if share is None else step_for(share)
-        )
+        kernels.setdefault((case.device, case.metric, kernel), {})[case.case] = _promised(case)[1]
     for (device, metric, kernel), own in sorted(kernels.items()):
         alike = len(set(own.values())) == 1 and len(own) > 1 and whole
         patterns = (

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from perfci.measure.commands.readers import FORMATS, Reported, apart
+from perfci.measure.commands.readers import FORMATS, apart
+from perfci.measure.commands.readers.base import Reported
 from perfci.measure.prepare import STEADY_MALLOC, SideWork
 from perfci.measure.rounds import PairOutcome
 from perfci.model.base import DeviceKind, Side, matches

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import version_numbers
-from perfci.profilers.faults import fault
 from perfci.profilers.ncu import chips
+from perfci.profilers.ncu.launch import fault
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
 _CUDA = {
@@ -47,9 +46,6 @@ class InstalledNcu:
     path: Path
     version: str
     """Such as `2025.3.1`."""
-
-
-_fault = partial(fault, "ncu", "counters")
 
 
 # ---------------------------------------------------------------- the tool
@@ -88,13 +84,13 @@ def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _fault("timeout", f"{ncu}: --version did not answer within {timeout:g} s", remedy)
+        return fault("timeout", f"{ncu}: --version did not answer within {timeout:g} s", remedy)
     except OSError as error:
-        return _fault("absent", f"{ncu}: cannot be started: {error.strerror}", remedy)
+        return fault("absent", f"{ncu}: cannot be started: {error.strerror}", remedy)
     match = re.search(r"^Version (\d{4}\.\d+(?:\.\d+)?)", done.stdout, re.MULTILINE)
     if match is None:
         told = (done.stdout + done.stderr).strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        return _fault("absent", f"{ncu}: tells no version ({told[0]})", remedy)
+        return fault("absent", f"{ncu}: tells no version ({told[0]})", remedy)
     return match[1]
 
 
@@ -108,13 +104,13 @@ def find(
     first: Fault | None = None
     for one in candidates(path, root):
         told = version(one, timeout)
-        fault = told if isinstance(told, Fault) else predict(driver_cuda, told)
-        if fault is None:
+        why = told if isinstance(told, Fault) else predict(driver_cuda, told)
+        if why is None:
             assert isinstance(told, str)
             return InstalledNcu(one, told)
-        first = first or fault
+        first = first or why
     remedy = "install Nsight Compute: package nsight-compute of NVIDIA's CUDA repository, or an nvidia/cuda devel image"
-    return first or _fault("absent", "ncu is not installed: searched PATH, /usr/local/cuda and /opt/nvidia", remedy)
+    return first or fault("absent", "ncu is not installed: searched PATH, /usr/local/cuda and /opt/nvidia", remedy)
 
 
 # ---------------------------------------------------------------- predictions
@@ -138,7 +134,7 @@ def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
     if cuda is None or not driver or cuda[0] <= driver[0]:
         return None
     fitting = max(ncu for ncu, told in _CUDA.items() if told[0] <= driver[0]) if driver[0] >= 11 else (2022, 3)
-    return _fault(
+    return fault(
         "incompatible",
         f"ncu {ncu_version} is of CUDA {cuda[0]}.{cuda[1]} and the driver of CUDA {driver_cuda}: it will refuse it",
         f"install ncu {fitting[0]}.{fitting[1]}, or a driver from {_DRIVERS.get(cuda[0], 'that CUDA')} on",
@@ -164,7 +160,7 @@ def may_count(root: Path = Path("/")) -> Fault | None:
     kernel = _text(root / "proc/version")
     # gVisor tells a bare 4.4.0, where distributions append their build.
     if "gvisor" in kernel.lower() or kernel.startswith("Linux version 4.4.0 "):
-        return _fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
+        return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
     if "microsoft" in kernel.lower():
         return None
     capabilities = held([CAP_SYS_ADMIN, CAP_PERFMON], root)
@@ -176,7 +172,7 @@ def may_count(root: Path = Path("/")) -> Fault | None:
         return None
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
     who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"
-    return _fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
+    return fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
 
 
 def admin_only(root: Path = Path("/")) -> bool:
@@ -205,7 +201,6 @@ def command(
     sections: Sequence[str] = chips.SECTIONS["default"],
     launches: int,
     kernels: str | None = None,
-    skip: int = 0,
     capture: bool = True,
 ) -> list[str]:
     """Return the command line that profiles `target`.
@@ -225,8 +220,8 @@ def command(
     if not target or target[0].startswith(("-", "@")):
         # ncu knows no `--`: its options end at the first word that is none.
         raise ValueError(f"ncu cannot start {target[0]!r}: name a program" if target else "nothing to profile")
-    if launches < 1 or skip < 0:
-        raise ValueError(f"launches {launches}, skip {skip}: profile at least one and skip none or more")
+    if launches < 1:
+        raise ValueError(f"launches {launches}: profile at least one")
     options = [
         "--config-file", "off",
         "--target-processes", "all",
@@ -248,8 +243,6 @@ def command(
         options += ["--profile-from-start", "off"]
     if kernels is not None:
         options += ["--kernel-name-base", "function", "--kernel-name", f"regex:{kernels}"]
-    if skip:
-        options += ["--launch-skip", str(skip)]
     return [str(ncu), *options, *target]
 
 
@@ -368,7 +361,7 @@ def _unsaid(log_text: str) -> Fault | None:
         line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
         if line is not None:
             kind, text, remedy = next(known[1:] for known in _KNOWN if re.search(known[0], words))
-            return _fault(kind, f"{text}: {line.strip()[:500]}", remedy)
+            return fault(kind, f"{text}: {line.strip()[:500]}", remedy)
     return None
 
 
@@ -380,20 +373,20 @@ def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None
         at = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
         # A time-out leaves no kernels profiled; that is not its reason.
         if at is not None and not (timed_out and kind in ("empty", "crash")):
-            return _fault(kind, f"{text}: {_detail(lines, at)}", remedy)
+            return fault(kind, f"{text}: {_detail(lines, at)}", remedy)
     if timed_out:
-        return _fault(
+        return fault(
             "timeout",
             "ncu did not end in time and was killed",
             "leave kernels that wait for others (collectives, spinning ones) out by name, or profile fewer launches",
         )
     errors = [index for index, line in enumerate(told) if line.startswith("==ERROR==") and lines[index]]
     if errors:
-        return _fault("crash", f"ncu failed: {_detail(lines, errors[0])}", _LOG)
+        return fault("crash", f"ncu failed: {_detail(lines, errors[0])}", _LOG)
     if exit_code is None or exit_code < 0:
-        return _fault("crash", "ncu was killed" + (f" by signal {-exit_code}" if exit_code else ""), _LOG)
+        return fault("crash", "ncu was killed" + (f" by signal {-exit_code}" if exit_code else ""), _LOG)
     if exit_code:
-        return _fault("crash", f"ncu ended with status {exit_code} and said nothing", _LOG)
+        return fault("crash", f"ncu ended with status {exit_code} and said nothing", _LOG)
     return None
 
 

@@ -60,7 +60,7 @@ def read(path: Path, name: str) -> Content:
                 if header is None:
                     if "Metric Name" in row and "Metric Value" in row:
                         text = f"{name}: is not the raw page of ncu, but one row for each metric"
-                        return Content(source="csv", faults=[fault("unreadable", text, again)])
+                        return Content(faults=[fault("unreadable", text, again)])
                     if _ID in row and _NAME in row:
                         header = row
                         counted = [at for at, column in enumerate(row) if "__" in column]
@@ -99,7 +99,7 @@ def read(path: Path, name: str) -> Content:
         faults.append(fault("incomplete", f"{name}: {left_out}", again))
     mark = "." if point > _CLEARLY * comma else "," if comma > _CLEARLY * point else ""
     unit = dict(zip(header or (), units or (), strict=False))
-    return Content([_from_row(row, unit, mark) for row in rows], faults, "csv")
+    return Content([_from_row(row, unit, mark) for row in rows], faults)
 
 
 def _kept(column: str) -> bool:

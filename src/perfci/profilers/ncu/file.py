@@ -21,9 +21,7 @@ MEMORY = 8 * 2**30
 """Bytes that ncu itself may take, beside twelve times the file."""
 
 
-def content(
-    path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float, python: str = ""
-) -> Content:
+def content(path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float) -> Content:
     """Return the launches in the file at `path`, and what it lacks. Never raises for what a file holds.
 
     `ncu`, `modules`, `timeout`, `python`: as in `perfci.profilers.ncu.report.read`.
@@ -39,7 +37,7 @@ def content(
                     text = f"{path.name}: is cut or damaged"
                     return Content(version=version, faults=[fault("unreadable", text, again)])
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
-                return _report(path, size, results, version, ncu, modules, timeout, python)
+                return _report(path, size, results, version, ncu, modules, timeout)
     except Unread as why:
         return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
     except OSError as error:
@@ -53,7 +51,7 @@ def content(
 
 def _report(
     path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
-    timeout: float, python: str,
+    timeout: float,
 ) -> Content:  # fmt: skip
     """Read a report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
@@ -61,7 +59,7 @@ def _report(
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
             older.append(module.version)
             continue
-        content = ncu_module.read(path, size, version, module, timeout, python)
+        content = ncu_module.read(path, size, version, module, timeout)
         if content is not None:
             return _counted(path, content, results)
     if ncu is not None:

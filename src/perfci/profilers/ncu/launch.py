@@ -72,7 +72,6 @@ class Content:
 
     launches: Sequence[Launch] = ()
     faults: Sequence[Fault] = ()
-    source: str = ""
     version: str = ""
 
 

@@ -78,7 +78,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
     return found
 
 
-def read(path: Path, size: int, version: str, module: Module, timeout: float, python: str = "") -> Content | None:
+def read(path: Path, size: int, version: str, module: Module, timeout: float) -> Content | None:
     """Read a report through `ncu_report`, in a process of its own. None where that cannot be imported.
 
     `python`: the interpreter for it; this one where none is given.
@@ -95,12 +95,12 @@ def read(path: Path, size: int, version: str, module: Module, timeout: float, py
 
     def unreadable(why: str, remedy: str = "profile again") -> Content:
         text = f"{path.name}: {source} {why}"
-        return Content(source=source, version=version, faults=[fault("unreadable", text, remedy)])
+        return Content(version=version, faults=[fault("unreadable", text, remedy)])
 
     with tempfile.TemporaryFile() as answered:
         try:
             done = subprocess.run(
-                [python or sys.executable, "-I", "-S", "-c", _PROGRAM], input=json.dumps(request).encode(),
+                [sys.executable, "-I", "-S", "-c", _PROGRAM], input=json.dumps(request).encode(),
                 stdout=answered, stderr=subprocess.PIPE, preexec_fn=unbind, cwd="/", timeout=timeout, check=False,
             )  # fmt: skip
         except PermissionError:
@@ -116,7 +116,6 @@ def read(path: Path, size: int, version: str, module: Module, timeout: float, py
         answered.seek(0)
         try:
             answer = json.load(answered)
-            source = f"ncu_report {answer['version'] or module.version}".strip()
             launches = [_from_native(one) for one in answer["launches"]]
             ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
         except _NONSENSE as error:  # a damaged report can have taken it over
@@ -129,7 +128,7 @@ def read(path: Path, size: int, version: str, module: Module, timeout: float, py
     if dropped:
         text = f"{path.name}: {dropped} launches beyond the first {MOST_LAUNCHES} were not read"
         faults.append(fault("incomplete", text, "profile fewer kernels"))
-    return Content(launches, faults, source, version)
+    return Content(launches, faults, version)
 
 
 def _from_native(told: Mapping[str, Any]) -> Launch:

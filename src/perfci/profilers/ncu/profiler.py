@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfci.model.base import DeviceKind
 from perfci.model.profile import Counters, Fault
-from perfci.profilers.base import LOG_END, Keep, Profiler, Read, Request, grown, said, trimmed
+from perfci.profilers.base import LOG_END, Profiler, Read, Request, grown, said, trimmed
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import file as ncu_file
@@ -33,6 +33,7 @@ class Ncu(Profiler[Counters]):
     """Nsight Compute around a worker; one start for all cases of a side, one execution of each. Or around a command."""
 
     installed: InstalledNcu
+    request: Request
     chip: str
     names: tuple[str, ...]
     """Quantities of `chips.COUNTED` that the chip can give."""
@@ -44,11 +45,6 @@ class Ncu(Profiler[Counters]):
     kernels: str | None = None
     """A regular expression for the functions that are profiled; None for all."""
     launches: int = LAUNCHES
-    written_env: frozenset[tuple[str, str]] = frozenset()
-    """Names and values that the policies set: the process gets these beside what every one gets."""
-    keep: Keep | None = None
-    account: Account = SAME
-    """Who runs what is profiled, and ncu with it."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Requested counter → why this chip cannot give it."""
     name = "ncu"
@@ -70,9 +66,8 @@ class Ncu(Profiler[Counters]):
         wanted = chips.expand([*chips.expand(request.counters), *request.metrics])
         missing = chips.unavailable(wanted, chip)
         return cls(
-            found, chip, tuple(name for name in wanted if name not in missing), chips.SECTIONS[request.counters],
-            SLOWER * request.timeout, written_env=request.written_env, keep=request.keep, account=request.account,
-            unavailable=missing,
+            found, request, chip, tuple(name for name in wanted if name not in missing),
+            chips.SECTIONS[request.counters], SLOWER * request.timeout, unavailable=missing,
         )  # fmt: skip
 
     def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Ncu":
@@ -99,11 +94,11 @@ class Ncu(Profiler[Counters]):
                 capture=not self.whole,
             )
 
-        return Under(command, lambda env: trimmed(env, self.written_env))
+        return Under(command, lambda env: trimmed(env, self.request.written_env))
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
         """Read the report; what ncu said goes to the log of the worker."""
-        self.account.reclaim(report.parent)
+        self.request.account.reclaim(report.parent)
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
             with log.open("ab") as handle:
@@ -115,12 +110,12 @@ class Ncu(Profiler[Counters]):
         ranges = None if self.whole else names
         found = counters(
             raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
-            account=self.account,
+            account=self.request.account,
         )  # fmt: skip
-        if self.keep is not None and self.keep.raw:
-            shutil.copyfile(raw, self.keep.folder / raw.name)
+        if (keep := self.request.keep) is not None and keep.raw:
+            shutil.copyfile(raw, keep.folder / raw.name)
         raw.unlink(missing_ok=True)
-        return Read(found.counters, found.faults, [*([failed] if failed else []), *found.general])
+        return Read(found.seen, found.faults, [*([failed] if failed else []), *found.general])
 
 
 def counters(
@@ -132,9 +127,7 @@ def counters(
     most: int | None,
     installed: Path | None,
     account: Account = SAME,
-    root: Path = Path("/"),
-    python: str = "",
-) -> ncu_report.Reading:
+) -> Read[Counters]:
     """Read a report in a process of its own, as `ncu_report.read` tells it."""
     try:
         size = regular(path, ncu_file.LARGEST)
@@ -145,9 +138,9 @@ def counters(
         with desk(account) as folder:
             return call(
                 ncu_report.read, bounds, folder, account, path=path.absolute(), ranges=ranges, whole=whole, names=names,
-                most=most, ncu=installed, modules=ncu_module.modules(root),
-                timeout=min(ncu_report.TIMEOUT, 0.8 * bounds.wall), python=python,
+                most=most, ncu=installed, modules=ncu_module.modules(),
+                timeout=min(ncu_report.TIMEOUT, 0.8 * bounds.wall),
             )  # fmt: skip
     except Unread as why:
         found = fault("unreadable", f"{path.name}: {why}", "profile again")
-        return ncu_report.Reading(general=[found])
+        return Read(general=[found])

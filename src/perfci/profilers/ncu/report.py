@@ -7,11 +7,11 @@ kernels that were never written; the latter show where `most` is reached and by 
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.model.metrics import NcuSum, combined
 from perfci.model.profile import Counters, Fault, KernelCounters, Rule
+from perfci.profilers.base import Read
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import file as ncu_file
 from perfci.profilers.ncu.launch import EMPTY_REMEDY, PASSES, Launch, fault, scaled
@@ -21,22 +21,6 @@ DOMAINS = ("perfci", "<default domain>")
 """NVTX domains that may hold the ranges of cases: the `nvtx` package uses the first, torch the second."""
 TIMEOUT = 120.0
 """Seconds to read one report."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The content of a file, by NVTX range."""
-
-    counters: dict[str, Counters] = field(default_factory=dict)
-    """Range → what was counted in it. No range without a measured kernel."""
-    faults: dict[str, list[Fault]] = field(default_factory=dict)
-    """Range → what is missing of it."""
-    general: list[Fault] = field(default_factory=list)
-    """Faults of the whole file."""
-    source: str = ""
-    """`ncu_report` with its version, or `csv`."""
-    version: str = ""
-    """Of the ncu that wrote the report; empty where the source does not tell."""
 
 
 def read(
@@ -49,8 +33,7 @@ def read(
     ncu: Path | None = None,
     modules: Sequence[Module] | None = None,
     timeout: float = TIMEOUT,
-    python: str = "",
-) -> Reading:
+) -> Read[Counters]:
     """Return what the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
 
     `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
@@ -64,8 +47,8 @@ def read(
     Raises UsageError for a name that is no counter of ncu.
     """
     wanted = None if names is None else chips.expand(names)
-    content = ncu_file.content(path, ncu, modules, timeout, python)
-    reading = Reading(source=content.source, version=content.version, general=list(content.faults))
+    content = ncu_file.content(path, ncu, modules, timeout)
+    reading: Read[Counters] = Read(general=[*content.faults])
     found: dict[str, list[Launch]] = {}
     outside = 0
     for launch in content.launches:
@@ -93,7 +76,7 @@ def read(
     for name, launches in found.items():
         counters, faults = _count(launches, wanted, content.version)
         if counters.kernels:
-            reading.counters[name] = counters
+            reading.seen[name] = counters
         if faults:
             reading.faults[name] = faults
     for name in sorted(set(ranges or ()) - set(found)):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import escaped, version_numbers
+from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.privacy import environment
 
 DURATION = 60
@@ -46,8 +47,6 @@ class InstalledNsys:
     """Such as `2023.4.4.54`."""
     flags: frozenset[str]
     """Long options of `nsys profile`, without dashes."""
-    traces: frozenset[str]
-    """Values that `--trace` takes, such as `cuda` and, from 2025 on, `cuda-sw`."""
 
 
 # ---------------------------------------------------------------- which nsys
@@ -70,7 +69,7 @@ def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
         if isinstance(answer, InstalledNsys):
             return answer
         faults.append(answer)
-    return faults[0] if faults else _fault("absent", "nsys is not installed", _INSTALL)
+    return faults[0] if faults else fault("absent", "nsys is not installed", _INSTALL)
 
 
 def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
@@ -85,21 +84,19 @@ def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             text = f"{path} {' '.join(arguments)}: no answer within {PROBE_TIMEOUT:g} s"
-            return _fault("timeout", text, "see whether another nsys hangs, and end it")
+            return fault("timeout", text, "see whether another nsys hangs, and end it")
         except OSError as error:
-            return _fault("crash", f"{path}: cannot be started ({error.strerror})", _INSTALL)
+            return fault("crash", f"{path}: cannot be started ({error.strerror})", _INSTALL)
         answers.append((done.returncode, done.stdout.decode(errors="replace")))
     (_, said), (code, usage) = answers
     version = _VERSION.search(said)
     if version is None:
         # CUDA toolkits put a script of this name in their bin folder that only says that nsys is not installed.
-        return _fault("absent", f"{path}: tells no version, but {_last(said)}", _INSTALL)
+        return fault("absent", f"{path}: tells no version, but {_last(said)}", _INSTALL)
     flags = frozenset(_FLAG.findall(usage))
     if not {"trace", "output"} <= flags:
-        return _fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
-    possible = re.search(r"--trace=\s+(Possible values are .*?)\n\s*\n?\s*Select", usage, re.DOTALL)
-    traces = frozenset(re.findall(r"'([a-z-]+)'", possible[1])) if possible else frozenset({"cuda", "nvtx"})
-    return InstalledNsys(path, version[1], flags, traces)
+        return fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
+    return InstalledNsys(path, version[1], flags)
 
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:
@@ -144,22 +141,19 @@ def profile_command(
     cuda: bool,
     capture_range: bool,
     duration: int | None = None,
-    software: bool = False,
 ) -> list[str]:
     """Return the command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left
     out.
 
     `cuda`: whether there is a GPU to trace. `capture_range`: record between cudaProfilerStart and cudaProfilerStop
     only; without CUDA that range never opens, so it is ignored there. `duration`: seconds after which recording ends,
-    the program running on. `software`: trace CUDA without the hardware's help, where this nsys can, for stacks on
-    which `cuda` crashes. Raises ValueError for an empty `argv`.
+    the program running on. Raises ValueError for an empty `argv`.
     """
     if not argv:
         raise ValueError("nothing to profile")
-    kind = "cuda-sw" if software and "cuda-sw" in nsys.traces else "cuda"
     ranged = cuda and capture_range
     wanted = {
-        "trace": f"{kind},nvtx" if cuda else "nvtx",
+        "trace": "cuda,nvtx" if cuda else "nvtx",
         "sample": "none",
         "cpuctxsw": "none",
         "backtrace": "none",
@@ -232,27 +226,27 @@ def classify(
     """
     written = output.is_file() and output.stat().st_size > 0
     if timed_out:
-        return _fault(
+        return fault(
             "timeout", f"nsys did not end in time{_saying(log)}", "raise the time-out, or profile fewer executions"
         )
     if match := re.search(r"Unknown (?:runtime|driver) API function index: \d+", log):
-        return _fault("incomplete", f"nsys dropped what follows what it does not know: {match[0]}", _NEWER)
+        return fault("incomplete", f"nsys dropped what follows what it does not know: {match[0]}", _NEWER)
     if signal is None and code == 0 and written:
         return None
     for pattern, kind, remedy in _CLEAR:
         if match := re.search(rf"[^\n\r]*({pattern})[^\n\r]*", log, re.IGNORECASE):
-            return _fault(kind, f"nsys says: {match[0].strip()}", remedy)
+            return fault(kind, f"nsys says: {match[0].strip()}", remedy)
     if signal is not None or (code is not None and (code < 0 or code > 128)):
         number = signal if signal is not None else abs(code or 0) % 128
         text = f"nsys or the program under it was killed by signal {number}{_saying(log)}"
-        return _fault(
+        return fault(
             "crash", text, "run the case without a profiler; if only nsys dies, update it or trace with cuda-sw"
         )
     if code:
         text = f"the program under nsys, or nsys itself, exited with status {code}{_saying(log)}"
-        return _fault("crash", text, "run the case without a profiler")
+        return fault("crash", text, "run the case without a profiler")
     text = f"nsys ended well and wrote no {output.name}{_saying(log)}"
-    return _fault("empty", text, "was cudaProfilerStart called? without CUDA ask for no capture range")
+    return fault("empty", text, "was cudaProfilerStart called? without CUDA ask for no capture range")
 
 
 def _saying(log: str) -> str:
@@ -269,7 +263,3 @@ def _last(log: str) -> str:
         if line and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
     ]
     return escaped(telling[-1])[:300] if telling else ""
-
-
-def _fault(kind: FaultKind, text: str, remedy: str) -> Fault:
-    return Fault(tool="nsys", part="trace", kind=kind, text=escaped(text)[:1000], remedy=remedy)

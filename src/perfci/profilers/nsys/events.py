@@ -17,7 +17,7 @@ from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
 from perfci.profilers.cuda import plain_call
 from perfci.profilers.faults import COPIES, KERNELS, SETS
-from perfci.profilers.nsys.export import AGAIN, FAR, Export, Table, Unreadable, fault, quoted
+from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, Export, Table, Unreadable, fault, quoted
 
 DOMAIN = "perfci"
 """The NVTX domain of execution ranges where they are not in the default one."""
@@ -43,8 +43,15 @@ DEVICE = (
 )
 """Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
+SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+"""Columns of a kernel's launch configuration."""
 CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
 """The metrics that follow from each of them."""
+
+
+def migrated(kind: int) -> str:
+    """SQL for whether a row of device work is a copy by unified memory."""
+    return f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
 
 
 class Events(Export):
@@ -81,7 +88,7 @@ class Events(Export):
             remedy = "name the .sqlite that `nsys export --type sqlite` wrote"
             raise Unreadable("no export of nsys: its tables are missing", remedy)
         if missing := {"id", "value"} - self.columns("StringIds"):
-            raise Unreadable(f"table StringIds has no column {min(missing)}", "use an nsys of 2022 or later")
+            raise Unreadable(f"table StringIds has no column {min(missing)}", NEWER)
         # Which name an execution, a call and an operation belong to is its number in `names`.
         self.db.executescript("""
             CREATE TABLE execs (id INTEGER PRIMARY KEY, name INT, pid INT, tid INT, start INT, end INT);
@@ -107,7 +114,7 @@ class Events(Export):
             return
         has = self.nvtx.columns
         if not has & {"text", "textId"}:
-            raise Unreadable("table NVTX_EVENTS has no column text", "use an nsys of 2022 or later")
+            raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
         self.db.execute("CREATE TABLE wanted (name INT, key, PRIMARY KEY (key)) WITHOUT ROWID")
         self.db.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(self.names))
         self.db.execute(
@@ -210,7 +217,7 @@ class Events(Export):
             if table is None:
                 continue
             if missing := {"correlationId", "nameId"} - table.columns:
-                raise Unreadable(f"table {name} has no column {min(missing)}", "use an nsys of 2022 or later")
+                raise Unreadable(f"table {name} has no column {min(missing)}", NEWER)
             failed = "x.returnValue <> 0" if "returnValue" in table.columns else "0"
             inside = "" if self.whole else "WHERE y.start <= e.end AND (y.tid <> e.tid OR y.end <= e.end)"
             good = (
@@ -263,9 +270,8 @@ class Events(Export):
 
     def operations(self) -> None:
         """Fill `ops` with the device work of executions."""
-        shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
         needs: dict[int, tuple[tuple[str, ...], str]] = {
-            KERNEL: (shape, " AND ".join(f"x.{side} BETWEEN 1 AND 4294967295" for side in shape)),
+            KERNEL: (SHAPE, " AND ".join(f"x.{side} BETWEEN 1 AND 4294967295" for side in SHAPE)),
             COPY: (("bytes", "copyKind"), f"x.bytes BETWEEN 0 AND {2**53}"),
         }
         for kind, (name, word) in enumerate(DEVICE):
@@ -274,10 +280,10 @@ class Events(Export):
             if table is None:
                 continue
             if "correlationId" not in table.columns:
-                raise Unreadable(f"table {name} has no column correlationId", "use an nsys of 2022 or later")
+                raise Unreadable(f"table {name} has no column correlationId", NEWER)
             self.device[kind] = table
             if kind == KERNEL and "demangledName" not in table.columns and "shortName" not in table.columns:
-                raise Unreadable(f"table {name} has no column demangledName", "use an nsys of 2022 or later")
+                raise Unreadable(f"table {name} has no column demangledName", NEWER)
             linked = self.linked(table)
             for index, count in self.rows(
                 f"SELECT e.name, count(*) {linked} LEFT JOIN execs e ON e.id = l.exec WHERE NOT {table.good} GROUP BY 1"
@@ -337,6 +343,13 @@ class Events(Export):
         pid = self.process_of(table)
         return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 
+    def unlinked(self, kind: int, table: Table) -> str:
+        """SQL for the process, correlation and start of device work that no call launched, migrations left out."""
+        return (
+            f"SELECT {self.process_of(table)} AS pid, x.correlationId AS corr, x.start AS start {self.linked(table)} "
+            f"WHERE l.call IS NULL AND NOT ({migrated(kind)}) AND {table.good}"
+        )
+
     def process_of(self, table: Table) -> str:
         """SQL for the process that a row of device work belongs to."""
         if "globalPid" in table.columns:
@@ -347,7 +360,6 @@ class Events(Export):
         return str(pids[0]) if pids else "0"
 
 
-_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _WORDS = {KERNEL: "kernel", SET: "memory set", GRAPH: "CUDA graph"}
 
 
@@ -380,7 +392,7 @@ def slices(
             what = "x.copyKind"
         elif kind == KERNEL:
             names = [f"x.{name}" for name in ("demangledName", "shortName", "mangledName") if name in table.columns]
-            what, shape = f"coalesce({', '.join(names)}, NULL)", " || ',' || ".join(f"x.{side}" for side in _SHAPE)
+            what, shape = f"coalesce({', '.join(names)}, NULL)", " || ',' || ".join(f"x.{side}" for side in SHAPE)
         rows = events.rows(
             f"SELECT name, place, start, length, stream, {events.text('what') if kind == KERNEL else 'what'}, shape "
             "FROM (SELECT p.name AS name, p.place AS place, p.start - p.began AS start, p.end - p.start AS length, "

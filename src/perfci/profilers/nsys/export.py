@@ -25,6 +25,7 @@ LONGEST = 2**26
 """Bytes of a value at most. The output of a traced program is one, in whole."""
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
+NEWER = "use an nsys of 2022 or later"
 AGAIN = "capture and export again"
 """The remedy for most of what is missing."""
 
@@ -152,7 +153,7 @@ class Export:
             return None
         columns = self.columns(name)
         if missing := [column for column in ("start", "end", *needs) if column not in columns]:
-            raise Unreadable(f"table {name} has no column {missing[0]}", "use an nsys of 2022 or later")
+            raise Unreadable(f"table {name} has no column {missing[0]}", NEWER)
         integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in ("start", "end", *needs))
         times = f"x.start BETWEEN {-FAR} AND {FAR} AND x.end BETWEEN x.start AND {FAR}"
         return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))

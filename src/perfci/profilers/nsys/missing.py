@@ -12,11 +12,11 @@ from perfci.profilers.nsys.events import (
     DEVICE,
     GRAPH,
     KERNEL,
-    MIGRATIONS,
     PROCESS,
     RANGES,
     SET,
     Events,
+    migrated,
 )
 
 ALIKE = "execute the same work each time, or capture again"
@@ -68,14 +68,9 @@ def _strays(events: Events) -> None:
     are missing or have wrong times.
     """
     for kind, table in events.device.items():
-        migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
-        unlinked = (
-            f"SELECT {events.process_of(table)} AS pid, x.start AS start {events.linked(table)} "
-            f"WHERE l.call IS NULL AND NOT ({migrated}) AND {table.good}"
-        )
         for index, count in events.rows(
-            f"SELECT e.name, count(*) FROM ({unlinked}) y CROSS JOIN execs e ON e.id = {events.execution_of('y')} "
-            "WHERE y.start <= e.end GROUP BY 1"
+            f"SELECT e.name, count(*) FROM ({events.unlinked(kind, table)}) y "
+            f"CROSS JOIN execs e ON e.id = {events.execution_of('y')} WHERE y.start <= e.end GROUP BY 1"
         ):
             text = f"{count} {DEVICE[kind][1]} ran during its executions and were launched outside of them: "
             text += "they are left out"
@@ -109,21 +104,14 @@ def _orphans(events: Events) -> None:
     text = "have no call that launched them"
     if events.whole:
         for kind, table in events.device.items():
-            migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
             count = events.one(
                 f"SELECT count(*) FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source "
-                f"WHERE o.kind = {kind} AND o.call IS NULL AND NOT ({migrated})"
+                f"WHERE o.kind = {kind} AND o.call IS NULL AND NOT ({migrated(kind)})"
             )
             if count:
                 events.note("", "incomplete", f"{count} {DEVICE[kind][1]} {text}")
         return
-    after = {}
-    for kind, table in events.device.items():
-        migrated = f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
-        after[kind] = (
-            f"SELECT {events.process_of(table)} AS pid, x.correlationId AS corr, x.start AS start "
-            f"{events.linked(table)} WHERE l.call IS NULL AND NOT ({migrated}) AND {table.good}"
-        )
+    after = {kind: events.unlinked(kind, table) for kind, table in events.device.items()}
     owned = "CROSS JOIN execs e ON e.id = {} WHERE y.start > e.end".format(events.execution_of("y"))
     if not any(events.one(f"SELECT EXISTS (SELECT 1 FROM ({rows}) y {owned})") for rows in after.values()):
         return

@@ -34,15 +34,11 @@ class Nsys(Profiler[Trace]):
     """Nsight Systems around a worker; one start for all cases of a side. Or around a command, as a whole."""
 
     installed: InstalledNsys
+    request: Request
     seconds: float
     cuda: bool = True
     whole: bool = False
     """True where all that the process does is one execution, whose name is ""."""
-    written_env: frozenset[tuple[str, str]] = frozenset()
-    """Names and values that the policies set: the process gets these beside what every one gets."""
-    keep: Keep | None = None
-    account: Account = SAME
-    """Who runs what is profiled, and nsys with it."""
     name = "nsys"
     part = "trace"
     scopes = frozenset({"case", "command"})
@@ -55,8 +51,7 @@ class Nsys(Profiler[Trace]):
         found = nsys_command.find()
         if isinstance(found, Fault):
             return found
-        seconds = TRACED * request.timeout
-        return cls(found, seconds, written_env=request.written_env, keep=request.keep, account=request.account)
+        return cls(found, request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Nsys":
         """Return the same for one device: on the CPU no capture range opens, and no call of CUDA is missed."""
@@ -76,12 +71,12 @@ class Nsys(Profiler[Trace]):
                 nsys_command.profile_command(
                     self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
                 ),
-                self.account.prefix(),
+                self.request.account.prefix(),
             )
 
         def environment(env: Mapping[str, str]) -> dict[str, str]:
             # What nsys writes meanwhile is then below one folder, and can be weighed.
-            own = nsys_privacy.environment(env, self.written_env) | {NSYS: self.installed.version}
+            own = nsys_privacy.environment(env, self.request.written_env) | {NSYS: self.installed.version}
             return own | ({"TMPDIR": str(report.parent)} if self.whole else {})
 
         return Under(command, environment)
@@ -107,14 +102,14 @@ class Nsys(Profiler[Trace]):
             raw.unlink()
             text = _too_large("nsys wrote a report of", size)
             return Read(general=[fault("crash", text, SMALLER)])
-        argv = [*self.account.prefix(), *nsys_command.export_command(self.installed, raw, export)]
+        argv = [*self.request.account.prefix(), *nsys_command.export_command(self.installed, raw, export)]
         if not _exported(argv, raw.parent, log):
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[fault("timeout", text, "profile fewer cases at a time")])
-        self.account.reclaim(raw.parent)
+        self.request.account.reclaim(raw.parent)
         made = None if self.whole else self.executions
-        found = traces(export, None if self.whole else names, self.account, made)
-        refused = self._keep(raw, export) if self.keep is not None and export.is_file() else []
+        found = traces(export, None if self.whole else names, self.request.account, made)
+        refused = self._keep(raw, export, keep) if (keep := self.request.keep) and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
         for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
@@ -128,12 +123,11 @@ class Nsys(Profiler[Trace]):
         ]
         return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
 
-    def _keep(self, raw: Path, export: Path) -> list[Fault]:
+    def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
         """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
         scan of its export finds no secret."""
-        assert self.keep is not None
-        refused = keep_export(export, self.keep.folder, self.account)
-        if not self.keep.raw:
+        refused = keep_export(export, keep.folder, self.request.account)
+        if not keep.raw:
             return refused
         try:
             held = held_secrets(export, nsys_privacy.secrets(dict(os.environ)))
@@ -144,7 +138,7 @@ class Nsys(Profiler[Trace]):
             text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
             return [*refused, fault("forbidden", text, "unset them, or go without --raw", aside=True)]
         if raw.is_file():
-            shutil.copyfile(raw, self.keep.folder / raw.name)
+            shutil.copyfile(raw, keep.folder / raw.name)
         return refused
 
 

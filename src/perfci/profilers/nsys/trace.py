@@ -16,7 +16,18 @@ from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory,
 from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
-from perfci.profilers.nsys.events import COPY, DOMAIN, DOMAIN_CREATE, KERNEL, PROCESS, RANGES, SET, Events, slices
+from perfci.profilers.nsys.events import (
+    COPY,
+    DOMAIN,
+    DOMAIN_CREATE,
+    KERNEL,
+    PROCESS,
+    RANGES,
+    SET,
+    SHAPE,
+    Events,
+    slices,
+)
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
 
@@ -193,7 +204,7 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
         else "NULL"
         for column in resources
     ]
-    shape = [f"x.{side}" for side in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")]
+    shape = [f"x.{side}" for side in SHAPE]
     keys = ", ".join([f"coalesce({', '.join(f'x.{n}' for n in names)}, NULL) AS fn", *shape])
     events.db.execute(
         "CREATE TABLE kernels AS SELECT e.name AS name, count(*) AS number, sum(o.end - o.start) AS ns, "

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.model.profile import KernelCode, KernelUse
-from perfci.system.bounded import hollow, unbind
+from perfci.system.bounded import Unread, hollow, unbind
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
 """The first starts the second."""
@@ -53,10 +53,6 @@ _FUNCTION = re.compile(r"\s+Function : (\S+)")
 _USED = re.compile(r" Function (\S+):$")
 _USE = re.compile(r"\b(REG|STACK|SHARED):(\d+)")
 _ARCH = re.compile(r"\s*(?:arch = |code for )sm_(\d+)(\d)([af]?)$")
-
-
-class Unread(Exception):
-    """The reason why a file's code, or the rest of it, was not read: one line."""
 
 
 @dataclass(slots=True)

@@ -25,10 +25,7 @@ fault = partial(faults.fault, sass.TOOL, "code")
 class Sass(Profiler[Code]):
     """cuobjdump, which each side may have beside its own interpreter."""
 
-    capability: tuple[int, int] | None
-    """Compute capability of the GPU; None reads nothing."""
-    account: Account = SAME
-    """Who reads the files."""
+    request: Request
     name = sass.TOOL
     part = "code"
     scopes = frozenset({"side"})
@@ -36,23 +33,24 @@ class Sass(Profiler[Code]):
     @classmethod
     def find(cls, request: Request) -> "Sass":
         """Return the reader; a side that has no cuobjdump says so when its files are read."""
-        return cls(request.capability, request.account)
+        return cls(request)
 
     def inspect(
         self, built: Built, kernels: Mapping[str, Sequence[KernelUse]], note: Callable[[str], None]
     ) -> Read[Code]:
         """Find the code of the kernels of each name, each different one once; see `sass.match`."""
-        if self.capability is None:
+        capability, account = self.request.capability, self.request.account
+        if capability is None:
             return Read()
         try:
-            files, left = code_files(built.folders, self.account)
+            files, left = code_files(built.folders, account)
             if not files and not left:
                 return Read()  # the side has built nothing: its kernels are of libraries
-            tool = sass.find(_wheels(built, self.account))
+            tool = sass.find(_wheels(built, account))
             if tool is None:
                 return Read(general=[fault("absent", sass.ABSENT, f"{built.python} {sass.REMEDY}")])
             note(f"machine code: {built.name} · {len(files)} files")
-            found = code(files, tool, self.capability, list(kernels.values()), self.account)
+            found = code(files, tool, capability, list(kernels.values()), account)
         except Unread as why:
             return Read(general=[fault("unreadable", f"files of {built.name}: {why}")])
         left += found.left

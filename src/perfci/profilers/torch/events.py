@@ -84,6 +84,12 @@ def _whole(value: Any, what: str, most: int = 2**63) -> int:
     return value
 
 
+def _number(args: dict[str, Any], name: str) -> int:
+    """Return a number that nothing depends on; 0 where there is none."""
+    found = args.get(name, 0)
+    return found if isinstance(found, int) else 0
+
+
 def _triple(value: Any, what: str) -> tuple[int, int, int]:
     if not isinstance(value, list) or len(value) != 3:
         raise Bad("incomplete", f"{what} has no three dimensions: {str(value)[:40]}")
@@ -93,8 +99,7 @@ def _triple(value: Any, what: str) -> tuple[int, int, int]:
 
 def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) -> Work:
     correlation = _whole(args.get("correlation", 0), f"correlation of {name[:80]}")
-    external = args.get("External id", 0)
-    external = external if isinstance(external, int) else 0
+    external, stream = _number(args, "External id"), _number(args, "stream")
     size = 0
     key: tuple[Any, ...] = ()
     if category == "kernel":
@@ -111,8 +116,6 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
         found = _COPY.fullmatch(name)
         kind, source, target = found.groups() if found else ("", "", "")
         key = (copy_kind(kind), memory(source), memory(target))
-    stream = args.get("stream", 0)
-    stream = stream if isinstance(stream, int) else 0
     return Work(category, start, end, correlation, external, key, size, stream)
 
 
@@ -152,8 +155,7 @@ def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
             ident = _whole(args.get("correlation", 0), f"correlation of {title[:80]}")
             seen.calls.append(Span(plain_call(title), where, start, end, ident))
             continue
-        ident = args.get("External id", 0)
-        if isinstance(ident, int) and ident:
+        if ident := _number(args, "External id"):
             seen.outer.setdefault(ident, start)
         if title == name:
             seen.named.append(Span(title, where, start, end))

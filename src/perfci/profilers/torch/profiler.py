@@ -9,16 +9,15 @@ from pydantic import Field
 
 from perfci.model.base import DeviceKind
 from perfci.model.profile import Fault, Trace
-from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Keep, Profiler, Read, Request, grown
+from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Profiler, Read, Request, grown
 from perfci.profilers.faults import fault
 from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto_trace
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.process import Exit
 from perfci.system.users import SAME, Account
+from perfci.worker.profile import NAME
 
-NAME = "perfci-execution"
-"""Name of the range of an execution in perfci.worker.profile."""
 LARGEST_TRACE = 512 * MIB
 """Bytes of Kineto's JSON at most, packed or not."""
 Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
@@ -29,11 +28,9 @@ Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
 class Kineto(Profiler[Trace]):
     """torch.profiler inside the worker, where no profiler around it sees the case."""
 
+    request: Request
     seconds: float
     device: DeviceKind = "cuda"
-    keep: Keep | None = None
-    account: Account = SAME
-    """Who runs what is profiled, and the profiler with it."""
     name = "torch.profiler"
     part = "trace"
     scopes = frozenset({"case"})
@@ -41,7 +38,7 @@ class Kineto(Profiler[Trace]):
     @classmethod
     def find(cls, request: Request) -> "Kineto":
         """Return the profiler of the torch under test, which each worker has with it."""
-        return cls(TRACED * request.timeout, keep=request.keep, account=request.account)
+        return cls(request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Kineto":
         """Return the same for one device."""
@@ -53,11 +50,11 @@ class Kineto(Profiler[Trace]):
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
         """Read the trace of each case."""
-        self.account.reclaim(report.parent)
+        self.request.account.reclaim(report.parent)
         read: Read[Trace] = Read()
         paths = {name: Path(f"{report}-{name}.json.gz") for name in names}
-        keep = self.keep.folder if self.keep is not None else None
-        for name, (trace, faults) in traces(paths, NAME, self.device, self.account, keep).items():
+        keep = self.request.keep.folder if self.request.keep is not None else None
+        for name, (trace, faults) in traces(paths, NAME, self.device, self.request.account, keep).items():
             if trace is not None:
                 read.seen[name] = trace
             if faults:

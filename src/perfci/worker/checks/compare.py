@@ -97,12 +97,8 @@ def _finite(out: Any) -> Outcome:
 
 def _not_finite(value: Any, path: Path, count: int) -> Outcome:
     more = f" and {count - 1} more like it" if count > 1 else ""
-    return Outcome(
-        False,
-        "nan" if cmath.isnan(value) else "wrong",
-        None,
-        f"{place_name(path)} is {value}{more}; no bench.reference() says that it should be",
-    )
+    text = f"{place_name(path)} is {value}{more}; no bench.reference() says that it should be"
+    return Outcome(False, "nan" if cmath.isnan(value) else "wrong", None, text)
 
 
 class _Mismatch(Exception):
@@ -150,12 +146,8 @@ class _Tally:
             return Outcome(False, "nan", math.inf, f"{self.nan_at}; {self.nans} of {self.total} elements are NaN")
         if self.differing:
             far = f", the worst {self.worst:.3g} × the tolerance" if math.isfinite(self.worst) else ""
-            return Outcome(
-                False,
-                "wrong",
-                self.worst,
-                f"{self.at}; {self.differing} of {self.total} elements differ{far}",
-            )
+            text = f"{self.at}; {self.differing} of {self.total} elements differ{far}"
+            return Outcome(False, "wrong", self.worst, text)
         return Outcome(True, None, self.worst if self.total else None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from ..bench import Bench
-from .plain import MAPPINGS, NUMBERS, is_tensor
+from .plain import MAPPINGS, NUMBERS, bits, is_array, is_tensor
 
 _FLIP = bytes(255 - value for value in range(256))
 _FLIP_BOOL = bytes(value ^ 1 for value in range(256))
@@ -83,7 +83,7 @@ class _Tensor(Spoiled):
         self.torch = torch
         self.reverses = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
         with torch.inference_mode():  # what a kernel made in it can be changed only in it
-            self.bits = _bits(torch, tensor)
+            self.bits = bits(tensor)
             self.kept = self.bits.clone()
             self.bits.copy_(self._wrong())
 
@@ -150,7 +150,7 @@ def _memories(value: Any) -> Iterator[Any]:
         tensor = torch.Tensor.detach(value)
         if tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested and tensor.numel():
             yield tensor
-    elif type(value) in (bytearray, array.array) or _is_ndarray(value):
+    elif type(value) in (bytearray, array.array) or is_array(value):
         view = memoryview(value)
         if view.c_contiguous and view.nbytes and not view.readonly:
             yield value
@@ -174,15 +174,6 @@ def _spoiled(leaf: Any) -> Optional[Spoiled]:
     return _Buffer(view.cast("B"), view.format, view.itemsize)
 
 
-def _bits(torch: Any, tensor: Any) -> Any:
-    if tensor.dtype == torch.bool:
-        return tensor
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(sizes[tensor.element_size()])
-
-
 def _range(leaf: Any) -> tuple[int, int]:
     """Return addresses of the memory behind a tensor (its whole storage), a buffer or a list."""
     if is_tensor(leaf):
@@ -195,8 +186,3 @@ def _range(leaf: Any) -> tuple[int, int]:
         return id(leaf), id(leaf) + 1  # of its own
     begin = leaf.__array_interface__["data"][0]
     return begin, begin + leaf.nbytes
-
-
-def _is_ndarray(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc"

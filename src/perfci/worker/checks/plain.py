@@ -231,3 +231,20 @@ def strided(value: Any) -> Any:
     if value.is_quantized:
         value = value.dequantize()
     return value if value.layout == torch.strided else value.to_dense()
+
+
+def bits(tensor: Any) -> Any:
+    """Return a tensor as one of bool, or of integers of its elements' size, in the same memory."""
+    torch = sys.modules["torch"]
+    if tensor.dtype == torch.bool:
+        return tensor
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(sizes[tensor.element_size()])
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether torch found no room on the device."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)

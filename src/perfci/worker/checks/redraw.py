@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ..bench import Bench, Prepared
-from .plain import ATOMS, MAPPINGS, is_tensor
+from .plain import ATOMS, MAPPINGS, bits, is_tensor, out_of_memory
 
 MOST = 50_000
 """Objects that are searched at most."""
@@ -333,7 +333,6 @@ class Redraw:
 
 def set_up(target: Prepared) -> Redraw:
     """Set up the case of `target` twice more, and pair all three. Raises Unpaired, and what the set-up raises."""
-    torch = sys.modules.get("torch")
     drawn = [one.tensor for one in target.bench._drawn]
     if sum(one.numel() * one.element_size() for one in drawn if one.device.type == "cpu") > HOST_BYTES:
         raise Unpaired(f"it draws more than {HOST_BYTES // 2**20} MiB on the host")
@@ -346,7 +345,7 @@ def set_up(target: Prepared) -> Redraw:
     except Exception as error:
         for made in filter(None, (own, other)):
             made.bench.release()
-        if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+        if out_of_memory(error):
             raise Unpaired("there is no room for its inputs three times") from None
         raise
 
@@ -387,14 +386,8 @@ def _copy(target: Any, source: Any) -> None:
 
 def _equal(one: Any, two: Any) -> bool:
     """Compare bit by bit, as far as that can be told: NaN is not different from itself."""
-    torch = sys.modules["torch"]
-    one, two = one.resolve_conj().resolve_neg(), two.resolve_conj().resolve_neg()
-    if one.dtype != torch.bool:
-        if one.is_complex():
-            one, two = torch.view_as_real(one), torch.view_as_real(two)
-        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-        one, two = one.view(bits), two.view(bits)
-    return bool(torch.equal(one, two))
+    one, two = (bits(each.resolve_conj().resolve_neg()) for each in (one, two))
+    return bool(sys.modules["torch"].equal(one, two))
 
 
 # ---------------------------------------------------------------- kinds of objects

@@ -3,26 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from perfci.measure.commands.readers.base import About, Format, Reported, read_json, read_text
-from perfci.measure.commands.readers.google_benchmark import GOOGLE_BENCHMARK, read_google_benchmark
-from perfci.measure.commands.readers.hyperfine import HYPERFINE, read_hyperfine
-from perfci.measure.commands.readers.lines import LINES, read_perfci_lines
-from perfci.measure.commands.readers.nvbench import NVBENCH, read_nvbench
-from perfci.measure.commands.readers.pytest_benchmark import PYTEST_BENCHMARK, read_pytest_benchmark
-
-__all__ = [
-    "FORMATS",
-    "About",
-    "Format",
-    "Recognised",
-    "Reported",
-    "read_google_benchmark",
-    "read_hyperfine",
-    "read_nvbench",
-    "read_perfci_lines",
-    "read_pytest_benchmark",
-    "recognise",
-]
+from perfci.measure.commands.readers.base import About, Format, read_json, read_text
+from perfci.measure.commands.readers.google_benchmark import GOOGLE_BENCHMARK
+from perfci.measure.commands.readers.hyperfine import HYPERFINE
+from perfci.measure.commands.readers.lines import LINES
+from perfci.measure.commands.readers.nvbench import NVBENCH
+from perfci.measure.commands.readers.pytest_benchmark import PYTEST_BENCHMARK
 
 FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BENCHMARK, HYPERFINE)}
 """`reads:` of a command → its format; `wall` reads no file."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from perfci.measure.commands.readers import FORMATS, Format, recognise
-from perfci.measure.commands.readers.base import About, Reported, open_regular
+from perfci.measure.commands.readers import FORMATS, recognise
+from perfci.measure.commands.readers.base import About, Format, Reported, open_regular
 from perfci.measure.commands.readers.nvbench import NVBENCH
 from perfci.model.metrics import CustomMetric
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk

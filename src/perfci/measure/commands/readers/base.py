@@ -129,6 +129,14 @@ def read_json(text: str, where: object) -> Any:
         raise ValueError(f"{where}: {one_line(error, 120)}") from None
 
 
+def read_document(path: Path, fits: Callable[[Any], bool], tool: str, remedy: str) -> Any:
+    """Return the JSON document that `tool` wrote. Raises ValueError where it does not fit, and as the others do."""
+    root = read_json(read_text(path), path)
+    if not fits(root):
+        raise ValueError(f"{path}: is no result of {tool}: {remedy}")
+    return root
+
+
 def dig(value: Any, *keys: str) -> Any:
     """Return the value under these keys, one below the other; None where there is none."""
     for key in keys:
@@ -215,11 +223,15 @@ def plain(value: Any, longest: int = 80) -> str:
     return text if text.strip(".") else "_" * max(1, len(text))
 
 
-def only_once(found: dict[str, Reported], reported: Reported, remedy: str) -> None:
-    """Add a case; two of the same id cost it with a reason."""
-    if reported.case in found:
-        reported = Reported(reported.case, reason=reason("protocol", f"two benchmarks have this id: {remedy}"))
-    found[reported.case] = reported
+def each_once(reported: Iterable[Reported], path: Path, remedy: str, nothing: str) -> dict[str, Reported]:
+    """Return cases by id; two of the same id cost it with a reason. Raises ValueError where there is none."""
+    found: dict[str, Reported] = {}
+    for one in reported:
+        twice = Reported(one.case, reason=reason("protocol", f"two benchmarks have this id: {remedy}"))
+        found[one.case] = twice if one.case in found else one
+    if not found:
+        raise ValueError(f"{path}: holds no measurement: {nothing}")
+    return found
 
 
 def reason(kind: ReasonKind, text: str) -> Reason:

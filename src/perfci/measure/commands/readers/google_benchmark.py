@@ -17,12 +17,11 @@ from perfci.measure.commands.readers.base import (
     declared_times,
     dicts,
     dig,
+    each_once,
     number,
-    only_once,
     plain,
     positive,
-    read_json,
-    read_text,
+    read_document,
     reason,
     text_at,
 )
@@ -52,9 +51,7 @@ def read_google_benchmark(
 
     Raises ValueError, one line, where the file as a whole cannot be used.
     """
-    root = read_json(read_text(path), path)
-    if not _fits(root):
-        raise ValueError(f"{path}: is no result of google-benchmark: write it with --benchmark_out=FILE")
+    root = read_document(path, _fits, "google-benchmark", "write it with --benchmark_out=FILE")
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for entry in dicts(root["benchmarks"], path, "google-benchmark"):
         if entry.get("run_type") not in ("iteration", "aggregate"):
@@ -62,13 +59,11 @@ def read_google_benchmark(
         if entry.get("aggregate_name") not in _FITTED:
             key = (str(entry.get("family_index")), str(entry.get("per_family_instance_index")))
             groups.setdefault((*key, str(entry.get("run_name"))), []).append(entry)
-    found: dict[str, Reported] = {}
-    for (*_, run), entries in groups.items():
-        case = case_id(name, map(_part, run.split("/")))
-        only_once(found, _benchmark(case, entries, custom or {}), NAMES)
-    if not found:
-        raise ValueError(f"{path}: holds no measurement: no benchmark ran (does a filter leave none?)")
-    return found
+    found = (
+        _benchmark(case_id(name, map(_part, run.split("/"))), entries, custom or {})
+        for (*_, run), entries in groups.items()
+    )
+    return each_once(found, path, NAMES, "no benchmark ran (does a filter leave none?)")
 
 
 def _part(text: str) -> str:

@@ -11,12 +11,11 @@ from perfci.measure.commands.readers.base import (
     declared_times,
     dicts,
     dig,
+    each_once,
     number,
-    only_once,
     plain,
     positive,
-    read_json,
-    read_text,
+    read_document,
     reason,
     times,
 )
@@ -35,15 +34,9 @@ def read_hyperfine(path: Path, name: str, custom: Mapping[str, CustomMetric] | N
 
     Raises ValueError, one line, where the file as a whole cannot be used.
     """
-    root = read_json(read_text(path), path)
-    if not _fits(root):
-        raise ValueError(f"{path}: is no result of hyperfine: write it with --export-json FILE")
-    found: dict[str, Reported] = {}
-    for entry in dicts(root["results"], path, "hyperfine"):
-        only_once(found, _command(entry, name, custom or {}), "name them with --command-name")
-    if not found:
-        raise ValueError(f"{path}: holds no measurement: hyperfine ran no command")
-    return found
+    root = read_document(path, _fits, "hyperfine", "write it with --export-json FILE")
+    found = (_command(entry, name, custom or {}) for entry in dicts(root["results"], path, "hyperfine"))
+    return each_once(found, path, "name them with --command-name", "hyperfine ran no command")
 
 
 def _command(entry: dict[str, Any], name: str, custom: Mapping[str, CustomMetric]) -> Reported:

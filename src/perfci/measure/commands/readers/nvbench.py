@@ -14,11 +14,10 @@ from perfci.measure.commands.readers.base import (
     case_id,
     dicts,
     dig,
-    only_once,
+    each_once,
     plain,
     read_bytes,
-    read_json,
-    read_text,
+    read_document,
     reason,
     text_at,
 )
@@ -47,22 +46,17 @@ def read_nvbench(path: Path, name: str, _: Mapping[str, CustomMetric] | None = N
 
     Raises ValueError, one line, where the file as a whole cannot be used.
     """
-    root = read_json(read_text(path), path)
-    if not _fits(root):
-        raise ValueError(f"{path}: is no result of NVBench: run the benchmark with --jsonbin FILE")
+    root = read_document(path, _fits, "NVBench", "run the benchmark with --jsonbin FILE")
     version = dig(root, "meta", "version", "json", "major")
     if version != 1:
         raise ValueError(f"{path}: NVBench file format {str(version)[:20]!r} is unknown: perfci reads 1.x")
-    found: dict[str, Reported] = {}
+    found: list[Reported] = []
     for benchmark in dicts(root["benchmarks"], path, "NVBench"):
         states = dicts(benchmark.get("states"), path, "NVBench")
         several = len({state.get("device") for state in states if isinstance(state.get("device"), int)}) > 1
-        for state in states:
-            reported = _state(state, case_id(name, [plain(benchmark.get("name"))]), path, several)
-            only_once(found, reported, "give its axes different names or values")
-    if not found:
-        raise ValueError(f"{path}: holds no measurement: NVBench ran no state")
-    return found
+        prefix = case_id(name, [plain(benchmark.get("name"))])
+        found += [_state(state, prefix, path, several) for state in states]
+    return each_once(found, path, "give its axes different names or values", "NVBench ran no state")
 
 
 def _state(state: dict[str, Any], prefix: str, path: Path, several_devices: bool) -> Reported:

@@ -13,11 +13,10 @@ from perfci.measure.commands.readers.base import (
     declared,
     dicts,
     dig,
+    each_once,
     number,
-    only_once,
     plain,
-    read_json,
-    read_text,
+    read_document,
     reason,
     text_at,
     times,
@@ -37,15 +36,9 @@ def read_pytest_benchmark(
 
     Raises ValueError, one line, where the file as a whole cannot be used.
     """
-    root = read_json(read_text(path), path)
-    if not _fits(root):
-        raise ValueError(f"{path}: is no result of pytest-benchmark: write it with --benchmark-json=FILE")
-    found: dict[str, Reported] = {}
-    for entry in dicts(root["benchmarks"], path, "pytest-benchmark"):
-        only_once(found, _benchmark(entry, name, custom or {}), "give its parameters ids of their own")
-    if not found:
-        raise ValueError(f"{path}: holds no measurement: no test used the benchmark fixture")
-    return found
+    root = read_document(path, _fits, "pytest-benchmark", "write it with --benchmark-json=FILE")
+    found = (_benchmark(entry, name, custom or {}) for entry in dicts(root["benchmarks"], path, "pytest-benchmark"))
+    return each_once(found, path, "give its parameters ids of their own", "no test used the benchmark fixture")
 
 
 def _benchmark(entry: dict[str, Any], name: str, custom: Mapping[str, CustomMetric]) -> Reported:
