@@ -236,7 +236,7 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
             report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, account=account,
             root=two_users.root, python=python,
         )  # fmt: skip
-        assert not reading.counters
+        assert not reading.seen
         return "; ".join(fault.text for fault in reading.general)
 
     assert "there is no ncu_report that works here" in read() or "is older" in read(), "there is no such module"

@@ -50,8 +50,8 @@ def counted(path: Path, found: Profile) -> Profile:
     )
     key = "" if command else RESAMPLE
     here = [fault for fault in reading.general if "in no range" not in fault.text]  # those of the other cases
-    if key in reading.counters:
-        take(found, reading.counters[key], [*reading.faults.get(key, []), *here], (9, 0), True)
+    if key in reading.seen:
+        take(found, reading.seen[key], [*reading.faults.get(key, []), *here], (9, 0), True)
     return found
 
 

@@ -54,8 +54,8 @@ def check_case(
     Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
     `text` of the first failure, which ends the check, or None and ""; `shapes`, the
     sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
-    `atol` (as declared; None without a reference), `sketch`, `digest` of the inputs, `work`, and `unredrawn`: why its
-    inputs could not be redrawn in place, or "".
+    `atol` (as declared; None without a reference), `sketch`, and `unredrawn`: why its inputs could not be redrawn in
+    place, or "".
     """
     result: dict[str, Any] = {
         "ok": True,
