@@ -17,6 +17,7 @@ import pytest
 
 from perfci.judge import judge
 from perfci.measure import loop as measure_loop
+from perfci.measure.costs import Costs
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks, Plan
@@ -106,7 +107,7 @@ class Replayed:
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan})
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
-        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None).run(self.made.cases)
+        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs()).run(self.made.cases)
         return self.made.cases, plan
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfci.measure.costs import Costs
 from perfci.measure.rounds import Bench
 from perfci.measure.sampling import DEAREST, adapt
 from perfci.measure.timing import SCHEDULES, Setup
@@ -39,7 +40,7 @@ def pair(index: int, rng: np.random.Generator, worker: float, placement: float, 
 
 def adapted(pairs: list[Pair], r: float) -> tuple[int, int]:
     setup = Setup("rotating", 20, 6, PLANNED.placements, PLANNED.blocks)
-    bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), {"k@cuda": setup})  # type: ignore[arg-type]
+    bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), Costs(), {"k@cuda": setup})  # type: ignore[arg-type]
     plan = Plan(seed=0, sides=["base", "head"], schedules={"rotating": PLANNED}, criteria=[limit("k", bound=r)])
     case = Case(id="k", kernel="k", device="cuda", sides={"base": CaseSide(), "head": CaseSide()}, pairs=pairs)
     adapt(case, {"cuda": bench}, plan)

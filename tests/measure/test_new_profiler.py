@@ -11,6 +11,7 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.measure.commands.readers.base import Reported
+from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import open_place
 from perfci.measure.profiling.collect import find_profilers, observe
@@ -94,7 +95,7 @@ def compared(tmp_path):
     (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\n")
     with ExitStack() as stack:
         options = Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable)
-        place = open_place(options, Quiet(), stack)
+        place = open_place(options, Quiet(), stack, Costs())
         head = place.sides["head"]
         sides = {"base": replace(head, name="base"), "head": head}
         for name, launches in (("base", 3), ("head", 5)):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from perfci.measure.cases import merge
+from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.profiling.kernels import Observation, changed, profile_cases, range_name, wanted
@@ -102,7 +103,7 @@ def place(tmp_path, monkeypatch, request):
     (root / "perfci.yaml").write_text("version: 1\nsuite: [k.py]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n")
     options = Options("run", root, root / "out", devices=["cpu"], python=sys.executable)
     with ExitStack() as stack:
-        yield open_place(options, Quiet(), stack)
+        yield open_place(options, Quiet(), stack, Costs())
 
 
 def cases_of(place: Place) -> list[Case]:

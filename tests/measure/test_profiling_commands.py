@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from perfci.measure.commands.readers.base import Reported
+from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import commands as whole
@@ -63,7 +64,7 @@ def place(tmp_path, monkeypatch):
     )
     with ExitStack() as stack:
         yield open_place(
-            Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable), Quiet(), stack
+            Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable), Quiet(), stack, Costs()
         )
 
 

@@ -76,6 +76,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         started=results.started,
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,
+        costs=results.costs,
+        imports=results.imports,
         gpu_hour=results.gpu_hour,
         pairs=max((len(case.pairs) for case in cases), default=0),
         noise=noise(cases, context.looks.pairs[0]),

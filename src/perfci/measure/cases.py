@@ -1,5 +1,6 @@
 """Discovery: which cases each side declares, and which of them are measured here."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -27,6 +28,8 @@ class Found:
     files: list[FileFailure] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     """Suite files that did not import."""
+    imports: dict[str, float] = field(default_factory=dict)
+    """`import NAME` → seconds that it takes."""
 
 
 def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
@@ -34,7 +37,8 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
     reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
-    found = Found()
+    imports = {name: seconds for name, seconds in reply["imports"].items() if re.fullmatch(r"import \w{1,60}", name)}
+    found = Found(imports=imports)
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:

@@ -34,6 +34,8 @@ class _Opened(Document):
     """Bytes of device memory that an execution needs, inputs and all."""
     seconds: float
     """Of one execution."""
+    warm: float
+    """Seconds of the first executions."""
     elsewhere: str | None
     """Why what is timed is not what the case does."""
     settings: dict[str, Setting]

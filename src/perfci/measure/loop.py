@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from perfci.measure.commands.runner import Runner
+from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
@@ -30,9 +31,10 @@ class Loop:
         progress: Progress,
         watch: Watch,
         lock: Lock | None,
+        costs: Costs,
     ) -> None:
         self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
-        self.progress, self.watch, self.lock = progress, watch, lock
+        self.progress, self.watch, self.lock, self.costs = progress, watch, lock, costs
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
@@ -102,7 +104,9 @@ class Loop:
             if time.monotonic() >= deadline:
                 break
             cases = [case for case in batch if case.kernel == name and case.origin == "command"]
-            for outcome in self.runner.run_pair(name, cases, self.plan.seed, index):
+            with self.costs.phase("commands"):
+                outcomes = self.runner.run_pair(name, cases, self.plan.seed, index)
+            for outcome in outcomes:
                 done(outcome)
         self.watch.read()
 

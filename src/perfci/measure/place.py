@@ -11,6 +11,7 @@ import perfci
 from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
+from perfci.measure.costs import Costs
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
@@ -53,7 +54,7 @@ class Place(_Built):
     """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
 
 
-def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Built:
+def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
     if not options.prepared:
         sources = find_sources(options)
@@ -65,7 +66,8 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     stack.callback(account.sweep)
     sides: Mapping[Side, SideWork] = {}
     if options.prepared:
-        sources, sides = prepared.load(options, options.prepared, scratch)
+        with costs.phase("snapshot"):
+            sources, sides = prepared.load(options, options.prepared, scratch)
     limits = sources.policies[sources.policy_from]
     seed = limits.seed if options.seed is None else options.seed
     logs = options.out / "logs"
@@ -82,7 +84,9 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     for side in sides.values():
         account.give(side.cache)
         side.env = environment(side, limits.threads, seed, build=False)
-    sides = sides or materialise(options, sources, _home(options, scratch, account), progress, seed)
+    if not sides:
+        with costs.phase("snapshot"):
+            sides = materialise(options, sources, _home(options, scratch, account), progress, seed)
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     one_python = len({side.python for side in sides.values()}) == 1
@@ -90,7 +94,8 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack) -> _Buil
     parent = Parent(first.python, scratch, env, memory, forks=one_python, account=account)
     stack.callback(parent.close)
     if not options.prepared:
-        _build(sides, parent, options.out, progress)
+        with costs.phase("build"):
+            _build(sides, parent, options.out, progress)
     _require_base(sides, options.out)
     return _Built(sources, limits, seed, sides, parent)
 
@@ -113,23 +118,25 @@ def _home(options: Options, scratch: Path, account: Account) -> Path:
 def prepare_sides(options: Options, folder: Path, progress: Progress) -> list[SideWork]:
     """Build base and head into `folder`, as far as they build, to be measured later. Raises PerfciError."""
     with ExitStack() as stack:
-        built = _open_sides(options, progress, stack)
+        built = _open_sides(options, progress, stack, Costs())
         prepared.write(options, built.sources, built.sides, folder)
         return list(built.sides.values())
 
 
-def open_place(options: Options, progress: Progress, stack: ExitStack, *, listing: bool = False) -> Place:
+def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Costs, *, listing: bool = False) -> Place:
     """Snapshots, builds, parent and facts. What it opens is closed by `stack`.
 
     Raises PerfciError: MachineError too where a device that is demanded is not here, which `listing` is told instead
     where it is the policy that demands it.
     """
-    built = _open_sides(options, progress, stack)
+    built = _open_sides(options, progress, stack, costs)
     sources, limits, seed, sides, parent = built.sources, built.limits, built.seed, built.sides, built.parent
     logs, scratch = options.out / "logs", parent.scratch
     progress.stage("starting the workers")
-    parent.preload()
-    facts = _facts(sides["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
+    with costs.phase("start"):
+        parent.preload()
+    with costs.phase("machine"):
+        facts = _facts(sides["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
     lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
     if lost and not (listing and options.devices is None):
         raise MachineError(lost)
@@ -147,6 +154,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, *, listin
             timeout=limits.timeout,
             forbidden=forbidden,
             logs=logs,
+            costs=costs,
         )
         for device in devices
     }
@@ -245,9 +253,11 @@ def require_untouched(place: Place) -> None:
 
 
 def _load(bench: Bench, side: SideWork, suite: list[str]) -> Found:
-    worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
+    with bench.costs.phase("start"):
+        worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
     try:
-        return load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
+        with bench.costs.phase("import"):
+            return load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
     finally:
         worker.close()
 
@@ -268,5 +278,6 @@ def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
         whole.cases.update(one.cases)
         whole.files += one.files
         whole.broken |= one.broken
+        whole.imports.update(one.imports)
     side.suite = working
     return whole

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from perfci.measure.costs import Costs
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
-from perfci.model.results import Case, Clock, Pair, Reason
+from perfci.model.results import Case, Clock, Pair, Phase, Reason
 from perfci.model.text import listed
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
@@ -37,6 +38,7 @@ class Bench:
     timeout: float
     forbidden: list[str]
     logs: Path
+    costs: Costs
     setups: dict[str, Setup] = field(default_factory=dict)
     """Case key → how it is measured, the same in base and in head."""
 
@@ -44,9 +46,11 @@ class Bench:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
-        worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
+        with self.costs.phase("start"):
+            worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
         try:
-            worker.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
+            with self.costs.phase("import"):
+                worker.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
         except Died:
             worker.kill()
             raise
@@ -81,16 +85,16 @@ def run_round(
     workers: dict[Side, Worker] = {}
     order: list[Side] = []
     with ExitStack() as stack:
-        stack.callback(_close_all, workers)
+        stack.callback(_close_all, bench, workers)
         for case in todo:
             if time.monotonic() >= deadline:
                 break
             if bench.setups[case.key].alternating:
-                _close_all(workers)  # neither memory nor an exclusive device is left to them
+                _close_all(bench, workers)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))
                 continue
             if not workers or not all(worker.alive for worker in workers.values()):
-                _close_all(workers)
+                _close_all(bench, workers)
                 order = list(bench.sides)
                 rng.shuffle(order)
                 try:
@@ -109,11 +113,12 @@ def _verified(case: Case, rng: random.Random) -> bool:
     return rng.random() < VERIFIED or not case.pairs
 
 
-def _close_all(workers: dict[Side, Worker]) -> None:
-    for worker in workers.values():
-        worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
-    for worker in workers.values():
-        worker.close()
+def _close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
+    with bench.costs.phase("close"):
+        for worker in workers.values():
+            worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
+        for worker in workers.values():
+            worker.close()
     workers.clear()
 
 
@@ -137,10 +142,14 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     return taking.outcome()
 
 
+_Op = Literal["open", "block", "close"]
+_PHASES: dict[_Op, Phase] = {"open": "open", "block": "samples", "close": "close"}
+
+
 class Step(NamedTuple):
     """One request to one worker."""
 
-    op: Literal["open", "block", "close"]
+    op: _Op
     side: Side
     seed: int = 0
     placement: int = 0
@@ -183,34 +192,38 @@ class _Taking:
 
     def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
         """Carry out `steps`. A worker that dies, or a wrong result, is a failure of its side."""
-        timeout = self.bench.timeout
         for step in steps:
             worker = workers[step.side]
             start = time.monotonic()
             try:
-                if step.op == "open":
-                    fields: dict[str, Any] = {"mode": self.setup.mode, "sets": self.setup.sets}
-                    fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
-                    worker.ask("open", timeout, **fields)
-                    self.blocks[step.side].append([])
-                elif step.op == "block":
-                    setup = self.setup
-                    asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
-                    block = worker.ask("block", timeout, **asked)
-                    self.blocks[step.side][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
-                else:
-                    check = _tolerance_side(self.case).check
-                    verify = step.last and self.verify
-                    closed = worker.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
-                    if not closed["ok"]:
-                        text = f"after timing: {closed['text']}"
-                        self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
+                with self.bench.costs.phase(_PHASES[step.op]):
+                    self._take(step, worker)
             except Died as died:
                 log = f"logs/{worker.log.name}"
                 self.failures[step.side] = died.reason.model_copy(update={"log": log})
                 return
             kind = "first" if step.op == "open" and step.placement == 0 else step.op
             self.seconds[kind] += time.monotonic() - start
+
+    def _take(self, step: Step, worker: Worker) -> None:
+        """Carry out one step. Raises Died."""
+        timeout, setup = self.bench.timeout, self.setup
+        if step.op == "open":
+            fields: dict[str, Any] = {"mode": setup.mode, "sets": setup.sets}
+            fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
+            self.bench.costs.move("warm", worker.ask("open", timeout, **fields)["warm"])
+            self.blocks[step.side].append([])
+        elif step.op == "block":
+            asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
+            block = worker.ask("block", timeout, **asked)
+            self.blocks[step.side][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
+        else:
+            check = _tolerance_side(self.case).check
+            verify = step.last and self.verify
+            closed = worker.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
+            if not closed["ok"]:
+                text = f"after timing: {closed['text']}"
+                self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
 
     def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""

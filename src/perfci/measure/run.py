@@ -5,7 +5,6 @@ head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timin
 (one of them), sampling.py (who gets the next pair, how large), profiling/.
 """
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from perfci.measure.calibrate import history
 from perfci.measure.cases import Found, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, settle_all, unredrawn
+from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.journal import Journal
 from perfci.measure.loop import Loop
@@ -39,7 +39,7 @@ class Measurement:
     def __init__(self, options: Options, progress: Progress) -> None:
         self.options = options
         self.progress = progress
-        self.started = time.monotonic()
+        self.costs = Costs()
         self.results: Results | None = None
         self.spent: Mapping[str, Sequence[float]] = {}
         """Case key → wall seconds of its pairs."""
@@ -47,10 +47,11 @@ class Measurement:
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
         with ExitStack() as stack:
-            place = open_place(self.options, self.progress, stack)
+            place = open_place(self.options, self.progress, stack, self.costs)
             for device in place.benches:
                 key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
-                stack.enter_context(Lease(key, self.options.wait, self.progress.note))
+                with self.costs.phase("wait"):
+                    stack.enter_context(Lease(key, self.options.wait, self.progress.note))
             return self._measure(place, stack)
 
     def _measure(self, place: Place, stack: ExitStack) -> Results:
@@ -63,7 +64,8 @@ class Measurement:
         found = discover(place)
         cases = merge(found, place.sides, list(place.benches), options.cases)
         self._covered(place, found)  # before commands run, which may take long
-        cases += place.runner.discover(list(place.benches), options.cases, stage)
+        with self.costs.phase("commands"):
+            cases += place.runner.discover(list(place.benches), options.cases, stage)
         known = everything(place, found)
         require_some(cases, found, known, options.cases)
         idle = self._covered(place, found)
@@ -78,6 +80,7 @@ class Measurement:
         results.gpu_hour, results.custom_metrics = limits.gpu_hour, limits.metrics
         results.cases = cases
         results.files = [failure for one in found.values() for failure in one.files]
+        results.imports = found["head"].imports
         results.notes = [*place.sources.notes, *idle, *remarks(options, place.sides)]
         profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
@@ -85,14 +88,16 @@ class Measurement:
 
         if any(case.origin == "kernel" for case in cases):
             stage("measuring what the machine can do")
-            measure_ceilings(place)
-        probes = check_all(cases, place, found, journal, fuzz=not options.quick, note=stage)
+            with self.costs.phase("machine", whole=True):
+                measure_ceilings(place)
+        with self.costs.phase("check"):
+            probes = check_all(cases, place, found, journal, fuzz=not options.quick, note=stage)
         journal.restore(cases)
         settle_all(cases, place, found, probes, None if lock is None else lock.words())
         results.notes += history.remarks(cases, plan, facts, strict=options.strict)
 
         stage("measuring")
-        loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock)
+        loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs)
         self.spent = loop.spent
         try:
             loop.run(cases)
@@ -106,14 +111,21 @@ class Measurement:
 
         if profilers is not None:
             scratch = place.parent.scratch / "profile"
-            results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile)
+            with self.costs.phase("profile", whole=True):
+                results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile)
         results.notes += [*unredrawn(cases), *starved(cases, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:
             lock.require()
-        require_untouched(place)
-        results.seconds = time.monotonic() - self.started
+        with self.costs.phase("snapshot", whole=True):
+            require_untouched(place)
+        self.settle(results)
         return results
+
+    def settle(self, results: Results) -> None:
+        """Put the account so far into `results`."""
+        results.costs = self.costs.so_far()
+        results.seconds = sum(results.costs.values())
 
     def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
         """Return notes on limits that judge nothing. Raises UsageError where one must not.
@@ -148,7 +160,7 @@ class Measurement:
     def listing(self) -> "Listing":
         """Return the cases of head and the plan of a comparison with all their criteria. Measures nothing."""
         with ExitStack() as stack:
-            place = open_place(self.options, self.progress, stack, listing=True)
+            place = open_place(self.options, self.progress, stack, self.costs, listing=True)
             found = discover(place)
             globs, known = self.options.cases, everything(place, found)
             notes = require_covered(place, found, known)
@@ -207,5 +219,5 @@ def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterr
         if not measurement.options.profile:  # which is short, and begins anew
             kind, text = "interrupt", "interrupted: continue with --resume"
     results.error = Reason(kind=kind, text=text[:1000])
-    results.seconds = time.monotonic() - measurement.started
+    measurement.settle(results)
     return results

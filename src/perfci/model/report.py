@@ -7,7 +7,7 @@ from pydantic import Field
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, against, beyond
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.results import Check, Reason, SideCode, Work
+from perfci.model.results import Check, Phase, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.model.units import Price
 
@@ -282,6 +282,10 @@ class Report(Document):
     started: str
     seconds: float
     measuring_seconds: float
+    costs: dict[Phase, float] = Field(default_factory=dict)
+    """Phase → its part of `seconds`."""
+    imports: dict[str, float] = Field(default_factory=dict)
+    """`import NAME` of the suite → seconds that it takes each worker."""
     gpu_hour: Price | None = None
     """Price of an hour on the GPU, as the policy says."""
     pairs: int = 0

@@ -233,6 +233,15 @@ class Moment(Document):
 
 Finite = Annotated[float, Field(ge=0)]
 
+Phase = Literal[
+    "wait", "snapshot", "build", "machine", "start", "import", "check", "open", "warm", "samples", "close", "commands",
+    "profile", "other",
+]  # fmt: skip
+"""`wait`: for another perfci on the device. `snapshot`: base and head copied, and proved untouched. `machine`: its
+facts and ceilings. `start`: of workers, `import`: of the suite in them. `check`: results before timing. `open`: inputs
+drawn and placed, `warm`: first executions, `samples`: executions that are timed, `close`: results after timing, memory
+freed. `commands`: processes of the policy's commands. `other`: what belongs to none."""
+
 
 UNMEASURED = "unmeasured.json"
 """In the place of `results.json` where nothing had to be measured."""
@@ -251,6 +260,10 @@ class Results(Document):
     """Wall time of everything."""
     measuring_seconds: Finite = 0.0
     """Wall time of the worker pairs."""
+    costs: dict[Phase, Finite] = Field(default_factory=dict)
+    """Phase → its part of `seconds`; empty in results of another tool."""
+    imports: dict[Annotated[str, Field(pattern=r"^import \w{1,60}$")], Finite] = Field(default_factory=dict)
+    """Statement of the suite's files, such as `import torch` → seconds that it takes each worker; the dearest."""
     command: list[str]
     """Command line that reproduces the run."""
     repository: str = ""

@@ -72,6 +72,14 @@ class _Table:
         return sum(columns) + 2 * (len(columns) - 1) <= width
 
 
+def print_costs(report: Report, console: Console) -> None:
+    """Print the account of a run: seconds and share of each phase, and what imports cost."""
+    printer = _Printer(View(report), console)
+    phases = [[name, f"{seconds:.1f} s", f"{100 * share:.1f} %"] for name, seconds, share in printer.view.phases]
+    printer.table(_Table(["phase", ">wall time", ">share"], phases))
+    printer.block([_prose("", line, "") for line in printer.view.dear_imports])
+
+
 def print_report(report: Report, console: Console) -> None:
     """Print the verdict, the rows and what is worth knowing beside them.
 
@@ -142,6 +150,8 @@ class _Printer:
         ]
         for parts in ([*view.devices, " → ".join(sides)], view.effort):
             self.put(Text(visible(" · ".join(parts)), "dim"))
+        if view.costs:
+            self.put(_prose("", view.costs, "dim"))
         if view.counts:
             text = Text()
             for index, (name, number) in enumerate(view.counts):

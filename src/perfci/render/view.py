@@ -21,6 +21,8 @@ from perfci.render.words import class_count, direction, duration, half_width, pl
 _STANDARD = ("time", "tflops", "bandwidth", "throughput")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A verdict as one sign; a run that passes with warnings has another."""
+_LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
+"""Share of a phase, seconds of an import from which on they are told; imports that are listed at most."""
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
@@ -288,6 +290,33 @@ class View:
             parts.append(f"measured for {duration(report.measuring_seconds)}")
         parts.append(f"{duration(report.seconds)} {'of GPU' if 'cuda' in self.kinds else 'in all'}{self._cost}")
         return parts
+
+    @cached_property
+    def phases(self) -> list[tuple[str, float, float]]:
+        """Phases that took part of the run, longest first: name, seconds, share."""
+        costs = self.report.costs
+        whole = math.fsum(costs.values())
+        if not math.isfinite(whole):
+            return []
+        return [(name, one, one / whole) for name, one in sorted(costs.items(), key=lambda two: -two[1]) if one > 0]
+
+    @property
+    def dear_imports(self) -> list[str]:
+        """`import torch: 2.1 s in each worker`, longest first."""
+        dear = sorted(self.report.imports.items(), key=lambda two: -two[1])
+        return [f"`{visible(name)}`: {duration(one)} in each worker" for name, one in dear[:_MOST_IMPORTS]]
+
+    @cached_property
+    def costs(self) -> str:
+        """`93 s: 61 % samples, 14 % import, 25 % others`, and the dearest import; empty where it is not known."""
+        if not self.phases:
+            return ""
+        large = [one for one in self.phases if one[2] >= _LARGE]
+        rest = 1 - math.fsum(share for _, _, share in large)
+        parts = [f"{share:.0%} {name}".replace("%", " %") for name, _, share in large]
+        parts += [f"{rest:.0%} others".replace("%", " %")] if len(large) < len(self.phases) else []
+        dear = self.dear_imports[:1] if max(self.report.imports.values(), default=0) >= _DEAR else []
+        return "; ".join([f"{duration(self.report.seconds)}: {', '.join(parts)}", *dear])
 
     @property
     def _cost(self) -> str:

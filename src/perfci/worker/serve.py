@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+import time
 import traceback
 import types
 from typing import Any, Optional
@@ -161,7 +162,8 @@ class Server:
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
         root, site = self.setup["tree"], self.setup["site"]
-        found = discover.discover(root, message["suite"])
+        with discover.timed_imports(root, site) as imports:
+            found = discover.discover(root, message["suite"])
         self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
         cases = []
         for kernel in found["kernels"]:
@@ -177,6 +179,7 @@ class Server:
             "cases": cases,
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
+            "imports": imports,
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +206,8 @@ class Server:
         """Draw and place a case's inputs anew and warm it up.
 
         `sets` sets of inputs are drawn, each with values of its own. With `describe` the reply says what the case is:
-        digest of the inputs, declared work, the bytes that one set needs on the device.
+        digest of the inputs, declared work, the bytes that one set needs on the device. Its `warm` are the seconds
+        after the inputs were drawn.
         """
         self.prepared = []
         self.sampler = None
@@ -222,6 +226,7 @@ class Server:
             said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
             said["peak"] = _peak(device)
             said["dtype"] = made.main_dtype()
+        start = time.monotonic()
         self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared])
         name = json.dumps([message["kernel"], message["params"], device, message["mode"]], sort_keys=True)
         self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
@@ -235,6 +240,7 @@ class Server:
         else:
             self.warm.add(name)
             self.sampler.warm()
+        said["warm"] = time.monotonic() - start
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
