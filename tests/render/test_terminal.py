@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfci.render.terminal import print_report
+from perfci.render.terminal import print_costs, print_report
 from tests.render.build import HOSTILE, report, reports, row, unchanged
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -83,3 +83,35 @@ def test_colour_only_where_it_is_asked_for():
 
 def test_rich_markup_in_names_is_text():
     assert "[bold]k[/bold]/n=1" in printed(report([row("[bold]k[/bold]/n=1")], "see [red]x[/red]"), 120)
+
+
+COSTS = {"samples": 61.0, "import": 20.0, "start": 14.0, "close": 3.0, "snapshot": 2.0, "wait": 0.0}
+
+
+def test_a_report_says_where_its_time_went():
+    shown = report([row("k", "unchanged")], "x", seconds=100, costs=COSTS, imports={"import torch": 2.14})
+    line = "1 min 40 s: 61 % samples, 20 % import, 14 % start, 5 % others; import torch: 2.1 s in each worker"
+    assert line in printed(shown).replace("`", "")
+    assert "others" not in printed(report([], "x", seconds=2, costs={"check": 1.0, "build": 1.0}))
+
+
+def test_costs_are_listed_with_their_imports():
+    file = io.StringIO()
+    imports = {"import torch": 2.14, "import numpy": 0.06}
+    print_costs(report([], "x", seconds=100, costs=COSTS, imports=imports), Console(file=file, _environ={}))
+    lines = [" ".join(line.split()) for line in file.getvalue().replace("`", "").splitlines() if line]
+    assert lines == [
+        "phase wall time share",
+        "samples 61.0 s 61.0 %",
+        "import 20.0 s 20.0 %",
+        "start 14.0 s 14.0 %",
+        "close 3.0 s 3.0 %",
+        "snapshot 2.0 s 2.0 %",
+        "import torch: 2.1 s in each worker",
+        "import numpy: 0.060 s in each worker",
+    ]
+
+
+def test_costs_that_are_no_numbers_are_not_told():
+    shown = report([row("k", "unchanged")], "x", seconds=1, costs={"samples": float("inf"), "import": 1.0})
+    assert "samples" not in printed(shown)

@@ -73,12 +73,14 @@ def report(debug: options.Debug = False, **asked: Any) -> None:
     from perfci.cli.report import judge_files, judge_imported
 
     results, imported = asked.pop("results") or [], asked.pop("imported")
-    base, device = asked.pop("base") or [], asked.pop("device")
+    base, device, costs = asked.pop("base") or [], asked.pop("device"), asked.pop("costs")
+    if imported and costs:
+        raise UsageError("--costs: another tool measured, and does not tell: leave out --import")
     if imported:
         judge_imported(imported, base, results, device=device, **asked)
     if base or device:
         raise UsageError("--base and --device go with --import: `perfci compare --base REF` measures against a base")
-    judge_files(results or [OUT], **asked)
+    judge_files(results or [OUT], costs=costs, **asked)
 
 
 @app.command()

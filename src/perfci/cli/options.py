@@ -162,6 +162,9 @@ class Reporting:
         str | None,
         typer.Option("--format", metavar="LIST", help="What to write, such as html,md,junit,csv,json; all by default."),
     ] = None
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Say where the time went: each phase of the run, and imports that are dear.")
+    ] = False
     strict: Strict = False
     out: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
 
 from perfci.cli.measure import parse_devices
 from perfci.cli.output import tell, write_all
@@ -22,24 +23,40 @@ from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Results
 from perfci.render import FORMATS
+from perfci.render.terminal import print_costs
 
 
 def judge_files(
-    results: Sequence[Path], *, policy: Path | None, formats: str | None, strict: bool, out: Path | None, json: bool
+    results: Sequence[Path],
+    *,
+    policy: Path | None,
+    formats: str | None,
+    costs: bool,
+    strict: bool,
+    out: Path | None,
+    json: bool,
 ) -> NoReturn:
-    """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code."""
+    """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code.
+
+    `costs`: say where the time went in place of the report.
+    """
     if len(results) > 1:
         raise UsageError(f"{results[1]}: is one too many: name one results.json, or its folder")
     asked = parse_formats(formats)
     path = results[0] / "results.json" if results[0].is_dir() else results[0]
     measured = read_results(path)
+    if costs and not measured.costs:
+        raise UsageError(f"{path}: does not tell where the time went: --costs is for what perfci measured to its end")
     if policy is None:
         report = judge(measured, strict=strict)
     else:
         report = judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
     folder = _made(out or path.parent)
     files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
-    tell(report, folder, json, files)
+    if costs and not json:
+        print_costs(report, Console())
+    else:
+        tell(report, folder, json, files)
     raise typer.Exit(report.exit_code)
 
 
