@@ -16,7 +16,9 @@ run: $(VENV)/ready
 
 test: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)
+ifneq ($(shell command -v nvidia-smi),)
 	$(BIN)/python -m pytest -m "not slow and alone"
+endif
 
 test-all: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not alone" $(BESIDE)

@@ -79,6 +79,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _draw_fewer(item)
         if item.get_closest_marker("gpu"):
             item.add_marker("alone")
+        elif item.get_closest_marker("alone"):
+            item.add_marker("slow")  # `make test` takes the time for what needs the whole machine on a GPU alone
         for name in ONE_AT_A_TIME:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))

@@ -129,7 +129,7 @@ def test_head_that_ends_base_s_process_gets_no_verdict(repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("source", "tree/attacked.py was changed"),
+        pytest.param("source", "tree/attacked.py was changed", marks=pytest.mark.slow),
         pytest.param("bytecode", "is not the bytecode of its source", marks=pytest.mark.slow),
         pytest.param("shadow", "tree/attacked/__init__.py is new", marks=pytest.mark.slow),
         pytest.param("link", "tree/attacked.py was changed", marks=pytest.mark.slow),

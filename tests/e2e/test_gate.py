@@ -132,6 +132,7 @@ def test_report_again_gives_the_same_bytes(repo: Repo) -> None:
         assert {name: (repo.root / folder / name).read_bytes() for name in names} == first
 
 
+@pytest.mark.slow
 def test_json_is_the_only_thing_on_stdout(repo: Repo) -> None:
     repo.policy()
     repo.write("kernels/adding.py", adding())

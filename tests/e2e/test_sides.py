@@ -114,6 +114,7 @@ def test_sides_with_interpreters_of_their_own(repo: Repo) -> None:
     assert [case["sides"][side]["status"] for case in run.results["cases"] for side in ("base", "head")] == ["ok", "ok"]
 
 
+@pytest.mark.slow
 def test_a_long_temporary_path_works(repo: Repo, tmp_path: Path) -> None:
     """The path of a Unix socket ends at 107 bytes; TMPDIR may be longer."""
     long = tmp_path / ("long" * 30)

@@ -170,6 +170,7 @@ def test_resume_refuses_other_code(repo: Repo) -> None:
     assert run.err.strip().count("\n") <= 12
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
     repo.policy("limits: [{cases: '*', metric: time, regression: 1%}]\n")
     repo.write("kernels/adding.py", adding())

@@ -301,14 +301,22 @@ except Unfit as error:
 @pytest.mark.parametrize(
     ("document", "item", "count", "said"),
     [
-        ('{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items"),
+        pytest.param(
+            '{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items", marks=pytest.mark.slow
+        ),
         pytest.param('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing", marks=pytest.mark.slow),
         ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
         ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
         pytest.param(
             '{"notes":[%s]}', "[]", 5_000_000, "a list or an object of more than 20000 items", marks=pytest.mark.slow
         ),
-        ('{"custom_metrics":{%s}}', '"{}":{}', 350_000, "a list or an object of more than 20000 items"),
+        pytest.param(
+            '{"custom_metrics":{%s}}',
+            '"{}":{}',
+            350_000,
+            "a list or an object of more than 20000 items",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_many_small_items_cost_little(document: str, item: str, count: int, said: str) -> None:

@@ -272,7 +272,7 @@ def neutral(job: Job, head: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["new branch", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("older commit", "by hand"))]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("new branch", "older commit", "by hand")]
 )
 def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
     hub.repo.policy(LIMIT)
@@ -309,6 +309,7 @@ def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_
     neutral(hub.job("pull_request", payload, merge, checkout), head, base[:10])
 
 
+@pytest.mark.slow
 def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) -> None:
     """A build that fails shows that it is measured."""
     hub.repo.policy(LIMIT + "build: ['false']\n")
@@ -346,6 +347,7 @@ def test_the_first_pull_request_with_a_policy_passes(hub: Hub) -> None:
     assert "judged by the limits of head" in job.summary
 
 
+@pytest.mark.slow
 def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
     app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci}]\n"
     hub.repo.policy(f"{app}limits: [{{cases: app, metric: time, max: 1s}}]\n")
@@ -399,6 +401,7 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
     assert not (checkout / "perfci-out").exists()
 
 
+@pytest.mark.slow
 def test_python_of_the_checkout_is_not_perfcis(hub: Hub) -> None:
     """Neither a module beside the checkout nor PYTHONPATH gets into perfci itself, however it is started."""
     hub.repo.policy(LIMIT)

@@ -239,7 +239,7 @@ def test_duplicates_are_deleted_where_hiding_is_forbidden(hub: GitHub) -> None:
     assert "run=100" in only(hub)
 
 
-@pytest.mark.parametrize("same_run", [True, False])
+@pytest.mark.parametrize("same_run", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
     """All have read before any writes: the worst order there is."""
     scene(hub)

@@ -120,6 +120,7 @@ def test_a_token_that_may_not_read_is_told_what_it_needs(hub: GitHub, tmp_path: 
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_broken_policy_on_base_is_named(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     scene(hub, 1.0)
     hub.files["b" * 40, "perfci.yaml"] = b"version: 1\nsuit: x\n"

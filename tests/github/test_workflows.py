@@ -385,7 +385,7 @@ def test_a_release_has_the_version_of_its_tag_and_notes(tag: str, said: str, tmp
     ("name", "before", "after", "said"),
     [
         ("perf.yml", " github.event.", " githob.event.", "Unrecognized named-value: 'githob'"),
-        ("perf.yml", "runs-on:", "run-on:", "Unexpected value 'run-on'"),
+        pytest.param("perf.yml", "runs-on:", "run-on:", "Unexpected value 'run-on'", marks=pytest.mark.slow),
         ("action.yml", "using: composite", "using: composit", "composit"),
     ],
 )

@@ -47,6 +47,7 @@ def reported(site):
     return read_perfci_lines(lines, "bsr_build", POLICY.metrics)["bsr_build"].values
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_registers_spills_and_shared_memory_reach_the_gate(tmp_path):
     done = run(tmp_path, "--arch", "90")

@@ -26,8 +26,8 @@ def always(monkeypatch):
     ("tool", "file"),
     [
         ("nvbench", "nvbench/matmul.json"),
-        ("google-benchmark", "import/google-benchmark.json"),
-        ("pytest-benchmark", "import/pytest-benchmark-saved.json"),
+        pytest.param("google-benchmark", "import/google-benchmark.json", marks=pytest.mark.slow),
+        pytest.param("pytest-benchmark", "import/pytest-benchmark-saved.json", marks=pytest.mark.slow),
         ("hyperfine", "import/hyperfine.json"),
     ],
 )
@@ -60,7 +60,11 @@ def test_a_million_samples_come_through(tmp_path):
     [
         (lambda: "[" * (2 * 2**20), "is nested too deeply to be a result"),
         (lambda: " " * (60 * 2**20), "is empty"),
-        (lambda: '{"results": [' + "[]," * (20 * 2**20) + "[]]}", "reading it takes more than 384 MiB of memory: report fewer"),
+        pytest.param(
+            lambda: '{"results": [' + "[]," * (20 * 2**20) + "[]]}",
+            "reading it takes more than 384 MiB of memory: report fewer",
+            marks=pytest.mark.slow,
+        ),
         (lambda: '{"results": ' + "9" * (2 * 2**20) + "}", "integer string conversion"),
         (lambda: '{"results": [{"command": "x", "times": [NaN, 1e999]}]}' + " " * (2 * 2**20), "no finite"),
     ],

@@ -33,6 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # What it concludes
 
 
+@pytest.mark.slow
 def test_recorded_pairs_of_a_quiet_gpu_hold_a_limit_of_1_percent():
     found = calibrations()["quiet"]
     assert found.exit_code == 0
@@ -80,6 +81,7 @@ def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
     assert len(found.warnings) == 1
 
 
+@pytest.mark.slow
 def test_the_fail_rate_is_that_of_the_decision():
     """Whole runs of three loud cases with biases, drawn anew and decided one by one."""
     rng = np.random.default_rng(2)

@@ -134,6 +134,7 @@ def test_nothing_is_read_that_counters_tell(tmp_path):
     assert not (tmp_path / "bin" / "read").exists()
 
 
+@pytest.mark.slow
 def test_a_counter_that_one_side_lacks_has_both_sides_read(tmp_path):
     tools(tmp_path)
     case = changed()

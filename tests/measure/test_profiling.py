@@ -175,6 +175,7 @@ def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
     assert [(one.seen, one.faults[0].kind) for one in found.values()] == [(None, "forbidden")] * 2
 
 
+@pytest.mark.slow
 def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     """As one does that waits for a lock that another holds."""
     monkeypatch.setattr("perfci.system.process.START_TIMEOUT", 3.0)  # in which a shell starts, however busy
@@ -186,6 +187,7 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_profiler_stands_in(place):
     pytest.importorskip("torch")

@@ -150,6 +150,7 @@ def test_nsys_sees_the_whole_process(place, nsys):
     assert "token: None" in (place.runner.logs / "nsys-head-app.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_a_command_that_runs_on_is_cut_and_says_so(place, nsys, monkeypatch):
     monkeypatch.setattr(nsys_command, "DURATION", 2)
@@ -159,6 +160,7 @@ def test_a_command_that_runs_on_is_cut_and_says_so(place, nsys, monkeypatch):
     assert (fault.kind, fault.text) == ("incomplete", "nsys recorded the first 2 s of the command, which ran on")
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_a_command_that_fails_is_a_fault(place, nsys):
     found = profiled(place, form("echo no such table >&2; exit 3"), nsys)
@@ -289,6 +291,7 @@ def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None
     return cases
 
 
+@pytest.mark.slow
 def test_metrics_of_a_command_with_one_case(place, tmp_path):
     (case,) = observed(place, tmp_path, "app", kernels="gemm")
     assert "--kernel-name regex:gemm" in (tmp_path / "ncu.args").read_text()
@@ -300,6 +303,7 @@ def test_metrics_of_a_command_with_one_case(place, tmp_path):
         assert not {"device_busy", "launch_overhead"} & set(found.metrics)
 
 
+@pytest.mark.slow
 def test_a_value_that_one_kernel_lacks_is_the_only_one_that_its_command_lacks(place, tmp_path):
     page = counted(tmp_path / "page.csv")
     lines = list(csv.reader(page.read_text().splitlines()))
@@ -312,6 +316,7 @@ def test_a_value_that_one_kernel_lacks_is_the_only_one_that_its_command_lacks(pl
         assert side.profile.metrics["registers"] > 0 and "dram_bytes" not in side.profile.metrics
 
 
+@pytest.mark.slow
 def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_path):
     cases = observed(place, tmp_path, "app/a", "app/b")
     for case in cases:

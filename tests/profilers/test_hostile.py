@@ -204,6 +204,7 @@ def counters(path):
     return ncu_profiler.counters(path, ranges=["a"], whole=False, names=["dram_bytes"], most=None, installed=None)
 
 
+@pytest.mark.slow
 def test_sixty_megabytes_of_tiny_blocks(tmp_path):
     path = tmp_path / "r.ncu-rep"
     path.write_bytes(ncu_layout.MAGIC + block(message(f1=7)) + block(message(f2=0)) * 10_000_000)
@@ -227,6 +228,7 @@ def test_a_block_whose_header_is_the_file(tmp_path):
     assert fault.text == "r.ncu-rep: is cut or damaged"
 
 
+@pytest.mark.slow
 def test_a_page_that_is_one_line(tmp_path):
     path = tmp_path / "r.ncu-rep"
     with path.open("wb") as file:

@@ -89,6 +89,7 @@ def test_thirty_loud_cases_are_replayed():
 # What can be promised
 
 
+@pytest.mark.slow
 def test_factors_are_those_of_the_decision():
     """At the smallest r a true r is found, and its absence is shown, in 99 %; at nine tenths of it no longer."""
     found = factors(LOOKS, M)

@@ -139,6 +139,7 @@ def test_what_it_says_beside_its_answer_is_let_go(readers, folder):
     assert call(readers.shouts, Bounds(), folder) == 7
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_what_it_started(readers, folder, monkeypatch):
     monkeypatch.setattr(Bounds, "wall", property(lambda self: 3.0))
     with pytest.raises(Unread, match="not read within 3 s"):

@@ -39,6 +39,7 @@ def draw_in_process(hash_seed):
     return json.loads(out.stdout)
 
 
+@pytest.mark.slow
 def test_two_processes_draw_the_same_inputs_at_the_same_offsets():
     """Base and head must measure the same work; hash() differs between processes and must not matter."""
     first, second = draw_in_process(hash_seed=1), draw_in_process(hash_seed=2)

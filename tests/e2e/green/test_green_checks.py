@@ -40,6 +40,7 @@ def dying(repo: Repo, checked: int) -> None:
     suite(repo, "dies", DIES.format(journal=journal, checked=checked))
 
 
+@pytest.mark.slow
 def test_base_that_was_right_and_dies_while_it_is_measured_is_an_error(repo: Repo) -> None:
     repo.policy(POLICY)
     dying(repo, checked=2)
@@ -109,6 +110,7 @@ def test_a_case_that_writes_into_its_own_files_is_told_where_to_write(repo: Repo
     assert run.results["cases"][0]["pairs"], "what was measured is kept"
 
 
+@pytest.mark.slow
 def test_new_files_that_nobody_imports_are_no_matter(repo: Repo) -> None:
     repo.policy("budget: 2s\n")
     suite(repo, "writes", "open('new.json', 'w').write(str(len(calls)))")
@@ -116,6 +118,7 @@ def test_new_files_that_nobody_imports_are_no_matter(repo: Repo) -> None:
     assert run.code == 0, run.out + run.err
 
 
+@pytest.mark.slow
 def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
     repo.policy("budget: 2s\n")
     suite(repo, "honest")

@@ -129,6 +129,7 @@ def test_a_metric_that_the_first_execution_does_not_report(repo: Repo, tmp_path:
     assert not run.report["exploratory"], "the same questions"
 
 
+@pytest.mark.slow
 def test_a_metric_that_only_the_first_execution_of_base_reports(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     one.policy("{cases: 'serve/*', metric: p99, regression: 5%}")
@@ -182,6 +183,7 @@ def test_a_unit_that_only_later_executions_show_to_matter(repo: Repo, tmp_path: 
     assert run.classes()["serve/a"] == "changed"
 
 
+@pytest.mark.slow
 def test_a_case_that_only_later_executions_report(repo: Repo, tmp_path: Path) -> None:
     """Neither base nor head reports `late` in its first execution, and base alone is silent about `slow` then."""
     serve = bench(repo, tmp_path)

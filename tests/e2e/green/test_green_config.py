@@ -63,6 +63,7 @@ def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
     assert (run.code, last(run)) == (2, "perfci: serve/btch=8: matches no case: did you mean 'serve/batch=8'?")
 
 
+@pytest.mark.slow
 def test_a_limit_on_what_no_case_reports(repo: Repo) -> None:
     """A custom metric of kernels, and the time of a command that reports none."""
     metrics = "metrics: {p99: {unit: s}, size: {unit: B}}\n"
@@ -93,6 +94,7 @@ def test_a_limit_for_a_device_that_is_not_here_is_no_typo(repo: Repo) -> None:
     assert "big\tcuda\tskipped: needs cuda" in run.out
 
 
+@pytest.mark.slow
 def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     """And is told to be idle once merged. A limit that head adds for a new case is fine."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n")
@@ -108,6 +110,7 @@ def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     )
 
 
+@pytest.mark.slow
 def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
     good, bad = TIME, "limits:\n  - {cases: 'ading', regression: 50%}\n"
     project(repo, good)
@@ -255,6 +258,7 @@ def test_a_limit_for_another_machine(repo: Repo) -> None:
     assert repo.perfci("compare", "--base", "HEAD", "--strict", *QUICK).code == 1
 
 
+@pytest.mark.slow
 def test_another_policy_with_a_typo_is_refused_too(repo: Repo) -> None:
     project(repo, TIME)
     assert repo.perfci("run", *QUICK).code == 0
@@ -264,6 +268,7 @@ def test_another_policy_with_a_typo_is_refused_too(repo: Repo) -> None:
     assert run.err == "perfci: other.yaml:3: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
 
 
+@pytest.mark.slow
 def test_a_command_whose_device_head_edits_is_gone(repo: Repo) -> None:
     """As a kernel that leaves a device: base's case is missing, whatever head says of another."""
     command = "commands:\n  - {{name: app, run: 'sleep 0.01', device: {}}}\n"

@@ -47,6 +47,7 @@ def test_docker_without_its_extra(tmp_path: Path, repo: Repo) -> None:
     assert done.stderr == 'perfci: Docker\'s SDK for Python is not installed here: pip install "perfci[docker]"\n'
 
 
+@pytest.mark.slow
 def test_ci_and_all_that_measures_need_no_extra(tmp_path: Path, repo: Repo) -> None:
     """`perfci ci` gets as far as its event; what else is asked for runs."""
     without = {"github", "requests", "docker", "ncu_report", "torch"}
