@@ -58,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if "mark.alone" in text or "mark.gpu" in text else True
 
 
-QUICK = 5
+QUICK = 10
 """The share of examples that are drawn where slow tests are left out: CI draws them all."""
 
 

@@ -114,6 +114,7 @@ def compared(repo: Repo, name: str, *replaced: tuple[str, str]) -> Run:
     return repo.perfci("compare", "--base", "HEAD")
 
 
+@pytest.mark.slow
 def test_head_that_ends_base_s_process_gets_no_verdict(repo: Repo) -> None:
     run = compared(repo, "kills_base")
     assert run.code == 3, run.out + run.err

@@ -106,6 +106,7 @@ def test_what_cannot_be_calibrated_is_one_line(repo: Repo, prepare, args, words)
     assert len(run.err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_too_early_calibrates_nothing(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())

@@ -207,6 +207,7 @@ def test_daemon_of_a_case_does_not_outlive_the_run(repo: Repo, tmp_path: Path) -
     assert gone(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_full_disk_is_one_line(repo: Repo, tmp_path: Path) -> None:
     """Results that cannot be written end the run with one line; here the disk is a file size limit of the process."""
     repo.policy()

@@ -133,6 +133,7 @@ if os.fork() == 0:
 """
 
 
+@pytest.mark.slow
 @as_root
 def test_hostile_code_reads_nothing_changes_nothing_and_leaves_nothing(two_users: Repo) -> None:
     repo = two_users

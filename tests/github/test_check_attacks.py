@@ -215,6 +215,7 @@ def test_pull_requests_that_come_and_go_without_end_are_told(hub: GitHub) -> Non
     assert required(hub) == {"action_required"}
 
 
+@pytest.mark.slow
 def test_pages_that_shift_hide_no_pull_request(hub: GitHub) -> None:
     """#7 goes from the second page to the first while the first is read: another was closed meanwhile."""
     for number in range(1000, 1100):

@@ -81,6 +81,7 @@ def test_a_merge_commit_is_compared_with_its_first_parent(hub: Hub, depth: int) 
     assert changed_files(repo, found.base.sha) == ["docs/b.md"]
 
 
+@pytest.mark.slow
 def test_a_head_checked_out_by_itself_is_compared_with_the_merge_base(tmp_path: Path) -> None:
     hub = Hub(tmp_path, commits=60)
     repo = find(hub.checkout(hub.head, 1))

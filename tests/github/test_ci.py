@@ -362,10 +362,11 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        "token",
-        "privileged",
         "fork",
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("input", "no checkout", "other commit", "matrix")),
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in ("token", "privileged", "input", "no checkout", "other commit", "matrix")
+        ),
     ],
 )
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:

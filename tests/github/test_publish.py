@@ -316,7 +316,13 @@ LIMITS = [
 
 @pytest.mark.parametrize("answer", LIMITS, ids=["429", "secondary", "primary", "502", "502-after-writing"])
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/comments$"), ("POST", "/check-runs$"), ("GET", "/artifacts$"), ("GET", "/zip$")]
+    ("method", "path"),
+    [
+        ("POST", "/comments$"),
+        ("GET", "/zip$"),
+        pytest.param("POST", "/check-runs$", marks=pytest.mark.slow),
+        pytest.param("GET", "/artifacts$", marks=pytest.mark.slow),
+    ],
 )
 def test_passing_trouble_passes(hub: GitHub, answer: Answer, method: str, path: str) -> None:
     _, run = scene(hub, *SLOWER)

@@ -134,6 +134,7 @@ def test_names_made_to_be_slow(text: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_names_that_nothing_short_tells_apart() -> None:
     names = [f"{'a' * 200}<{'b' * 200}{i}>" for i in range(5_000)]
     assert len(set(short_names(names).values())) == len(names)

@@ -40,6 +40,7 @@ def test_what_is_whole_is_read_as_without_a_process(always, tool, file):
     assert seen.about == form.about(json.loads(path.read_text()))
 
 
+@pytest.mark.slow
 def test_a_million_samples_come_through(tmp_path):
     """Their file is small, and names another one that is not."""
     samples = np.linspace(1e-3, 2e-3, 10**6, dtype="<f4")

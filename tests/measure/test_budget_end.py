@@ -165,6 +165,7 @@ def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch:
     assert share(found, "unchanged") >= 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "class_"), [(4.6, "regression"), (0.4, "improvement")])
 def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch, factor: float, class_: str) -> None:
     """A case far from its limit when the budget ends: the row says so, and the trail at how many pairs."""
@@ -181,6 +182,7 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
     assert trail.looks[-1].pairs == n and trail.looks[-1].interval == row.interval
 
 
+@pytest.mark.slow
 def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
     found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))

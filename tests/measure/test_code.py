@@ -97,6 +97,7 @@ def quiet(text):
     pass
 
 
+@pytest.mark.slow
 def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     tools(tmp_path)
     case = changed()

@@ -117,6 +117,7 @@ def taken(place: Place, profiler) -> dict[str, Observation]:
     return {key.removesuffix("@cpu"): value for key, value in found.items()}
 
 
+@pytest.mark.slow
 def test_all_cases_share_one_start_and_a_trimmed_environment(place):
     tool = Passing()
     found = taken(place, tool)

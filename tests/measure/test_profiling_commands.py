@@ -252,6 +252,7 @@ def test_a_regex_that_no_kernel_matches(place, tmp_path):
 # ---------------------------------------------------------------- NVBench
 
 
+@pytest.mark.slow
 def test_an_nvbench_program_runs_each_state_once_under_a_profiler(place, tmp_path):
     own = form("./bench", reads="nvbench", device="cuda")
     line = [place.runner.line("head", own, tmp_path, profiled=profiled)[0][-1] for profiled in (False, True)]

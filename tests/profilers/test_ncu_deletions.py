@@ -117,6 +117,7 @@ def test_a_page_without_its_last_launches_is_told_by_the_timeline(tmp_path):
     assert not doubt(part[RANGES[2]], "registers"), "the timeline tells them"
 
 
+@pytest.mark.slow
 def test_a_report_without_some_of_its_launches_keeps_no_limit(report, tmp_path):
     """Blocks of launches cut out of the report itself."""
     traces = traced(tmp_path, "base")

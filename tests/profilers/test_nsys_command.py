@@ -199,6 +199,7 @@ def test_which_variables_are_secret():
     assert sorted(told) == ["BUILD_ID", "DB_PASSWORD", "GITHUB_TOKEN", "PIP_INDEX_URL"]
 
 
+@pytest.mark.slow
 def test_a_scan_finds_values_across_pieces_and_in_packed_files(tmp_path):
     value = "canary-" + randomness.token_hex(12)
     path = tmp_path / "artifact"

@@ -172,6 +172,7 @@ def test_files_are_read_through_the_tool_and_what_fails_is_said(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_was_read_before_a_bound_counts(tmp_path):
     text = "\n".join(recorded("k_80.cubin")) + "\n"
     (tmp_path / "k.cubin").write_text(text)

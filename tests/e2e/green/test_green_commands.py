@@ -151,6 +151,7 @@ def test_a_bound_holds_for_what_head_alone_reports(repo: Repo, tmp_path: Path) -
     assert again.code == 1, again.out + again.err
 
 
+@pytest.mark.slow
 def test_another_unit_in_heads_policy_is_another_question(repo: Repo, tmp_path: Path) -> None:
     one = bench(repo, tmp_path)
     limits = "{cases: 'serve/*', metric: p99, regression: 5%}", "{cases: 'serve/*', metric: p99, max: 30ms}"

@@ -48,6 +48,7 @@ def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     assert not (repo.root / "perfci-out/report.json").exists()
 
 
+@pytest.mark.slow
 def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
     line = '{"case": "batch=8", "metric": "time", "value": 0.01, "unit": "s"}'
     command = f"commands:\n  - {{name: serve, run: 'echo ''{line}'' > $PERFCI_METRICS', reads: perfci}}\n"
