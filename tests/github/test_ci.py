@@ -233,6 +233,7 @@ def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
     assert "@everyone" not in job.summary
 
 
+@pytest.mark.slow
 def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub) -> None:
     hub.repo.policy(LIMIT + "ignore: ['docs/*', '*.md']\n")
     hub.repo.write("kernels/adding.py", adding())

@@ -171,6 +171,7 @@ class Dead(Passing):
         return Read(general=[Fault(tool="nsys", part="trace", kind="forbidden", text="refused", remedy="ask")])
 
 
+@pytest.mark.slow
 def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
     found = taken(place, Dead())
     assert [(one.seen, one.faults[0].kind) for one in found.values()] == [(None, "forbidden")] * 2
