@@ -130,6 +130,7 @@ def test_the_same_failure_in_both_sides_is_an_error_not_a_verdict(repo: Repo) ->
 
 
 @pytest.mark.parametrize("pairs", [0, 3])
+@pytest.mark.slow
 def test_killed_run_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_path: Path, pairs: int) -> None:
     """kill -9 in the middle, then --resume: the finished pairs are kept and nothing runs on."""
     repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")

@@ -61,16 +61,13 @@ def test_a_million_samples_come_through(tmp_path):
     [
         (lambda: "[" * (2 * 2**20), "is nested too deeply to be a result"),
         (lambda: " " * (60 * 2**20), "is empty"),
-        pytest.param(
-            lambda: '{"results": [' + "[]," * (20 * 2**20) + "[]]}",
-            "reading it takes more than 384 MiB of memory: report fewer",
-            marks=pytest.mark.slow,
-        ),
+        (lambda: '{"results": [' + "[]," * (20 * 2**20) + "[]]}", "reading it takes more than 384 MiB of memory: report fewer"),
         (lambda: '{"results": ' + "9" * (2 * 2**20) + "}", "integer string conversion"),
         (lambda: '{"results": [{"command": "x", "times": [NaN, 1e999]}]}' + " " * (2 * 2**20), "no finite"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["a result.json"])
+@pytest.mark.slow
 def test_files_that_are_large_by_hand(tmp_path, monkeypatch, content, says, name):
     monkeypatch.chdir(tmp_path)
     path = Path(name)

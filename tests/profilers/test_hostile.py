@@ -306,7 +306,8 @@ def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- what is whole is read the same
 
 
-@pytest.mark.parametrize("side", [pytest.param("base", marks=pytest.mark.slow), "head"])
+@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.slow
 def test_whole_files_are_read_as_without_a_process(tmp_path, side):
     path = tmp_path / f"{side}.sqlite"
     path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))

@@ -465,7 +465,8 @@ NAMES = ["perfci-0-short", "perfci-1-long"]
 
 
 @pytest.mark.nsys
-@pytest.mark.parametrize("domain", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("domain", [True, False])
+@pytest.mark.slow
 def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, domain):
     _, export, printed = capture(nsys, tmp_path, "a", site, domain=domain)
     reading = read(export, NAMES)

@@ -47,7 +47,7 @@ def test_one_run_in_a_hundred_on_unchanged_code_fails_at_most(recording):
     assert undecided <= 0.01 * 1200
 
 
-@pytest.mark.parametrize("r", [0.01, 0.005])
+@pytest.mark.parametrize("r", [0.01, pytest.param(0.005, marks=pytest.mark.slow)])
 def test_a_true_slow_down_of_the_limits_size_is_found(recording, r):
     """99 % of 1 200 decisions on six kernels from 1.6 µs to 1.6 ms."""
     rows = [perfci_row(recording, kernel, "rotating", r, r, 200, seed=7) for kernel in KERNELS]

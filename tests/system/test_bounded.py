@@ -106,7 +106,7 @@ def test_it_has_nothing_of_this_process_but_where_programs_are(readers, folder, 
 @pytest.mark.parametrize(
     ("name", "bounds", "words"),
     [
-        ("spins", Bounds(seconds=1), r"not read within 1 s of processor time"),
+        pytest.param("spins", Bounds(seconds=1), r"not read within 1 s of processor time", marks=pytest.mark.slow),
         ("babbles", Bounds(answer=MIB), r"what it says takes more than 1 MiB"),
         ("fails", Bounds(), r"its reader failed \(KeyError: 'one\\ntwo'\)"),
         ("dies", Bounds(), r"its reader died \(SIGSEGV\)"),

@@ -165,7 +165,8 @@ def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Re
 
 
 @NO_GPU
-@pytest.mark.parametrize("devices", [pytest.param("cuda", marks=pytest.mark.slow), "cuda, cpu"])
+@pytest.mark.parametrize("devices", ["cuda", "cuda, cpu"])
+@pytest.mark.slow
 def test_a_policy_that_demands_a_gpu_where_there_is_none(repo: Repo, devices: str) -> None:
     repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [{devices}]\n")
     repo.write("kernels/adding.py", adding(n=2000))

@@ -32,7 +32,9 @@ def run(tmp_path: Path, names: set[str], cwd: Path, *args: str, **env: str) -> s
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("module", "package"), [("github", "PyGithub"), ("requests", "requests")])
+@pytest.mark.parametrize(
+    ("module", "package"), [("github", "PyGithub"), pytest.param("requests", "requests", marks=pytest.mark.slow)]
+)
 def test_publish_without_its_extra(tmp_path: Path, module: str, package: str) -> None:
     done = run(tmp_path, {module}, tmp_path, "publish", GITHUB_TOKEN="t0ken")
     assert (done.returncode, done.stdout) == (2, "")
