@@ -192,7 +192,18 @@ BOUNDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("metric", [*CATALOGUE.values(), resolve("range:encode", {})], ids=lambda metric: metric.name)
+METRICS = [*CATALOGUE.values(), resolve("range:encode", {})]
+FIRST = {metric.unit: metric.name for metric in reversed(METRICS)}
+"""Unit → the metric that stands for it in the quick tests."""
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        pytest.param(metric, id=metric.name, marks=[] if FIRST[metric.unit] == metric.name else pytest.mark.slow)
+        for metric in METRICS
+    ],
+)
 def test_what_the_loader_takes_the_schema_takes(metric):
     fits, others = (
         BOUNDS[metric.unit],
