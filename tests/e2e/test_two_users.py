@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ import pytest
 
 from perfci.measure.profiling.collect import counting
 from perfci.profilers.base import Keep, Request
+from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu, counters
 from perfci.profilers.nsys import profiler as nsys_profiler
@@ -233,10 +236,12 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
     )
 
     def read(python: str = str(SYSTEM_PYTHON), ncu: Path | None = None) -> str:
-        reading = counters(
-            report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, account=account,
-            root=two_users.root, python=python,
-        )  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", python)
+            patch.setattr(ncu_module, "modules", partial(ncu_module.modules, two_users.root))
+            reading = counters(
+                report, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=ncu, account=account
+            )
         assert not reading.seen
         return "; ".join(fault.text for fault in reading.general)
 
@@ -255,10 +260,13 @@ def test_a_report_of_ncu_is_read_as_the_user(two_users: Repo, monkeypatch: pytes
     ):
         (home / "extras/python/ncu_report.py").write_text(f"import os\n{text}\n")
         assert found in read()
-    (two_users.root / "python").touch(mode=0o700)
-    assert "r.ncu-rep: written by ncu 2099.3.1: there is no" in read(f"{two_users.root}/python") or "is older" in read(
-        f"{two_users.root}/python"
-    ), "the user cannot run that interpreter"
+    (two_users.root / "own").mkdir(mode=0o700)
+    python = two_users.root / "own/python"
+    python.symlink_to(SYSTEM_PYTHON)
+    told = read(str(python))
+    assert "r.ncu-rep: written by ncu 2099.3.1: there is no" in told or "is older" in told, (
+        "the user cannot run that one"
+    )
     monkeypatch.setenv("A_CANARY", CANARY)
     own = two_users.root / "ncu"
     own.write_text('#!/bin/sh\ntouch "$HOME/section" && echo ==ERROR== read by $(id -u) $A_CANARY\nexit 1\n')
