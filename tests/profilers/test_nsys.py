@@ -18,7 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perfci.model.profile import Profile
 from perfci.profilers.cuda import call_kind, plain_call
+from perfci.profilers.metrics import take
 from perfci.profilers.nsys.trace import Reading, read
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
@@ -31,6 +33,22 @@ def unpack(folder, side):
     path = folder / f"{side}.sqlite"
     path.write_bytes(lzma.decompress((DATA / f"{side}.sqlite.xz").read_bytes()))
     return path
+
+
+def profile_of(reading: Reading, name: str | None) -> Profile:
+    """What perfci takes of one case in a trace, or for None of a command."""
+    found, key = Profile(reports=1 if name is None else None), name or ""
+    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
+    if key in reading.traces:
+        take(found, reading.traces[key], faults, (9, 0), True)
+    else:
+        found.faults += faults
+    return found
+
+
+def profiled(path: Path, name: str | None) -> Profile:
+    """The same of a file."""
+    return profile_of(read(path, None if name is None else CASES, executions=None if name is None else 10), name)
 
 
 @pytest.fixture(scope="module")

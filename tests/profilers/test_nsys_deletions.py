@@ -23,11 +23,10 @@ from perfci.model.metrics import resolve
 from perfci.model.plan import Looks
 from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide
-from perfci.profilers.metrics import take
-from perfci.profilers.nsys.trace import Reading, read
+from perfci.profilers.nsys.trace import read
 from tests.judge.build import limit
 
-from .test_nsys import CASES, unpack
+from .test_nsys import CASES, profile_of, unpack
 
 CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, criteria={}, custom={})
 EVENTS = [
@@ -40,22 +39,11 @@ BLIND = frozenset({"sync_count", "alloc_count", "alloc_time"})
 LITTLE = 1e-6
 
 
-def profile(reading: Reading, name: str | None) -> Profile:
-    """What perfci takes of a case, or for None of a command."""
-    found, key = Profile(reports=1 if name is None else None), name or ""
-    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
-    if key in reading.traces:
-        take(found, reading.traces[key], faults, (9, 0), True)
-    else:
-        found.faults += faults
-    return found
-
-
 def profiles(path: Path, whole: bool) -> dict[str | None, Profile]:
     if whole:
-        return {None: profile(read(path, None), None)}
+        return {None: profile_of(read(path, None), None)}
     reading = read(path, CASES, executions=10)
-    return {name: profile(reading, name) for name in CASES}
+    return {name: profile_of(reading, name) for name in CASES}
 
 
 @cache

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfci.model.profile import Profile, doubt
-from perfci.profilers.metrics import of_trace, take
+from perfci.model.profile import doubt
+from perfci.profilers.metrics import of_trace
 from perfci.profilers.nsys.trace import read
 
-from .test_nsys import CASES, unpack
+from .test_nsys import CASES, profiled, unpack
 
 KERNEL, RUNTIME, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET"))
 MATMUL, UPLOAD, RESAMPLE = "matmul-n4096", "upload-mib64", "trajectory_resample-batch32"
@@ -32,19 +32,6 @@ def change(path: Path, *statements: str) -> None:
     for statement in statements:
         db.execute(statement)
     db.close()
-
-
-def profile(path: Path, name: str | None) -> Profile:
-    """What perfci takes of one case, or of a command."""
-    reading = read(path, None if name is None else CASES, executions=None if name is None else 10)
-    found = Profile(reports=1 if name is None else None)
-    key = name or ""
-    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
-    if key in reading.traces:
-        take(found, reading.traces[key], faults, (9, 0), True)
-    else:
-        found.faults += faults
-    return found
 
 
 def same(path: Path, other: Path) -> None:
@@ -101,7 +88,7 @@ def test_a_schema_from_the_future_is_read_by_its_columns_and_told(trace, whole):
     same(trace, whole)
     (note,) = read(trace, CASES).general
     assert note.aside and "schema 99.0.0" in note.text and note.kind == "incompatible"
-    assert profile(trace, MATMUL).metrics == profile(whole, MATMUL).metrics
+    assert profiled(trace, MATMUL).metrics == profiled(whole, MATMUL).metrics
 
 
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, COPY, SET, "NVTX_EVENTS"])
@@ -148,7 +135,7 @@ def test_a_set_of_zero_bytes_in_a_whole_process_is_no_loss(trace):
 def test_a_copy_of_zero_bytes_in_a_whole_process_costs_what_is_told_of_copies(trace, whole):
     """There is one execution: nothing tells it from a copy that was lost."""
     change(trace, *ask("cudaMemcpyAsync_v3020", MATMUL, 1))
-    found, before = profile(trace, None), profile(whole, None)
+    found, before = profiled(trace, None), profiled(whole, None)
     assert doubt(found, "copy_bytes") and "or of zero bytes" in doubt(found, "copy_bytes").text
     for metric in ("kernel_launches", "device_time", "registers", "sync_count"):
         assert found.metrics[metric] == before.metrics[metric] and not doubt(found, metric)
@@ -190,7 +177,7 @@ def test_only_what_nsys_says_of_events_that_perfci_reads_is_a_loss(trace, text, 
         "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INT, severity INT, text TEXT)",
         f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, {severity}, '{text}')",
     )
-    found = profile(trace, MATMUL)
+    found = profiled(trace, MATMUL)
     assert bool(doubt(found, "kernel_launches")) == lost
     assert ("kernel_launches" in found.metrics) == (not lost)
 
@@ -213,7 +200,7 @@ def test_only_what_nsys_says_of_events_that_perfci_reads_is_a_loss(trace, text, 
 )
 def test_what_is_lost_costs_what_follows_from_it(trace, statement, name, costs, leaves):
     change(trace, statement)
-    found = profile(trace, name)
+    found = profiled(trace, name)
     for metric in costs.split():
         assert doubt(found, metric), metric
         assert metric not in found.metrics, metric
@@ -226,7 +213,7 @@ def test_a_kernel_lost_with_its_launch_shows_beside_the_other_executions(trace):
     """Neither side is left to miss the other: but nine executions have it."""
     (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1 OFFSET 40").fetchone()
     change(trace, *(f"DELETE FROM {table} WHERE correlationId = {corr}" for table in (KERNEL, RUNTIME)))
-    faults = [fault for name in CASES for fault in profile(trace, name).faults]
+    faults = [fault for name in CASES for fault in profiled(trace, name).faults]
     assert len(faults) == 1 and "its executions differ" in faults[0].text
     assert "kernel_launches" in faults[0].metrics and "registers" not in faults[0].metrics
 
@@ -240,14 +227,14 @@ def test_an_execution_that_is_missing_is_told(trace):
         .fetchone()
     )
     change(trace, f"DELETE FROM NVTX_EVENTS WHERE rowid = {row}")
-    found = doubt(profile(trace, MATMUL), "kernel_launches")
+    found = doubt(profiled(trace, MATMUL), "kernel_launches")
     assert found is not None and found.text == "9 of its executions are in the trace, and 10 were made"
-    assert profile(trace, RESAMPLE).faults == []
+    assert profiled(trace, RESAMPLE).faults == []
 
 
 def test_a_call_that_is_missing_in_a_whole_process_costs_it_all(trace):
     """With it the kernel of another call may be gone, and nothing would tell."""
     (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1").fetchone()
     change(trace, f"DELETE FROM {RUNTIME} WHERE correlationId = {corr}")
-    found = profile(trace, None)
+    found = profiled(trace, None)
     assert found.metrics == {} and "1 kernels have no call" in doubt(found, "kernel_launches").text

@@ -10,11 +10,10 @@ import pytest
 from perfci.model.profile import Profile
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import report as ncu
-from perfci.profilers.nsys import trace as nsys
 from tests.e2e.conftest import Repo, Run
 from tests.judge import build
 from tests.profilers.test_ncu import CSV, file, rows, text
-from tests.profilers.test_nsys import CASES, unpack
+from tests.profilers.test_nsys import profiled, unpack
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"
 """Five kernels in an execution; one, and a memory set."""
@@ -29,18 +28,6 @@ INLINE = (
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(tmp_path_factory.mktemp("nsys"), "base")
-
-
-def traced(path: Path, name: str | None) -> Profile:
-    """What perfci takes of one case in a trace, or of a command."""
-    reading = nsys.read(path, None if name is None else CASES, executions=None if name is None else 10)
-    found, key = Profile(reports=1 if name is None else None), name or ""
-    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
-    if key in reading.traces:
-        take(found, reading.traces[key], faults, (9, 0), True)
-    else:
-        found.faults += faults
-    return found
 
 
 def counted(path: Path, found: Profile) -> Profile:
@@ -129,13 +116,13 @@ def unmeasured(folder: Path, lost: str) -> Path:
 def test_what_was_lost_is_neither_within_a_limit_nor_beyond(repo: Repo, whole: Path, tmp_path: Path) -> None:
     cases: dict[str, tuple[Profile, Profile]] = {}
     for kind, name in BOTH.items():
-        full, half = traced(whole, name), traced(damaged(whole, tmp_path, [HALF]), name)
+        full, half = profiled(whole, name), profiled(damaged(whole, tmp_path, [HALF]), name)
         cases[f"half-{kind}"], cases[f"from-{kind}"] = (full, half), (half, full)
-        page = counted(file(tmp_path, CSV["base"]), traced(whole, name))
+        page = counted(file(tmp_path, CSV["base"]), profiled(whole, name))
         for lost in ("some", "all"):
-            cases[f"nan-{lost}-{kind}"] = page, counted(unmeasured(tmp_path, lost), traced(whole, name))
+            cases[f"nan-{lost}-{kind}"] = page, counted(unmeasured(tmp_path, lost), profiled(whole, name))
     for kind, (name, statements, _) in NONE.items():
-        cases[f"none-{kind}"] = traced(whole, name), traced(damaged(whole, tmp_path, statements), name)
+        cases[f"none-{kind}"] = profiled(whole, name), profiled(damaged(whole, tmp_path, statements), name)
     run = report(repo, cases, LIMITS)
     for kind in BOTH:
         lost = "launches have no device work in the trace"
@@ -153,7 +140,7 @@ def test_what_was_lost_is_neither_within_a_limit_nor_beyond(repo: Repo, whole: P
 
 
 def test_the_same_files_whole_pass_and_break_limits_as_they_should(repo: Repo, whole: Path, tmp_path: Path) -> None:
-    full = {kind: counted(file(tmp_path, CSV["base"]), traced(whole, name)) for kind, name in BOTH.items()}
+    full = {kind: counted(file(tmp_path, CSV["base"]), profiled(whole, name)) for kind, name in BOTH.items()}
     cases = {f"{group}-{kind}": (one, one) for kind, one in full.items() for group in ("from", "nan", "none")}
     run = report(repo, cases, {**LIMITS, "none": LIMITS["none"][:2]})
     assert run.code == 0 and "PASS" in run.out, run.out + run.err
@@ -168,14 +155,14 @@ def test_the_same_files_whole_pass_and_break_limits_as_they_should(repo: Repo, w
 
 
 def test_a_limit_that_only_warns_of_what_is_missing_is_undecided(repo: Repo, whole: Path, tmp_path: Path) -> None:
-    part = traced(damaged(whole, tmp_path, [HALF]), RESAMPLE)
+    part = profiled(damaged(whole, tmp_path, [HALF]), RESAMPLE)
     run = report(repo, {"app": (part, part)}, {"app": ["metric: kernel_launches, max: 3, on_missing: warn"]})
     assert "PASS" not in run.out and "have no device work in the trace" in run.out, run.out
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
 
 
 def test_what_was_judged_before_is_still_to_be_seen_beside_its_faults(whole: Path, tmp_path: Path) -> None:
-    half = traced(damaged(whole, tmp_path, [HALF]), RESAMPLE)
+    half = profiled(damaged(whole, tmp_path, [HALF]), RESAMPLE)
     assert half.trace is not None and 2 < sum(kernel.count for kernel in half.trace.kernels) < 3
-    none = traced(damaged(whole, tmp_path, INLINE), MATMUL)
+    none = profiled(damaged(whole, tmp_path, INLINE), MATMUL)
     assert none.trace is not None and none.trace.kernels == []
