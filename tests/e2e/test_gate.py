@@ -32,7 +32,9 @@ def test_no_change_passes(repo: Repo) -> None:
     assert repo.git("status", "--porcelain") == ""
     costs = run.results["costs"]
     assert math.isclose(sum(costs.values()), run.results["seconds"])
-    assert all(costs[phase] > 0 for phase in ("snapshot", "start", "import", "check", "open", "samples", "close"))
+    assert all(
+        costs[phase] > 0 for phase in ("snapshot", "start", "import", "check", "open", "warm", "samples", "close")
+    )
     told = repo.perfci("report", "--costs")
     assert told.code == 0
     assert {line.split()[0] for line in told.out.splitlines()[2:] if line} >= {"samples", "import", "check"}

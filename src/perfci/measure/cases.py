@@ -1,5 +1,6 @@
 """Discovery: which cases each side declares, and which of them are measured here."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
+from perfci.model.results import IMPORT, Case, CaseSide, FileFailure, Reason, Reports, at_first
 from perfci.model.text import listed
 from perfci.model.timing import TimingMode
 from perfci.system.process import Worker
@@ -37,7 +38,9 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
     reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
-    imports = {name: seconds for name, seconds in reply["imports"].items() if re.fullmatch(r"import \w{1,60}", name)}
+    told = reply["imports"].items()  # the suite's code could say anything
+    sound = {name: one for name, one in told if isinstance(one, float) and 0 <= one < math.inf}
+    imports = {name: one for name, one in sound.items() if re.search(IMPORT, name)}
     found = Found(imports=imports)
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case

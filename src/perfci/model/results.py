@@ -233,6 +233,8 @@ class Moment(Document):
 
 Finite = Annotated[float, Field(ge=0)]
 
+IMPORT = r"^import \w{1,60}$"
+"""A statement whose cost is told."""
 Phase = Literal[
     "wait", "snapshot", "build", "machine", "start", "import", "check", "open", "warm", "samples", "close", "commands",
     "profile", "other",
@@ -262,7 +264,7 @@ class Results(Document):
     """Wall time of the worker pairs."""
     costs: dict[Phase, Finite] = Field(default_factory=dict)
     """Phase → its part of `seconds`; empty in results of another tool."""
-    imports: dict[Annotated[str, Field(pattern=r"^import \w{1,60}$")], Finite] = Field(default_factory=dict)
+    imports: dict[Annotated[str, Field(pattern=IMPORT)], Finite] = Field(default_factory=dict)
     """Statement of the suite's files, such as `import torch` → seconds that it takes each worker; the dearest."""
     command: list[str]
     """Command line that reproduces the run."""
