@@ -11,7 +11,7 @@ from perfci.profilers.ncu.command import InstalledNcu, admin_only, may_count
 from perfci.profilers.ncu.command import find as find_ncu
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.command import find as find_nsys
-from perfci.system.gpu import Gpu
+from perfci.system.gpu import Gpu, cuda_version
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 from tests.e2e.conftest import CANARY, UID, Repo, Run, as_root
 
@@ -79,7 +79,7 @@ def test_the_entry_point_measures_traces_and_counts_as_the_owner(two_users: Repo
     repo = two_users
     gpu, _ = Gpu.open(0)
     assert gpu is not None
-    nsys, ncu = find_nsys(), may_count() or find_ncu(gpu.cuda())
+    nsys, ncu = find_nsys(), may_count() or find_ncu(cuda_version(gpu.cuda()))
     if not isinstance(nsys, InstalledNsys) or not isinstance(ncu, InstalledNcu):
         # Who runs what is tested without counters: test_two_users.py.
         pytest.skip(f"needs nsys and an ncu that may count: {nsys}, {ncu}")  # a host may forbid counters
