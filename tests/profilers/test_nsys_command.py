@@ -402,18 +402,24 @@ def work(seconds):
     while time.perf_counter() < end:
         pass
 
+now = time.perf_counter
 for name, seconds in (("perfci-0-short", 0.01), ("perfci-1-long", 0.03)):
-    total = 0.0
-    for _ in range(5):
+    shorter = longer = inner = 0.0
+    whole = now()
+    for number in range(5):
         nvtx.push_range(name{domain})
-        begin = time.perf_counter()
+        begun = begun if number else now()
         work(seconds / 2)
+        before = now()
         nvtx.push_range("inner")
+        since = now()
         work(seconds / 2)
+        shorter += now() - since
         nvtx.pop_range()
-        total += time.perf_counter() - begin
+        longer += now() - before
+        inner = now() - begun
         nvtx.pop_range({pop})
-    print(name, total / 5)
+    print(name, inner / 5, (now() - whole) / 5, shorter / 5, longer / 5)
 """
 
 
@@ -471,14 +477,18 @@ def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, d
     _, export, printed = capture(nsys, tmp_path, "a", site, domain=domain)
     reading = read(export, NAMES)
     assert reading.faults == {} and reading.general == []
-    said = dict(line.split() for line in printed.splitlines() if line.startswith("perfci-"))
+    said = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.startswith("perfci-")}
     for name in NAMES:
         trace = reading.traces[name]
         assert trace.executions == 5 and trace.version == nsys.version and trace.kernels == []
-        assert trace.wall == pytest.approx(float(said[name]), rel=0.05)
+        # The program's clock just within a range and just around it: between them lies what nsys saw, on any machine.
+        least, most, inner_least, inner_most = (
+            seconds * by for seconds, by in zip(map(float, said[name]), (0.99, 1.01) * 2, strict=True)
+        )
+        assert least <= trace.wall <= most
         (inner,) = trace.ranges
         assert (inner.name, inner.count, inner.device) == ("inner", 1, 0)
-        assert inner.host == pytest.approx(trace.wall / 2, rel=0.05)
+        assert inner_least <= inner.host <= inner_most
     (whole,) = read(export, None).traces.values()
     assert whole.wall >= 5 * sum(trace.wall for trace in reading.traces.values())
 
