@@ -392,6 +392,61 @@ def autograd(bench):
     return run
 
 
+class Normed(torch.autograd.Function):
+    """A function whose forward pass saves what no closure shows, as libraries of kernels write them."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True))
+        ctx.save_for_backward(x, weight, scale)
+        ctx.twice = 2 * x.detach()
+        return x * scale * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, scale = ctx.saved_tensors
+        along = (grad * weight * x).mean(-1, keepdim=True)
+        return scale * grad * weight - scale**3 * along * (ctx.twice / 2), (grad * x * scale).sum(0)
+
+
+def backward_alone(bench, function):
+    """What a benchmark of a backward pass is: the forward pass belongs to the set-up."""
+    inputs = [bench.randn(16, 8).requires_grad_(), bench.rand(8, low=0.5, high=1.5).requires_grad_()]
+    grad = bench.randn(16, 8)
+
+    def reference():
+        x, weight = (one.detach().double().requires_grad_() for one in inputs)
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True)) * weight
+        return torch.autograd.grad(y, (x, weight), grad.double())
+
+    bench.reference(reference, rtol=1e-5, atol=1e-5)
+    result = function(*inputs)
+    return lambda: torch.autograd.grad(result, inputs, grad, retain_graph=True)
+
+
+@honest
+def a_backward_pass_alone(bench):
+    return backward_alone(
+        bench, lambda x, weight: torch.nn.functional.rms_norm(x.clone(), (8,), weight, eps=1e-30) * torch.ones(8)
+    )
+
+
+@honest
+def a_backward_pass_of_a_custom_function(bench):
+    return backward_alone(bench, Normed.apply)
+
+
+@honest
+def a_long_graph(bench):
+    x = bench.randn(4).requires_grad_()
+    y = x
+    for _ in range(3000):
+        y = y * 1.0
+    bench.reference(lambda: [2 * x.detach().double()])
+    y = y.square()
+    return lambda: list(torch.autograd.grad(y, x, torch.ones(4), retain_graph=True))
+
+
 @honest
 def defaults(bench):
     x, scale = bench.randn(5), bench.random.random()
@@ -421,6 +476,27 @@ UNPAIRED = {
     "ctypes": (lambda random: ctypes.c_double(1), "a c_double, which cannot be read"),
     "a pattern": (lambda random: re.compile(f"{random.random()}"), "a Pattern, which cannot be read"),
     "keys": (lambda random: {random.random(): []}, "the keys of a dict that it keeps depend"),
+}
+
+
+def of_a_view(random):
+    x = torch.full((4,), random.random(), requires_grad=True).clone()
+    x[0].mul_(2)
+    return x
+
+
+def checkpointed(random):
+    x = torch.full((4,), random.random(), requires_grad=True)
+    return torch.utils.checkpoint.checkpoint(lambda one: one.sin().cos(), x, use_reentrant=False)
+
+
+UNPAIRED |= {
+    "a graph that writes into a view": (of_a_view, "a graph of autograd whose CopySlices cannot be read"),
+    "a graph that computes anew": (checkpointed, "whose CosBackward0 makes anew what it has saved"),
+    "a graph that depends on values": (
+        lambda random: sum([torch.ones(1, requires_grad=True)] * random.randrange(100)),
+        "a graph of autograd that depends on the values",
+    ),
 }
 
 

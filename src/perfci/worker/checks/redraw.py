@@ -20,6 +20,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ..bench import Bench, Prepared
 from .plain import ATOMS, MAPPINGS, bits, is_tensor, out_of_memory
+from .saved import Unreadable, kept, nodes
 
 MOST = 50_000
 """Objects that are searched at most."""
@@ -138,6 +139,7 @@ class Redraw:
     def _descend(self, kind: type, target: Any, own: Any, other: Any) -> None:
         """Pair what lies below an object that stays where it is."""
         if is_tensor(target):
+            self._pair_saved(target, own, other)
             self._pair_tensors(*(sys.modules["torch"].Tensor.detach(one) for one in (target, own, other)))
         elif kind in (list, collections.deque):
             self._pair_lists(target, own, other)
@@ -289,6 +291,21 @@ class Redraw:
                 images = self._pair(*held)
                 if images.differ:
                     self._changes.append((functools.partial(slot.__set__, target), images))
+
+    def _pair_saved(self, target: Any, own: Any, other: Any) -> None:
+        """Pair what the graphs of autograd that have made three tensors keep."""
+        try:
+            graphs = [nodes(one) for one in (target, own, other)]
+            if len({tuple(map(type, graph)) for graph in graphs}) > 1:
+                raise Unpaired("it keeps a graph of autograd that depends on the values that it draws")
+            for trio in zip(*graphs):
+                if id(trio[0]) in self._seen:
+                    continue
+                self._seen[id(trio[0])] = trio
+                for values in zip(*(kept(node).values() for node in trio)):
+                    self._require_same(self._pair(*values), "graph of autograd")
+        except Unreadable as error:
+            raise Unpaired(f"it keeps {error}") from None
 
     def _pair_tensors(self, target: Any, own: Any, other: Any) -> None:
         torch, trio = sys.modules["torch"], (target, own, other)

@@ -1,0 +1,65 @@
+"""Values that a graph of autograd has saved for its backward pass: they follow from inputs, and no closure shows
+them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+MOST = 10_000
+"""Nodes of a graph that are read at most."""
+_GENERATED = re.compile(r"[A-Za-z]\w*Backward\d+")
+"""Nodes that torch makes of derivatives.yaml: each value that they keep is an attribute `_saved_…`."""
+
+
+class Unreadable(Exception):
+    """Why a graph cannot be read, as the end of a sentence that begins with `it keeps`."""
+
+
+def nodes(tensor: Any) -> list[Any]:
+    """Return the nodes of the graph that has made a tensor, each once; none of a leaf. Raises Unreadable."""
+    found: dict[Any, None] = {}
+    todo = [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in found:
+            continue
+        found[node] = None
+        if len(found) > MOST:
+            raise Unreadable(f"a graph of autograd of more than {MOST} nodes")
+        todo += [one for one, _ in node.next_functions]
+    return list(found)
+
+
+def kept(node: Any) -> dict[str, Any]:
+    """Return name → what a node keeps: tensors that share its memory, and what a custom function put into its context.
+
+    Raises Unreadable.
+    """
+    function = sys.modules["torch"].autograd.function.BackwardCFunction
+    try:
+        if isinstance(node, function):
+            return {"saved": _twice(node, "saved_tensors"), "context": vars(node)}
+        if type(node).__name__ == "AccumulateGrad":
+            return {"variable": node.variable}
+        if _GENERATED.fullmatch(type(node).__name__):
+            return {name: _twice(node, name) for name in dir(node) if name.startswith("_saved_")}
+    except RuntimeError as error:  # it was freed, or written over since
+        text = str(error).splitlines()[0]
+        raise Unreadable(f"a graph of autograd whose {type(node).__name__} cannot be read: {text[:200]}") from None
+    raise Unreadable(f"a graph of autograd whose {type(node).__name__} cannot be read")
+
+
+def _twice(node: Any, name: str) -> Any:
+    """Return an attribute. Raises Unreadable where hooks make new tensors each time, as those of checkpoints do."""
+    one, two = getattr(node, name), getattr(node, name)
+    if _places(one) != _places(two):
+        raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
+    return one
+
+
+def _places(value: Any) -> list[int]:
+    """Return the addresses of a tensor, or of those in a tuple of them."""
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, sys.modules["torch"].Tensor)]
