@@ -13,7 +13,7 @@ from perfci.measure.cases import merge
 from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profiling.kernels import Observation, changed, profile_cases, range_name, wanted
+from perfci.measure.profiling.kernels import Observation, profile_cases, range_name, rank, wanted
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Trace
@@ -222,8 +222,8 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
         assert one.seen is not None, one.faults
         assert one.seen.executions == 10
         assert one.seen.marked == "", "the package nvtx of the tests is one that every nsys records"
-        # What the case itself saw of the last ten: a busy machine lengthens both.
-        assert one.seen.wall == pytest.approx(sum(own_times(place, ms)[-10:]) / 10, rel=0.05)
+        # What the case itself saw of the last ten; a busy machine lengthens what lies between them.
+        assert one.seen.wall >= 0.99 * sum(own_times(place, ms)[-10:]) / 10
 
 
 # ---------------------------------------------------------------- which cases
@@ -247,11 +247,21 @@ def test_what_changed_is_profiled():
         measured(*one) for one in (("same", 1.0), ("slower", 1.05), ("faster", 0.8), ("slightly", 1.01))
     )
     asked = plan("same", "slower", "faster", "slightly")
-    assert [changed(case, asked) for case in (same, slower, faster, slightly)] == [False, True, True, False]
+    assert [rank(case, asked) for case in (same, slower, faster, slightly)] == [None, 2, 2, None]
     traced, counted = wanted([same, slower, faster, slightly], asked, "on_change")
     assert [case.id for case in traced] == [case.id for case in counted] == ["slower", "faster"]
     assert wanted([same, slower], asked, "never") == ([], [])
     assert len(wanted([same, slower], asked, "always")[0]) == 2
+
+
+def test_regressions_are_profiled_first_and_what_is_merely_undecided_is_not():
+    regressed, faster, few, far = (
+        measured("regressed", 1.3, 16), measured("faster", 0.7, 16), measured("few", 1.05, 3), measured("far", 1.2, 3),
+    )  # fmt: skip
+    asked = plan("regressed", "faster", "few", "far")
+    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 2, None, 1]
+    traced, counted = wanted([few, faster, far, regressed], asked, "on_change")
+    assert [case.id for case in traced] == [case.id for case in counted] == ["regressed", "far", "faster"]
 
 
 def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():

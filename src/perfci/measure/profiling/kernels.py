@@ -1,13 +1,12 @@
 """The profiling pass over kernels: one start of a profiler for all cases of a side."""
 
+import math
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
-
-import numpy as np
 
 from perfci.measure.rounds import Bench, case_fields
 from perfci.model.base import Side
@@ -20,11 +19,14 @@ from perfci.profilers.base import Profiler, Read, Seen
 from perfci.profilers.faults import fault
 from perfci.profilers.registry import Kind
 from perfci.stats.answer import answer
+from perfci.stats.decide import margin
 from perfci.stats.walsh import hodges_lehmann
 from perfci.system.process import Died, Exit
 
 SLOWER, FASTER = 1.03, 0.90
 """Changes of time from which on a profile is worth its seconds, whatever the limit."""
+LAST = 3
+"""Behind every rank."""
 SESSIONS = 3
 """Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0
@@ -45,37 +47,52 @@ def range_name(number: int, case: Case) -> str:
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
 
 
-def changed(case: Case, plan: Plan) -> bool:
-    """Tell whether a case's timing asks for a profile: not `unchanged`, or a large change within its limit."""
+def rank(case: Case, plan: Plan) -> int | None:
+    """Return how much a case's timing asks for a profile: 0 for a regression, 1 for what has no answer and is beyond
+    its limit, 2 for an improvement or a large change within its limit; None where a profile is not worth its seconds.
+    """
+    ranks = []
     for criterion in plan.timed:
         if criterion.case_key != case.key or not criterion.relative:
             continue
         found = answer(case, criterion, plan.looks, plan.m, ended=True)
-        if found.decision.status != "unchanged":
-            return True
-        if criterion.metric == "time" and found.ratios is not None:
-            ratio = float(np.exp(hodges_lehmann(found.ratios.x)))
-            if ratio >= SLOWER or ratio <= FASTER:
-                return True
-    return False
+        if found.decision.status in ("regression", "clock"):
+            return 0
+        if found.ratios is None:
+            continue
+        change = hodges_lehmann(found.ratios.x)
+        if found.decision.status == "inconclusive":
+            worse = change if criterion.better == "lower" else -change
+            ranks += [1] if worse > margin(found.limit, criterion.better) else []
+        large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
+        if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):
+            ranks.append(2)
+    return min(ranks, default=None)
 
 
 def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
-    """Return the cases to trace, and those to count: where limits need it, and as `when` says.
+    """Return the cases to trace, and those to count: where limits need it, and as `when` says; by rank.
 
     What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
     """
     traced, counted = [], []
+    ranks: dict[str, int | None] = {}
     for case in cases:
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
-        asked = when == "always" or (when == "on_change" and bool(case.pairs) and changed(case, plan))
+        ranks[case.key] = rank(case, plan) if case.pairs else None
+        asked = when == "always" or (when == "on_change" and ranks[case.key] is not None)
         tiers = {one.tier for one in plan.observed if one.case_key == case.key and one.metric not in CHECKED}
         if asked or tiers:
             traced.append(case)
         if asked or "counters" in tiers:
             counted.append(case)
-    return traced, counted
+
+    def order(case: Case) -> int:
+        found = ranks[case.key]
+        return LAST if found is None else found
+
+    return sorted(traced, key=order), sorted(counted, key=order)
 
 
 def profile_cases(
