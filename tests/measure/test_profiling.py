@@ -13,7 +13,7 @@ from perfci.measure.cases import merge
 from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profiling.kernels import Observation, profile_cases, range_name, rank, wanted
+from perfci.measure.profiling.kernels import LAST, Observation, profile_cases, range_name, rank, wanted
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Trace
@@ -247,7 +247,7 @@ def test_what_changed_is_profiled():
         measured(*one) for one in (("same", 1.0), ("slower", 1.05), ("faster", 0.8), ("slightly", 1.01))
     )
     asked = plan("same", "slower", "faster", "slightly")
-    assert [rank(case, asked) for case in (same, slower, faster, slightly)] == [None, 2, 2, None]
+    assert [rank(case, asked) for case in (same, slower, faster, slightly)] == [LAST, 2, 2, LAST]
     traced, counted = wanted([same, slower, faster, slightly], asked, "on_change")
     assert [case.id for case in traced] == [case.id for case in counted] == ["slower", "faster"]
     assert wanted([same, slower], asked, "never") == ([], [])
@@ -259,7 +259,7 @@ def test_regressions_are_profiled_first_and_what_is_merely_undecided_is_not():
         measured("regressed", 1.3, 16), measured("faster", 0.7, 16), measured("few", 1.05, 3), measured("far", 1.2, 3),
     )  # fmt: skip
     asked = plan("regressed", "faster", "few", "far")
-    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 2, None, 1]
+    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 2, LAST, 1]
     traced, counted = wanted([few, faster, far, regressed], asked, "on_change")
     assert [case.id for case in traced] == [case.id for case in counted] == ["regressed", "far", "faster"]
 

@@ -47,11 +47,11 @@ def range_name(number: int, case: Case) -> str:
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
 
 
-def rank(case: Case, plan: Plan) -> int | None:
+def rank(case: Case, plan: Plan) -> int:
     """Return how much a case's timing asks for a profile: 0 for a regression, 1 for what has no answer and is beyond
-    its limit, 2 for an improvement or a large change within its limit; None where a profile is not worth its seconds.
+    its limit, 2 for an improvement or a large change within its limit; LAST where a profile is not worth its seconds.
     """
-    ranks = []
+    ranks = [LAST]
     for criterion in plan.timed:
         if criterion.case_key != case.key or not criterion.relative:
             continue
@@ -67,7 +67,7 @@ def rank(case: Case, plan: Plan) -> int | None:
         large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
         if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):
             ranks.append(2)
-    return min(ranks, default=None)
+    return min(ranks)
 
 
 def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
@@ -76,23 +76,20 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
     What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
     """
     traced, counted = [], []
-    ranks: dict[str, int | None] = {}
+    ranks: dict[str, int] = {}
     for case in cases:
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
-        ranks[case.key] = rank(case, plan) if case.pairs else None
-        asked = when == "always" or (when == "on_change" and ranks[case.key] is not None)
+        ranks[case.key] = rank(case, plan) if case.pairs else LAST
+        asked = when == "always" or (when == "on_change" and ranks[case.key] < LAST)
         tiers = {one.tier for one in plan.observed if one.case_key == case.key and one.metric not in CHECKED}
         if asked or tiers:
             traced.append(case)
         if asked or "counters" in tiers:
             counted.append(case)
-
-    def order(case: Case) -> int:
-        found = ranks[case.key]
-        return LAST if found is None else found
-
-    return sorted(traced, key=order), sorted(counted, key=order)
+    traced.sort(key=lambda case: ranks[case.key])
+    counted.sort(key=lambda case: ranks[case.key])
+    return traced, counted
 
 
 def profile_cases(

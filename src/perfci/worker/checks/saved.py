@@ -23,12 +23,11 @@ def nodes(tensor: Any) -> list[Any]:
     todo = [tensor.grad_fn]
     while todo:
         node = todo.pop()
-        if node is None or node in found:
-            continue
-        found[node] = None
+        if node is not None and node not in found:
+            found[node] = None
+            todo += [one for one, _ in node.next_functions]
         if len(found) > MOST:
             raise Unreadable(f"a graph of autograd of more than {MOST} nodes")
-        todo += [one for one, _ in node.next_functions]
     return list(found)
 
 
@@ -46,20 +45,19 @@ def kept(node: Any) -> dict[str, Any]:
         if _GENERATED.fullmatch(type(node).__name__):
             return {name: _twice(node, name) for name in dir(node) if name.startswith("_saved_")}
     except RuntimeError as error:  # it was freed, or written over since
-        text = str(error).splitlines()[0]
-        raise Unreadable(f"a graph of autograd whose {type(node).__name__} cannot be read: {text[:200]}") from None
+        raise Unreadable(f"a graph of autograd whose {type(node).__name__} is gone: {str(error)[:60]!r}") from None
     raise Unreadable(f"a graph of autograd whose {type(node).__name__} cannot be read")
 
 
 def _twice(node: Any, name: str) -> Any:
     """Return an attribute. Raises Unreadable where hooks make new tensors each time, as those of checkpoints do."""
-    one, two = getattr(node, name), getattr(node, name)
-    if _places(one) != _places(two):
+    one, again = getattr(node, name), getattr(node, name)
+    if _places(one) != _places(again):
         raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
     return one
 
 
 def _places(value: Any) -> list[int]:
     """Return the addresses of a tensor, or of those in a tuple of them."""
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, sys.modules["torch"].Tensor)]
+    kind, parts = sys.modules["torch"].Tensor, value if isinstance(value, (tuple, list)) else [value]
+    return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, kind)]
