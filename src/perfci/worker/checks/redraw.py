@@ -298,8 +298,9 @@ class Redraw:
             graphs = [nodes(one) for one in (target, own, other)]
             if len({tuple(map(type, graph)) for graph in graphs}) > 1:
                 raise Unpaired("it keeps a graph of autograd that depends on the values that it draws")
-            for trio in (one for one in zip(*graphs) if id(one[0]) not in self._seen):
-                self._seen[id(trio[0])] = trio
+            new = [trio for trio in zip(*graphs) if id(trio[0]) not in self._seen]
+            self._seen.update((id(trio[0]), trio) for trio in new)  # first: what a node keeps may lead back here
+            for trio in new:
                 for values in zip(*(kept(node).values() for node in trio)):
                     self._require_same(self._pair(*values), "graph of autograd")
         except Unreadable as error:

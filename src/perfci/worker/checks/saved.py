@@ -50,14 +50,22 @@ def kept(node: Any) -> dict[str, Any]:
 
 
 def _twice(node: Any, name: str) -> Any:
-    """Return an attribute. Raises Unreadable where hooks make new tensors each time, as those of checkpoints do."""
-    one, again = getattr(node, name), getattr(node, name)
+    """Return an attribute, its tensors without their graph, which is that of the node. Raises Unreadable where hooks
+    make new tensors each time, as those of checkpoints do."""
+    one, again = _detached(getattr(node, name)), _detached(getattr(node, name))
     if _places(one) != _places(again):
         raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
     return one
 
 
+def _detached(value: Any) -> Any:
+    """Return a tensor, or those in a tuple or list of them, without a graph; anything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_detached(one) for one in value)
+    return value.detach() if isinstance(value, sys.modules["torch"].Tensor) else value
+
+
 def _places(value: Any) -> list[int]:
-    """Return the addresses of a tensor, or of those in a tuple of them."""
-    kind, parts = sys.modules["torch"].Tensor, value if isinstance(value, (tuple, list)) else [value]
-    return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, kind)]
+    """Return the addresses of a detached tensor, or of those in a tuple of them."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, sys.modules["torch"].Tensor)]
