@@ -156,14 +156,14 @@ class Profiler(ABC, Generic[Seen]):
         write any file in the place of a report: read it in a process of its own (`system.bounded.call`), within
         bounds, as the user of that code (`Request.account`).
         """
-        # As above: one whose only scope is a side writes no report, and has `inspect` instead.
+        # A mistake of ours: one whose only scope is a side writes no report, and is asked to `inspect` instead.
         raise NotImplementedError(f"{self.name} is put around nothing")
 
     def inspect(
         self, built: Built, kernels: Mapping[str, Sequence[KernelUse]], note: Callable[[str], None]
     ) -> Read[Seen]:
         """Return what the files of a side hold of the `kernels` of each name."""
-        # As above: only one whose `scopes` name a side is asked.
+        # A mistake of ours: only one whose `scopes` name a side is asked, so this is no state that a run can hide.
         raise NotImplementedError(f"{self.name} reads no files of a side")
 
 
