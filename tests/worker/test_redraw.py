@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfci.worker.bench import prepare
-from perfci.worker.checks import check, redraw
+from perfci.worker.checks import check, kinds, redraw
 from perfci.worker.checks.check import check_case, verify, verify_redrawn_replay
 from perfci.worker.declare import collecting, kernel
 
@@ -580,12 +580,12 @@ def test_an_error_over_nan_says_that_outputs_are_poisoned_and_what_to_give_a_ker
 
 
 def test_kinds_of_objects_are_told_apart():
-    assert redraw._is_python_class(Layer) and redraw._is_python_class(Slotted)
-    assert redraw._is_python_class(torch.nn.Linear) and redraw._is_python_class(types.SimpleNamespace) is False
+    assert kinds.is_python_class(Layer) and kinds.is_python_class(Slotted)
+    assert kinds.is_python_class(torch.nn.Linear) and kinds.is_python_class(types.SimpleNamespace) is False
     for kind in (random.Random, re.Pattern, np.random.Generator, ctypes.c_int, dict, type(iter([]))):
-        assert not redraw._is_python_class(kind), kind
-    assert redraw._has_no_state(ctypes.CDLL) and redraw._has_no_state(torch.cuda.Stream)
-    assert redraw._has_no_state(torch.Generator) and not redraw._has_no_state(torch.Tensor)
+        assert not kinds.is_python_class(kind), kind
+    assert kinds.has_no_state(ctypes.CDLL) and kinds.has_no_state(torch.cuda.Stream)
+    assert kinds.has_no_state(torch.Generator) and not kinds.has_no_state(torch.Tensor)
 
 
 @pytest.mark.gpu

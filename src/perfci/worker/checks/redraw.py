@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import array
 import collections
-import ctypes
 import functools
 import sys
 import types
-from _ctypes import CFuncPtr
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
 
 from ..bench import Bench, Prepared
+from .kinds import content, has_no_state, is_ndarray, is_python_class, names_something, slot_of, slots
 from .plain import ATOMS, MAPPINGS, bits, is_tensor, out_of_memory
 from .saved import Unreadable, kept, nodes
 
@@ -28,10 +27,7 @@ HOST_BYTES = 2**30
 """Of tensors on the host: a case that drew more is not set up twice more, lest it runs out of its memory."""
 ADDRESSES = range(2**40, 2**48)
 """Where 64-bit systems map memory; data are seldom as large."""
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE of object.h: made by a class statement, or by an extension
 _CALLABLES = (types.BuiltinMethodType, type("".__str__))
-_NO_STATE = ("Stream", "Event", "CUDAGraph", "Generator")
-"""Of torch: what holds no values that follow from inputs."""
 _PARTS = {
     "sparse_coo": ("_indices", "_values"),
     "sparse_csr": ("crow_indices", "col_indices", "values"),
@@ -119,7 +115,7 @@ class Redraw:
             return _Images(target, target)
         if type(other) is not kind:
             raise Unpaired(f"it keeps a {kind.__name__} in one draw and a {type(other).__name__} in another")
-        if kind in ATOMS or kind in (range, slice, frozenset) or _names_something(kind):
+        if kind in ATOMS or kind in (range, slice, frozenset) or names_something(kind):
             return self._pair_atoms(target, own, other)
         if type(target) is not kind:
             raise Unpaired(f"its calls put a {type(target).__name__} in the place of a {kind.__name__}")
@@ -147,7 +143,7 @@ class Redraw:
             self._pair_dicts(target, own, other)
         elif kind is set:
             self._pair_sets(target, own, other)
-        elif kind in (bytearray, array.array) or _is_ndarray(target):
+        elif kind in (bytearray, array.array) or is_ndarray(target):
             self._pair_buffers(target, own, other)
         elif kind is types.FunctionType:
             self._pair_functions(target, own, other)
@@ -164,9 +160,9 @@ class Redraw:
                 self._require_same(images, "functools.partial")
         elif kind is functools._lru_cache_wrapper:  # what it has stored is a memo
             self._pair(target.__wrapped__, own.__wrapped__, other.__wrapped__)
-        elif _is_python_class(kind):
+        elif is_python_class(kind):
             self._pair_instances(kind, target, own, other)
-        elif not _has_no_state(kind):
+        elif not has_no_state(kind):
             raise Unpaired(f"it keeps a {kind.__name__}, which cannot be read")
 
     def _require_same(self, images: _Images, where: str) -> None:
@@ -245,7 +241,7 @@ class Redraw:
             self._changes.append((functools.partial(_put_set, target), _Images(set(own), set(other))))
 
     def _pair_buffers(self, target: Any, own: Any, other: Any) -> None:
-        if _is_ndarray(target):
+        if is_ndarray(target):
             if not (target.shape == own.shape == other.shape and own.dtype == other.dtype) or own.dtype.kind == "O":
                 raise Unpaired("an array that it keeps differs in shape or type from draw to draw")
             if own.tobytes() == other.tobytes():
@@ -266,7 +262,7 @@ class Redraw:
             self._pair(*(vars(one).get(compiled) for one in (target, own, other)))
             return
         for cells in zip(*(one.__closure__ or () for one in (target, own, other))):
-            held = [_content(cell) for cell in cells]
+            held = [content(cell) for cell in cells]
             if held[1] is not held[2]:
                 images = self._pair(*held)
                 if images.differ:
@@ -285,8 +281,8 @@ class Redraw:
             return
         if hasattr(own, "__dict__"):
             self._pair_dicts(*(vars(one) for one in (target, own, other)))
-        for slot in _slots(kind):
-            held = [_slot_of(slot, one) for one in (target, own, other)]
+        for slot in slots(kind):
+            held = [slot_of(slot, one) for one in (target, own, other)]
             if held[1] is not held[2]:
                 images = self._pair(*held)
                 if images.differ:
@@ -404,68 +400,3 @@ def _equal(one: Any, two: Any) -> bool:
     """Compare bit by bit, as far as that can be told: NaN is not different from itself."""
     one, two = (bits(each.resolve_conj().resolve_neg()) for each in (one, two))
     return bool(sys.modules["torch"].equal(one, two))
-
-
-# ---------------------------------------------------------------- kinds of objects
-
-
-_EMPTY = object()
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _EMPTY
-
-
-def _is_ndarray(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
-
-
-def _names_something(kind: type) -> bool:
-    """Return whether objects of this kind are names of torch's, such as dtypes."""
-    return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")
-
-
-def _has_no_state(kind: type) -> bool:
-    """Return whether nothing that follows from inputs is in objects of this kind: libraries and what is in them,
-    streams."""
-    if issubclass(kind, (ctypes.CDLL, CFuncPtr)):
-        return True
-    return any(one.__name__.lstrip("_").replace("StreamBase", "Stream") in _NO_STATE and _of_torch(one)
-               for one in kind.__mro__)  # fmt: skip
-
-
-def _of_torch(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "torch"
-
-
-def _is_python_class(kind: type) -> bool:
-    """Return whether all that objects of this class hold are attributes, as after a class statement without builtin
-    bases."""
-    if _has_no_state(kind) or not all(one.__flags__ & HEAP_TYPE for one in kind.__mro__[:-1]):
-        return False
-    made: Optional[Any] = None
-    for one in kind.__mro__:
-        made = vars(one).get("__new__")
-        if made is not None and not isinstance(made, staticmethod):
-            break
-    room = object.__basicsize__ + tuple.__itemsize__ * (2 + sum(1 for _ in _slots(kind)))
-    return made is vars(object)["__new__"] and kind.__basicsize__ <= room
-
-
-def _slots(kind: type) -> Iterator[Any]:
-    """Yield the descriptors of `__slots__`, of all base classes."""
-    for one in kind.__mro__:
-        for found in vars(one).values():
-            if isinstance(found, types.MemberDescriptorType):
-                yield found
-
-
-def _slot_of(slot: Any, one: Any) -> Any:
-    try:
-        return slot.__get__(one)
-    except AttributeError:
-        return _EMPTY

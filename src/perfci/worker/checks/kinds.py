@@ -1,0 +1,78 @@
+"""Kinds of objects that a timed function may keep: which of them hold values, and where."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from _ctypes import CFuncPtr
+from collections.abc import Iterator
+from typing import Any, Optional
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE of object.h: made by a class statement, or by an extension
+_NO_STATE = ("Stream", "Event", "CUDAGraph", "Generator")
+"""Of torch: what holds no values that follow from inputs."""
+_EMPTY = object()
+"""In the place of what a cell or a slot does not hold."""
+
+
+def content(cell: Any) -> Any:
+    """Return what a cell of a closure holds."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def is_ndarray(value: Any) -> bool:
+    """Return whether a value is an array of numpy, exactly."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def names_something(kind: type) -> bool:
+    """Return whether objects of this kind are names of torch's, such as dtypes."""
+    return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")
+
+
+def has_no_state(kind: type) -> bool:
+    """Return whether nothing that follows from inputs is in objects of this kind: libraries and what is in them,
+    streams."""
+    if issubclass(kind, (ctypes.CDLL, CFuncPtr)):
+        return True
+    return any(one.__name__.lstrip("_").replace("StreamBase", "Stream") in _NO_STATE and _of_torch(one)
+               for one in kind.__mro__)  # fmt: skip
+
+
+def _of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
+
+
+def is_python_class(kind: type) -> bool:
+    """Return whether all that objects of this class hold are attributes, as after a class statement without builtin
+    bases."""
+    if has_no_state(kind) or not all(one.__flags__ & HEAP_TYPE for one in kind.__mro__[:-1]):
+        return False
+    made: Optional[Any] = None
+    for one in kind.__mro__:
+        made = vars(one).get("__new__")
+        if made is not None and not isinstance(made, staticmethod):
+            break
+    room = object.__basicsize__ + tuple.__itemsize__ * (2 + sum(1 for _ in slots(kind)))
+    return made is vars(object)["__new__"] and kind.__basicsize__ <= room
+
+
+def slots(kind: type) -> Iterator[Any]:
+    """Yield the descriptors of `__slots__`, of all base classes."""
+    for one in kind.__mro__:
+        for found in vars(one).values():
+            if isinstance(found, types.MemberDescriptorType):
+                yield found
+
+
+def slot_of(slot: Any, one: Any) -> Any:
+    """Return what a slot of an object holds."""
+    try:
+        return slot.__get__(one)
+    except AttributeError:
+        return _EMPTY
