@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import types
 from _ctypes import CFuncPtr
 from collections.abc import Iterator
@@ -22,12 +21,6 @@ def content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return _EMPTY
-
-
-def is_ndarray(value: Any) -> bool:
-    """Return whether a value is an array of numpy, exactly."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
 
 
 def names_something(kind: type) -> bool:

@@ -199,12 +199,15 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
 
 
+def is_ndarray(value: Any) -> bool:
+    """Return whether `value` is an array of numpy, which is not imported for the question."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
 def is_array(value: Any) -> bool:
     """Return whether `value` is a tensor or a numpy array of numbers or bool."""
-    if is_tensor(value):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc"
+    return is_tensor(value) or (is_ndarray(value) and value.dtype.kind in "biufc")
 
 
 def is_sequence(value: Any) -> bool:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from ..bench import Bench, Prepared
-from .kinds import content, has_no_state, is_ndarray, is_python_class, names_something, slot_of, slots
-from .plain import ATOMS, MAPPINGS, bits, is_tensor, out_of_memory
+from .kinds import content, has_no_state, is_python_class, names_something, slot_of, slots
+from .plain import ATOMS, MAPPINGS, bits, is_ndarray, is_tensor, out_of_memory
 from .saved import Unreadable, kept, nodes
 
 MOST = 50_000
