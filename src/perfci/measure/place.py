@@ -13,6 +13,7 @@ from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
 from perfci.measure.options import Options, Progress
+from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
@@ -26,6 +27,8 @@ from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that all live workers together may use, where the policy names no limit."""
+NOWHERE = "none"
+"""Name of a folder like a side's, and as long: outside base and head."""
 LOAD_TIMEOUT = 60.0
 """Seconds at least for importing a suite: libraries are read from a cold disk."""
 
@@ -90,7 +93,11 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     one_python = len({side.python for side in sides.values()}) == 1
-    env = environment(first, limits.threads, seed, build=False)
+    nowhere = scratch / NOWHERE
+    for folder in (nowhere, nowhere / "site", nowhere / "cache"):
+        folder.mkdir()
+        account.give(folder)
+    env = neutral(first, nowhere)
     parent = Parent(first.python, scratch, env, memory, forks=one_python, account=account)
     stack.callback(parent.close)
     if not options.prepared:
@@ -135,8 +142,11 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     progress.stage("starting the workers")
     with costs.phase("start"):
         parent.preload()
+    progress.stage("importing what the suite imports")
+    with costs.phase("import"):
+        preload(sides, parent, scratch / NOWHERE, logs)
     with costs.phase("machine"):
-        facts = _facts(sides["head"], parent, scratch / "none", limits.threads, logs / "facts.log")
+        facts = _facts(sides["head"], parent, scratch / NOWHERE, limits.threads, logs / "facts.log")
     lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
     if lost and not (listing and options.devices is None):
         raise MachineError(lost)
@@ -207,8 +217,6 @@ class _Facts(Document):
 
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
     """Return facts of machine, interpreter and GPU, as a worker outside base and head sees them."""
-    nowhere.mkdir()
-    parent.account.give(nowhere)
     try:
         worker = parent.worker(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
         seen = worker.tell(_Facts, "facts", LOAD_TIMEOUT)

@@ -46,7 +46,7 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
     kernels: dict[str, Kernel] = {}
     seen: set[str] = set()
     for pattern in patterns:
-        matched = _matches(top, pattern)
+        matched = matches(top, pattern)
         if isinstance(matched, str):
             files.append(_failure(pattern, matched, "absent" if matched == NO_FILE else "import"))
             continue
@@ -92,7 +92,7 @@ def timed_imports(root: str, site: str) -> Iterator[dict[str, float]]:
         builtins.__import__ = ordinary
 
 
-def _matches(top: Path, pattern: str) -> list[str] | str:
+def matches(top: Path, pattern: str) -> list[str] | str:
     """Return the relative paths of the files that match, or what is wrong with the pattern."""
     if os.path.isabs(pattern) or ".." in Path(pattern).parts:
         return "lies outside the repository: write a glob relative to its root"

@@ -19,6 +19,7 @@ from typing import Any
 from . import serve
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
+from .preload import Preload
 
 
 def children() -> dict[int, list[int]]:
@@ -58,13 +59,16 @@ class Parent:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
+        self.wakeup = -1
+        self.environment: dict[str, Any] = {"set": {}, "removed": []}  # what imports here did to it
 
     def run(self) -> None:
         """Serve until the run hangs up."""
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.wakeup = write
+        self.watch_children()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,11 +87,18 @@ class Parent:
             else:
                 self.serve(message)
 
+    def watch_children(self) -> None:
+        """Let each exit of a child wake the loop, and be the one to whom orphans are handed."""
+        signal.set_wakeup_fd(self.wakeup, warn_on_full_buffer=False)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+
     def serve(self, message: dict[str, Any]) -> None:
         """Answer one request."""
         op = message["op"]
         if op == "preload":
             self.channel.send(preload())
+        elif op == "preload_suite":
+            self.preload_suite(message)
         elif op == "fork":
             self.fork(message)
         elif op == "spawn":
@@ -96,9 +107,26 @@ class Parent:
             self.kill_tree(message["id"])
             self.channel.send({"killed": message["id"]})
 
+    def preload_suite(self, message: dict[str, Any]) -> None:
+        """Import what the suites of all sides do, as far as forks can inherit it. No worker may be running.
+
+        It is another process that answers, where there was something to import.
+        """
+        report = Preload(message).run()
+        if report is None:
+            gc.freeze()
+        else:
+            self.channel.adopt()
+            self.watch_children()  # forks adopt nobody, and asyncio's handler of forks takes the descriptor away
+            self.environment = report.pop("environment")
+        self.channel.send({"imported": report})
+
     def fork(self, message: dict[str, Any]) -> None:
         """Start a worker as a fork of this process."""
         log = self.channel.file()
+        message["env"].update(self.environment["set"])
+        for name in self.environment["removed"]:
+            message["env"].pop(name, None)
         start = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -203,7 +231,6 @@ def preload() -> dict[str, Any]:
 def main(address: str) -> None:
     """Connect to the run at `address` and serve it."""
     os.setsid()
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
     channel = connect(address, takes_files=True)
     channel.send({"hello": "parent", "pid": os.getpid()})
     Parent(channel).run()

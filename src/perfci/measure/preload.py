@@ -1,0 +1,61 @@
+"""What both sides import is imported once, in the parent of all workers: asked for here, carried out there."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfci.measure.prepare import SideWork
+from perfci.model.base import Amount, Document, Side
+from perfci.system.files import write_atomic
+from perfci.system.process import Parent
+
+LOG = "preload.log"
+
+
+class _Imported(Document):
+    """The parent's answer."""
+
+    modules: int
+    seconds: Amount
+    refused: dict[str, str]
+    """Module → why each worker imports it itself."""
+    stopped: str
+    """The place in a suite, as `file:line`, after which nothing was imported beforehand."""
+
+
+def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
+    """Return the side's environment with `nowhere` in the place of its folder."""
+    return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
+
+
+def preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, logs: Path) -> None:
+    """Import in the parent what the suites of all sides import; `preload.log` says what was left to the workers, and
+    why. Where nothing can be, the workers import everything."""
+    write_atomic(logs / LOG, "\n".join(_preload(sides, parent, nowhere)) + "\n")
+
+
+def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path) -> Sequence[str]:
+    if not parent.forks:
+        return ["nothing is imported beforehand: the workers are not forks of one process here"]
+    if any(side.failure for side in sides.values()):
+        return ["nothing is imported beforehand: a side does not build"]
+    first, *others = (neutral(side, nowhere) for side in sides.values())
+    if any(first != other for other in others):
+        differ = sorted({name for other in others for name in first.keys() | other if first.get(name) != other.get(name)})
+        return [f"nothing is imported beforehand: base and head differ in the environment: {', '.join(differ)}"]
+    asked = [{"tree": str(one.tree), "path": one.path(), "suite": one.suite} for one in sides.values()]
+    told = parent.preload_suite(asked, nowhere)
+    if told is None:
+        return ["nothing is imported beforehand: no way was found that leaves the workers as they would be"]
+    try:
+        done = _Imported.model_validate(told)
+    except ValidationError:
+        return ["what was imported beforehand is not known: the parent's answer does not fit"]
+    lines = [f"{done.modules} modules were imported once for all workers, in {done.seconds:.1f} s"]
+    if done.stopped:
+        lines.append(
+            f"{done.stopped}: from here on the suite decides how it imports: set variables under env: in perfci.yaml, "
+            "and folders under path:, for imports that are paid once"
+        )
+    return lines + [f"each worker imports {name}: it {why}" for name, why in done.refused.items()]

@@ -1,0 +1,383 @@
+"""Imports in the parent, once, what the suites of both sides import in each worker.
+
+Each step is tried in a fork: where that process is then as a worker needs it, it goes on in the parent's place, and the
+one before waits behind it; where it is not, it ends, and nothing of the step remains. So nothing is imported twice that
+can be kept. A step that fails is tried again module by module, in the order in which modules were complete: what spoils
+a process is left to the workers, with all that needs it.
+
+A module is kept where no side has one of that name or is asked for one, where it leaves no thread, child, descriptor,
+shared memory, signal handler, other folder, seeded generator or touched GPU, and where nothing that it made holds a
+path below the folder `nowhere`, which stands in the parent's environment where a side's own folder stands in a worker's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import random
+import re
+import select
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+from .imports import Scan, Statement
+from .leash import PR_SET_PDEATHSIG, prctl
+
+STEP = 60.0
+"""Seconds for one step at most."""
+WHOLE = 100.0
+"""Seconds for all of them; then the parent stays as it was."""
+FEW, MANY = 8, 128
+"""Modules of one step, where they are tried one by one: twice as many after each that went well."""
+HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub"})
+"""Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
+_Report = dict[str, Any]
+
+
+class Watch:
+    """A finder that finds nothing: it notes which modules are looked for, and which are complete."""
+
+    def __init__(self, claimed: set[str], distributions: set[str], refused: dict[str, str]) -> None:
+        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side."""
+        self.claimed, self.distributions, self.refused = claimed, distributions, refused
+        self.order: list[str] = []
+        self.fault = ""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Let others find it. Raises ModuleNotFoundError for what must not be loaded here."""
+        if name in self.refused:
+            self._deny(f"needs {name}", name)
+        if name.partition(".")[0] in self.claimed:
+            self._deny(f"looks for {name}, which the repository may provide", name)
+
+    def find_distributions(self, context: Any) -> Iterator[Any]:
+        """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
+        name = getattr(context, "name", None)
+        if self.distributions and (name is None or normal(name) in self.distributions):
+            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
+        return iter(())
+
+    def _deny(self, fault: str, name: str) -> None:
+        self.fault = self.fault or fault
+        raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch imports and handlers of forks."""
+        machinery: Any = importlib._bootstrap  # type: ignore[attr-defined]
+        load, register = machinery._load_unlocked, os.register_at_fork
+
+        def loaded(spec: Any) -> Any:
+            module = load(spec)
+            self.order.append(spec.name)
+            return module
+
+        def registered(**handlers: Any) -> None:
+            file = sys._getframe(1).f_code.co_filename
+            if not _harmless(file):
+                self.fault = self.fault or f"has a handler of forks ({file})"
+            register(**handlers)
+
+        machinery._load_unlocked, os.register_at_fork = loaded, registered
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]  # what finders do, no more
+        try:
+            yield
+        finally:
+            machinery._load_unlocked, os.register_at_fork = load, register
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+
+
+def _harmless(file: str) -> bool:
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    parts = os.path.realpath(file).split(os.sep)
+    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    if places:
+        return parts[places[-1] + 1] in HARMLESS
+    return file.startswith("<frozen") or os.path.realpath(file).startswith(library + os.sep)
+
+
+def normal(name: str) -> str:
+    """Return the normalised name of a distribution (packaging.python.org, name normalization)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def state() -> dict[str, Any]:
+    """Return, by what a difference means, all that a fork would inherit and a worker should not."""
+    found: dict[str, Any] = {
+        "starts a thread": len(os.listdir("/proc/self/task")),
+        "leaves a child": _has_children(),
+        "opens a descriptor": _descriptors(),
+        "changes the folder": os.getcwd(),
+        "seeds Python's random numbers": random.getstate()[1][:-1],  # a draw only moves the last; forks draw anew
+    }
+    with open("/proc/self/status") as file:
+        found["handles signals"] = [line for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+    numpy = sys.modules.get("numpy.random")
+    found["draws NumPy's random numbers"] = None if numpy is None else numpy.get_state()[1].tobytes()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["draws torch's random numbers"] = torch.get_rng_state().tolist()
+        found["touches the GPU"] = torch.cuda.is_initialized()
+    return found
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return what an import did that a fork would inherit; empty where that is nothing."""
+    for what, now in after.items():
+        if before.get(what) != now and not (what.startswith("draws") and before.get(what) is None):
+            return what
+    return ""
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            target = os.readlink("/proc/self/fd/" + name)
+            if target not in ("/dev/null", "/dev/urandom"):
+                found[name] = target
+    return found
+
+
+def _shared_memory() -> list[str]:
+    """Return the files that are mapped writable and shared: writes of one worker would reach all others."""
+    with open("/proc/self/maps") as file:
+        return [line.split()[-1] for line in file if line.split()[1] == "rw-s"]
+
+
+def _spoils_forks() -> bool:
+    """Tell whether CUDA would refuse to work in a fork of this process."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(bool(torch.cuda._is_in_bad_fork())))
+    return os.waitpid(pid, 0)[1] != 0
+
+
+def holders(path: str) -> dict[int, Any]:
+    """Return the texts, by identity, that hold `path` and that any tracked and not frozen object leads to."""
+    raw = os.fsencode(path)
+    found: dict[int, Any] = {}
+    reached = gc.get_referents(*gc.get_objects())
+    seen: set[int] = set()
+    while reached:
+        for one in reached:
+            if (type(one) is str and path in one) or (type(one) is bytes and raw in one and one is not raw):
+                found[id(one)] = one
+        # Tuples and dicts of plain values are not tracked, and so not among the objects.
+        flat = {id(one): one for one in reached if type(one) in (tuple, dict) and not gc.is_tracked(one)}
+        reached = gc.get_referents(*(one for ident, one in flat.items() if ident not in seen))
+        seen.update(flat)
+    return found
+
+
+class Preload:
+    """The steps. It is carried from process to process as they succeed."""
+
+    def __init__(self, message: _Report) -> None:
+        """`message`: the request, with the sides' `tree`, `path` and `suite`, and `nowhere`."""
+        self.nowhere: str = message["nowhere"]
+        self.sides: list[_Report] = message["sides"]
+        self.claimed: set[str] = set()
+        self.distributions: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self.stopped = ""
+        self.environment = dict(os.environ)
+        self.modules = len(sys.modules)
+        for side in self.sides:
+            for folder in side["path"]:
+                self._claim(folder, searched=True)
+            for folder in (side["tree"], os.path.join(side["tree"], "src")):  # as the check of modules' origin sees it
+                self._claim(folder, searched=folder in side["path"])
+        gc.unfreeze()
+        self.known = holders(self.nowhere)
+        """What holds the path already: the environment, and this request."""
+
+    def _claim(self, folder: str, *, searched: bool) -> None:
+        """Note the top-level names that a folder provides. `searched`: it is on the side's path."""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            whole, top = os.path.join(folder, name), name.partition(".")[0]
+            if name.endswith((".dist-info", ".egg-info")):
+                self.distributions.add(normal(name.rsplit(".", 1)[0].partition("-")[0]))
+            elif top in sys.modules:
+                continue  # the parent has it already, and the check of modules' origin speaks of it
+            elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
+                self.claimed.add(top)
+            elif searched and os.path.isdir(whole) and name.isidentifier() and importlib.util.find_spec(name) is None:
+                self.claimed.add(name)  # a namespace package, as nothing else is called so
+
+    def wanted(self) -> list[Statement]:
+        """Return the statements that the suites of all sides hold, in the order of the first side."""
+        scans = []
+        for side in self.sides:
+            scan = Scan(side["tree"], side["path"])
+            scan.read(side["suite"])
+            self.stopped = self.stopped or scan.stopped
+            scans.append(scan.found)
+        return [one for one in scans[0] if all(one in other for other in scans) and one.module not in sys.modules]
+
+    def run(self) -> Optional[_Report]:
+        """Return what was imported, in the process that has it; None in the parent, where all is as it was.
+
+        The parent does not come back where it worked: it waits behind its successor.
+        """
+        report, accepted = self._try(self._all, WHOLE)
+        return {name: report[name] for name in report if name != "ok"} if report and accepted else None
+
+    def _kept(self) -> bool:
+        """Tell whether anything that was made since the start holds the path."""
+        return not holders(self.nowhere).keys() <= self.known.keys()
+
+    def _all(self) -> _Report:
+        start = time.monotonic()
+        self._steps(self.wanted())
+        gc.collect()
+        gc.unfreeze()
+        kept = self._kept()
+        new = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
+        gone = [name for name in self.environment if name not in os.environ]
+        gc.freeze()
+        return {
+            "ok": not kept,
+            "modules": len(sys.modules) - self.modules,
+            "seconds": time.monotonic() - start,
+            "refused": self.refused,
+            "stopped": self.stopped,
+            "environment": {"set": new, "removed": gone},
+        }
+
+    def _steps(self, units: Sequence[Statement]) -> None:
+        """Import all units that can be kept. Returns in the process that has them."""
+        todo, alone = list(units), set[str]()
+        size = len(todo)
+        while todo:
+            batch = todo[: max(1, size)]
+            report, accepted = self._try(lambda batch=batch: self._step(batch), STEP)
+            if accepted:
+                del todo[: len(batch)]
+                size = min(2 * len(batch), MANY)
+                continue
+            at = report["at"] if report is not None else None
+            if at is None and len(batch) > 1:
+                size = len(batch) // 2
+            elif at:
+                size = at
+            else:
+                unit = todo.pop(0)
+                order = [] if report is None else report["order"]
+                if unit.module not in alone and set(order) - {unit.module}:
+                    alone.update(order)
+                    todo[:0] = [Statement(name) for name in order]
+                else:
+                    self.refused[unit.module] = report["fault"] if report is not None else "ends the process"
+                size = FEW
+
+    def _try(self, work: Any, seconds: float) -> tuple[Optional[_Report], bool]:
+        """Run `work` in a fork. Returns its report: there, and True, where it is ok; here, and False, where not.
+
+        None and False where it ended without a report, or took longer than `seconds`.
+        """
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            try:
+                report = work()
+                os.write(write, json.dumps(report).encode() + b"\n")
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
+                os._exit(1)
+            os.close(write)
+            if not report["ok"]:
+                os._exit(0)
+            return report, True
+        os.close(write)
+        report = _answer(read, seconds)
+        os.close(read)
+        if report is not None and report["ok"]:
+            _wait_behind(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # with it go the forks that were made of it
+        os.waitpid(pid, 0)
+        return report, False
+
+    def _step(self, units: Sequence[Statement]) -> _Report:
+        """Import some units in this process, and tell whether it can go on so."""
+        gc.freeze()
+        watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), _shared_memory()
+        report: _Report = {"ok": False, "at": None}
+        with watch.on():
+            for at, unit in enumerate(units):
+                mark = len(watch.order)
+                fault = perform(unit)
+                fault = watch.fault or fault or changed(before, state())
+                if fault:
+                    return {"ok": False, "at": at, "fault": fault, "order": watch.order[mark:]}
+        gc.collect()
+        fault = "shares memory" if _shared_memory() != shared else ""
+        fault = fault or ("keeps CUDA from working in a fork" if _spoils_forks() else "")
+        told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
+        if not fault and (self._kept() or any(self.nowhere in value for value in told)):
+            fault = "keeps a path of a side"
+        return {"ok": not fault, "at": None, "fault": fault, "order": watch.order}
+
+
+def perform(unit: Statement) -> str:
+    """Carry out a statement. Returns why it cannot be; a package that is not installed is no reason."""
+    try:
+        if importlib.util.find_spec(unit.module.partition(".")[0]) is None:
+            return ""
+        module = importlib.import_module(unit.module)
+        for name in unit.names:
+            if name != "*" and not hasattr(module, name):
+                with contextlib.suppress(ModuleNotFoundError):  # the worker's own import says so
+                    importlib.import_module(unit.module + "." + name)
+    except (Exception, SystemExit) as error:
+        return f"cannot be imported here ({type(error).__name__})"
+    return ""
+
+
+def _answer(descriptor: int, seconds: float) -> Optional[_Report]:
+    """Return the line that comes from a pipe; None where none comes."""
+    deadline, data = time.monotonic() + seconds, b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                return None
+        except InterruptedError:
+            continue
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            return None
+        data += chunk
+    made: _Report = json.loads(data)
+    return made
+
+
+def _wait_behind(pid: int) -> None:
+    """Hold the place of a successor: end when it does. Never returns."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the successor dies with this process
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # above all the run's channel
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
