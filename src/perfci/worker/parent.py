@@ -19,7 +19,7 @@ from typing import Any
 from . import serve
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
-from .preload import Preload
+from .preload import Place, Preload, relocate
 
 
 def children() -> dict[int, list[int]]:
@@ -61,6 +61,8 @@ class Parent:
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
         self.wakeup = -1
         self.environment: dict[str, Any] = {"set": {}, "removed": []}  # what imports here did to it
+        self.places: list[Place] = []  # where they keep paths of a side
+        self.nowhere = ""
 
     def run(self) -> None:
         """Serve until the run hangs up."""
@@ -119,6 +121,8 @@ class Parent:
             self.channel.adopt()
             self.watch_children()  # forks adopt nobody, and asyncio's handler of forks takes the descriptor away
             self.environment = report.pop("environment")
+            self.places = report.pop("places")
+            self.nowhere = message["nowhere"]
         self.channel.send({"imported": report})
 
     def fork(self, message: dict[str, Any]) -> None:
@@ -134,6 +138,8 @@ class Parent:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.channel.close()
+            if self.places:
+                relocate(self.places, self.nowhere, os.path.dirname(message["env"]["PERFCI_SITE"]))
             serve.enter(message, log)
         os.close(log)
         self.running[pid] = (message["id"], start)

@@ -12,6 +12,7 @@ path below the folder `nowhere`, which stands in the parent's environment where 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import importlib
@@ -26,20 +27,26 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any, Optional
 
+from .discover import PACKAGES
 from .imports import Scan, Statement
 from .leash import PR_SET_PDEATHSIG, prctl
 
 STEP = 60.0
 """Seconds for one step at most."""
+ENOUGH = 40.0
+"""Seconds after which nothing more is tried."""
 WHOLE = 100.0
-"""Seconds for all of them; then the parent stays as it was."""
+"""Seconds for all of them at most; then the parent stays as it was."""
 FEW, MANY = 8, 128
 """Modules of one step, where they are tried one by one: twice as many after each that went well."""
-HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub"})
+HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub", "joblib"})
 """Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
 _Report = dict[str, Any]
+Place = tuple[dict[str, Any], str]
+"""The names of a module or an object, and one of them."""
 
 
 class Watch:
@@ -49,10 +56,14 @@ class Watch:
         """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side."""
         self.claimed, self.distributions, self.refused = claimed, distributions, refused
         self.order: list[str] = []
+        self.needs: dict[str, set[str]] = {}
+        """Module → those that it asks for while it is loaded."""
         self.fault = ""
+        self._loading: list[str] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Let others find it. Raises ModuleNotFoundError for what must not be loaded here."""
+        self._note(name)
         if name in self.refused:
             self._deny(f"needs {name}", name)
         if name.partition(".")[0] in self.claimed:
@@ -65,6 +76,10 @@ class Watch:
             self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
         return iter(())
 
+    def _note(self, name: str) -> None:
+        if self._loading:
+            self.needs.setdefault(self._loading[-1], set()).add(name)
+
     def _deny(self, fault: str, name: str) -> None:
         self.fault = self.fault or fault
         raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
@@ -73,35 +88,47 @@ class Watch:
     def on(self) -> Iterator[None]:
         """Watch imports and handlers of forks."""
         machinery: Any = importlib._bootstrap  # type: ignore[attr-defined]
-        load, register = machinery._load_unlocked, os.register_at_fork
+        load, register, ordinary = machinery._load_unlocked, os.register_at_fork, builtins.__import__
 
         def loaded(spec: Any) -> Any:
-            module = load(spec)
+            self._loading.append(spec.name)
+            try:
+                module = load(spec)
+            finally:
+                self._loading.pop()
             self.order.append(spec.name)
             return module
 
+        def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            made = ordinary(name, globals, locals, fromlist, level)
+            whole = name if not level else getattr(made, "__name__", name)  # of `from . import`, the package
+            for one in (whole, *(f"{whole}.{part}" for part in fromlist or ())):
+                if one in sys.modules:
+                    self._note(one)
+            return made
+
         def registered(**handlers: Any) -> None:
-            file = sys._getframe(1).f_code.co_filename
-            if not _harmless(file):
-                self.fault = self.fault or f"has a handler of forks ({file})"
+            if not _harmless(sys._getframe(1)):
+                self.fault = self.fault or "has a handler of forks"
             register(**handlers)
 
-        machinery._load_unlocked, os.register_at_fork = loaded, registered
+        machinery._load_unlocked, os.register_at_fork, builtins.__import__ = loaded, registered, imported
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]  # what finders do, no more
         try:
             yield
         finally:
-            machinery._load_unlocked, os.register_at_fork = load, register
+            machinery._load_unlocked, os.register_at_fork, builtins.__import__ = load, register, ordinary
             sys.meta_path.remove(self)  # type: ignore[arg-type]
 
 
-def _harmless(file: str) -> bool:
-    library = os.path.realpath(sysconfig.get_path("stdlib"))
-    parts = os.path.realpath(file).split(os.sep)
-    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
-    if places:
-        return parts[places[-1] + 1] in HARMLESS
-    return file.startswith("<frozen") or os.path.realpath(file).startswith(library + os.sep)
+def _harmless(frame: FrameType) -> bool:
+    """Tell whether the code that registers a handler of forks is known to make a child ready."""
+    library = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+    file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    if name.partition(".")[0] in HARMLESS or file.startswith("<frozen"):
+        return True
+    file = os.path.realpath(file)
+    return file.startswith(library) and PACKAGES.isdisjoint(file.split(os.sep))
 
 
 def normal(name: str) -> str:
@@ -116,7 +143,7 @@ def state() -> dict[str, Any]:
         "leaves a child": _has_children(),
         "opens a descriptor": _descriptors(),
         "changes the folder": os.getcwd(),
-        "seeds Python's random numbers": random.getstate()[1][:-1],  # a draw only moves the last; forks draw anew
+        "seeds Python's random numbers": random.getstate()[1][:-1],  # draws move the last alone, forks draw anew
     }
     with open("/proc/self/status") as file:
         found["handles signals"] = [line for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
@@ -189,6 +216,34 @@ def holders(path: str) -> dict[int, Any]:
     return found
 
 
+def places(texts: dict[int, Any], known: Sequence[Place]) -> Optional[list[Place]]:
+    """Return the names under which modules and objects hold these texts; None where something else leads to one, too.
+    `known`: of those, the ones found before, since a dict of plain values is no longer found once it is made.
+
+    So many names there are, so often a text must be referred to: what C code holds counts as well.
+    """
+    found = {(id(names), name): (names, name) for names, name in known if id(names.get(name)) in texts}
+    for one in gc.get_referrers(*texts.values()):
+        names = one if type(one) is dict else getattr(one, "__dict__", None)
+        if one is texts or type(names) is not dict:
+            continue
+        held = [name for name in names if type(name) is str and type(names[name]) is str and id(names[name]) in texts]
+        found.update(((id(names), name), (names, name)) for name in held)
+    times = dict.fromkeys(texts, 0)
+    for names, name in found.values():
+        times[id(names[name])] += 1
+    for ident in texts:
+        if sys.getrefcount(texts[ident]) != times[ident] + 2:  # that of `texts`, and the argument
+            return None
+    return list(found.values())
+
+
+def relocate(held: Sequence[Place], nowhere: str, folder: str) -> None:
+    """Put a side's folder in the place of `nowhere`: what the module would have found in the side's environment."""
+    for names, name in held:
+        names[name] = names[name].replace(nowhere, folder)
+
+
 class Preload:
     """The steps. It is carried from process to process as they succeed."""
 
@@ -199,6 +254,7 @@ class Preload:
         self.claimed: set[str] = set()
         self.distributions: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.held: list[Place] = []
         self.stopped = ""
         self.environment = dict(os.environ)
         self.modules = len(sys.modules)
@@ -242,21 +298,27 @@ class Preload:
         report, accepted = self._try(self._all, WHOLE)
         return {name: report[name] for name in report if name != "ok"} if report and accepted else None
 
-    def _kept(self) -> bool:
-        """Tell whether anything that was made since the start holds the path."""
-        return not holders(self.nowhere).keys() <= self.known.keys()
+    def _places(self) -> Optional[list[Place]]:
+        """Return the places that hold the path since the start; None where one of them cannot be told."""
+        environment: Any = os.environ
+        own = {id(one) for pair in environment._data.items() for one in pair}
+        new = {ident: one for ident, one in holders(self.nowhere).items() if ident not in self.known.keys() | own}
+        found = places(new, self.held)
+        self.held = found or self.held
+        return found
 
     def _all(self) -> _Report:
         start = time.monotonic()
         self._steps(self.wanted())
         gc.collect()
         gc.unfreeze()
-        kept = self._kept()
+        found = self._places()
         new = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
         gone = [name for name in self.environment if name not in os.environ]
         gc.freeze()
         return {
-            "ok": not kept,
+            "ok": found is not None,
+            "places": found,
             "modules": len(sys.modules) - self.modules,
             "seconds": time.monotonic() - start,
             "refused": self.refused,
@@ -266,9 +328,12 @@ class Preload:
 
     def _steps(self, units: Sequence[Statement]) -> None:
         """Import all units that can be kept. Returns in the process that has them."""
-        todo, alone = list(units), set[str]()
-        size = len(todo)
+        todo, needs, single = list(units), dict[str, list[str]](), set[str]()
+        size, end = len(todo), time.monotonic() + ENOUGH
         while todo:
+            if time.monotonic() >= end:
+                self.refused.update((unit.module, "came too late to be tried") for unit in todo)
+                return
             batch = todo[: max(1, size)]
             report, accepted = self._try(lambda batch=batch: self._step(batch), STEP)
             if accepted:
@@ -281,14 +346,17 @@ class Preload:
             elif at:
                 size = at
             else:
-                unit = todo.pop(0)
+                unit, size = todo.pop(0), FEW
                 order = [] if report is None else report["order"]
-                if unit.module not in alone and set(order) - {unit.module}:
-                    alone.update(order)
+                if unit.module not in single and set(order) - {unit.module}:
+                    needs.update(report["needs"] if report is not None else {})
+                    single.update(order)
                     todo[:0] = [Statement(name) for name in order]
                 else:
                     self.refused[unit.module] = report["fault"] if report is not None else "ends the process"
-                size = FEW
+                    lost = _above(unit.module, needs)
+                    self.refused.update((name, f"needs {unit.module}") for name in lost if name not in self.refused)
+                    todo = [one for one in todo if one.module not in lost]
 
     def _try(self, work: Any, seconds: float) -> tuple[Optional[_Report], bool]:
         """Run `work` in a fork. Returns its report: there, and True, where it is ok; here, and False, where not.
@@ -302,7 +370,7 @@ class Preload:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             try:
                 report = work()
-                os.write(write, json.dumps(report).encode() + b"\n")
+                os.write(write, json.dumps({key: one for key, one in report.items() if key != "places"}).encode() + b"\n")
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
                 os._exit(1)
@@ -323,6 +391,7 @@ class Preload:
     def _step(self, units: Sequence[Statement]) -> _Report:
         """Import some units in this process, and tell whether it can go on so."""
         gc.freeze()
+        random.random()  # makes all words, of which the next draws take one after the other
         watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), _shared_memory()
         report: _Report = {"ok": False, "at": None}
         with watch.on():
@@ -331,14 +400,25 @@ class Preload:
                 fault = perform(unit)
                 fault = watch.fault or fault or changed(before, state())
                 if fault:
-                    return {"ok": False, "at": at, "fault": fault, "order": watch.order[mark:]}
+                    needs = {name: sorted(asked) for name, asked in watch.needs.items()}
+                    return {"ok": False, "at": at, "fault": fault, "order": watch.order[mark:], "needs": needs}
         gc.collect()
         fault = "shares memory" if _shared_memory() != shared else ""
         fault = fault or ("keeps CUDA from working in a fork" if _spoils_forks() else "")
         told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
-        if not fault and (self._kept() or any(self.nowhere in value for value in told)):
+        if not fault and (self._places() is None or any(self.nowhere in value for value in told)):
             fault = "keeps a path of a side"
-        return {"ok": not fault, "at": None, "fault": fault, "order": watch.order}
+        needs = {name: sorted(asked) for name, asked in watch.needs.items()}
+        return {"ok": not fault, "at": None, "fault": fault, "order": watch.order, "needs": needs}
+
+
+def _above(name: str, needs: dict[str, list[str]]) -> set[str]:
+    """Return the modules that need a module, directly or not."""
+    found, todo = set[str](), {name}
+    while todo:
+        todo = {one for one, asked in needs.items() if one not in found and not todo.isdisjoint(asked)}
+        found |= todo
+    return found
 
 
 def perform(unit: Statement) -> str:
