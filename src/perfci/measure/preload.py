@@ -1,4 +1,4 @@
-"""What both sides import is imported once, in the parent of all workers: asked for here, carried out there."""
+"""Asks the parent of all workers to import once what both sides import, and says what came of it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path) -> S
         return ["nothing is imported beforehand: a side does not build"]
     first, *others = (neutral(side, nowhere) for side in sides.values())
     if any(first != other for other in others):
-        differ = sorted({name for other in others for name in first.keys() | other if first.get(name) != other.get(name)})
+        differ = sorted({name for other in others for name, _ in first.items() ^ other.items()})
         return [f"nothing is imported beforehand: base and head differ in the environment: {', '.join(differ)}"]
     asked = [{"tree": str(one.tree), "path": one.path(), "suite": one.suite} for one in sides.values()]
     told = parent.preload_suite(asked, nowhere)

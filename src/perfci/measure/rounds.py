@@ -44,13 +44,22 @@ class Bench:
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
+        return self.loaded(self.begin(name, under, log))
+
+    def begin(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
+        """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died."""
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
         with self.costs.phase("start"):
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
+        worker.post("load", suite=side.suite, forbidden=self.forbidden)
+        return worker
+
+    def loaded(self, worker: Worker) -> Worker:
+        """Return the worker once it has imported its suite. Raises Died."""
         try:
             with self.costs.phase("import"):
-                worker.ask("load", max(self.timeout, 60.0), suite=side.suite, forbidden=self.forbidden)
+                worker.answer(max(self.timeout, 60.0))
         except Died:
             worker.kill()
             raise
@@ -99,7 +108,9 @@ def run_round(
                 rng.shuffle(order)
                 try:
                     for name in order:
-                        workers[name] = bench.worker(name)
+                        workers[name] = bench.begin(name)
+                    for name in order:
+                        bench.loaded(workers[name])
                 except Died as died:
                     done(PairOutcome(case, failures={name: died.reason}))
                     continue

@@ -15,7 +15,7 @@ _ALWAYS = re.compile(
     | CC | CXX | NVCC | NVCC_.* | CPPFLAGS | CFLAGS | CXXFLAGS | LDFLAGS | CMAKE_.* | CUDAHOSTCXX
     | CPATH | C_INCLUDE_PATH | CPLUS_INCLUDE_PATH | LIBRARY_PATH | PKG_CONFIG_PATH
     | CUDA_.* | NVIDIA_.* | NCCL_.* | OMP_.* | MKL_.* | KMP_.* | OPENBLAS_.*
-    | TORCH_.* | TRITON_.* | MAX_JOBS
+    | TORCH_.* | TRITON_.* | HF_.* | MAX_JOBS
     """,
     re.VERBOSE,
 )
@@ -70,11 +70,19 @@ def side_environment(
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
     env |= {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+    env.setdefault("HF_HOME", _hugging_face(caller))
     env |= {name: caller[name] for name in pass_env if name in caller}
     env |= policy_env
     env["PERFCI_SITE"] = str(side_dir / "site")
     env |= {name: str(side_dir / "cache" / folder) for name, folder in _CACHES.items()}
     return env
+
+
+def _hugging_face(caller: Mapping[str, str]) -> str:
+    """Return where weights and data sets lie, which each side would fetch anew: no code is compiled there
+    (huggingface.co/docs/huggingface_hub, environment variables)."""
+    cache = caller.get("XDG_CACHE_HOME")
+    return str((Path(cache) if cache else Path(caller.get("HOME", "/nonexistent"), ".cache")) / "huggingface")
 
 
 def passes(name: str, build: bool) -> bool:

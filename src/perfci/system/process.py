@@ -415,10 +415,21 @@ class Worker:
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
+        self.post(op, **fields)
+        return self.answer(timeout)
+
+    def post(self, op: str, **fields: Any) -> None:
+        """Ask, and leave the answer to `answer`. Raises Died."""
         if not self.alive:
             raise Died(Reason(kind="crash", text="the worker has ended already"))
         try:
             self.channel.send({"op": op, **fields})
+        except OSError:
+            raise self._gone() from None
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """Wait for the answer to what was posted. Raises Died as ask() does."""
+        try:
             self.parent._wait(self.ident, self.pid, timeout, self.channel)
             reply = self.channel.receive(timeout=timeout)
         except Died:

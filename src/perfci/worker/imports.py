@@ -1,8 +1,8 @@
-"""What a suite imports before any of its own code runs, read from its sources: nothing is executed.
+"""Reads from its sources what a suite imports before any of its own code runs. Nothing is executed.
 
-Followed are the statements at the top of each suite file and, in the order of execution, those of the side's own modules
-that they name. A statement under a condition is left out, since it may not run; so is all that comes after code which
-could change how later imports turn out, such as a variable of the environment.
+Followed are the statements at the top of each suite file and, in the order of execution, those of the side's own
+modules that they name. A statement under a condition is left out, since it may not run; so is all that comes after code
+which could change how later imports turn out, such as a variable of the environment.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Scan:
     def _own(self, name: str) -> bool:
         """Tell whether the side has a module of this name; read it, and the packages around it."""
         parts = name.split(".")
-        entry = next((entry for entry in self.path if _source(entry / parts[0]) or _is_extension(entry, parts[0])), None)
+        entry = next(
+            (entry for entry in self.path if _source(entry / parts[0]) or _is_extension(entry, parts[0])), None
+        )
         if entry is None:
             return False
         folder = entry

@@ -5,9 +5,10 @@ one before waits behind it; where it is not, it ends, and nothing of the step re
 can be kept. A step that fails is tried again module by module, in the order in which modules were complete: what spoils
 a process is left to the workers, with all that needs it.
 
-A module is kept where no side has one of that name or is asked for one, where it leaves no thread, child, descriptor,
-shared memory, signal handler, other folder, seeded generator or touched GPU, and where nothing that it made holds a
-path below the folder `nowhere`, which stands in the parent's environment where a side's own folder stands in a worker's.
+A module is kept where no side has one of that name or is asked for one, and where it leaves no thread, child,
+descriptor, shared memory, signal handler, other folder, seeded generator or touched GPU. In the parent's environment a
+folder `nowhere` stands where a side's own stands in a worker's: a module that keeps a path below it is kept if each
+place that leads to the path is a name that can be given the side's own path after the fork.
 """
 
 from __future__ import annotations
@@ -62,10 +63,7 @@ class Watch:
         self._loading: list[str] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Let others find it. Raises ModuleNotFoundError for what must not be loaded here."""
-        self._note(name)
-        if name in self.refused:
-            self._deny(f"needs {name}", name)
+        """Let others find it. Raises ModuleNotFoundError for what a side may have."""
         if name.partition(".")[0] in self.claimed:
             self._deny(f"looks for {name}, which the repository may provide", name)
 
@@ -87,10 +85,13 @@ class Watch:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Watch imports and handlers of forks."""
-        machinery: Any = importlib._bootstrap  # type: ignore[attr-defined]
+        machinery: Any = importlib._bootstrap
         load, register, ordinary = machinery._load_unlocked, os.register_at_fork, builtins.__import__
 
         def loaded(spec: Any) -> Any:
+            self._note(spec.name)
+            if spec.name in self.refused:  # not before: to ask whether it is there does no harm
+                self._deny(f"needs {spec.name}", spec.name)
             self._loading.append(spec.name)
             try:
                 module = load(spec)
@@ -113,12 +114,12 @@ class Watch:
             register(**handlers)
 
         machinery._load_unlocked, os.register_at_fork, builtins.__import__ = loaded, registered, imported
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]  # what finders do, no more
+        sys.meta_path.insert(0, self)
         try:
             yield
         finally:
             machinery._load_unlocked, os.register_at_fork, builtins.__import__ = load, register, ordinary
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
 
 def _harmless(frame: FrameType) -> bool:
@@ -232,10 +233,8 @@ def places(texts: dict[int, Any], known: Sequence[Place]) -> Optional[list[Place
     times = dict.fromkeys(texts, 0)
     for names, name in found.values():
         times[id(names[name])] += 1
-    for ident in texts:
-        if sys.getrefcount(texts[ident]) != times[ident] + 2:  # that of `texts`, and the argument
-            return None
-    return list(found.values())
+    counts = {ident: sys.getrefcount(texts[ident]) - 2 for ident in times}  # but for `texts` and the argument
+    return list(found.values()) if counts == times else None
 
 
 def relocate(held: Sequence[Place], nowhere: str, folder: str) -> None:
@@ -265,7 +264,7 @@ class Preload:
                 self._claim(folder, searched=folder in side["path"])
         gc.unfreeze()
         self.known = holders(self.nowhere)
-        """What holds the path already: the environment, and this request."""
+        """The texts that hold the path already: the environment's, and this request's."""
 
     def _claim(self, folder: str, *, searched: bool) -> None:
         """Note the top-level names that a folder provides. `searched`: it is on the side's path."""
@@ -370,7 +369,8 @@ class Preload:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             try:
                 report = work()
-                os.write(write, json.dumps({key: one for key, one in report.items() if key != "places"}).encode() + b"\n")
+                told = {name: one for name, one in report.items() if name != "places"}
+                os.write(write, json.dumps(told).encode() + b"\n")
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
                 os._exit(1)
@@ -393,7 +393,6 @@ class Preload:
         gc.freeze()
         random.random()  # makes all words, of which the next draws take one after the other
         watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), _shared_memory()
-        report: _Report = {"ok": False, "at": None}
         with watch.on():
             for at, unit in enumerate(units):
                 mark = len(watch.order)
