@@ -88,7 +88,9 @@ def test_each_mistake_is_one_line(repository: Repo, name: str) -> None:
     lines = [
         line
         for line in run.err.strip().splitlines()
-        if not line.startswith(("perfci: taking", "perfci: starting", "perfci: discovering", "perfci: building"))
+        if not line.startswith(
+            ("perfci: taking", "perfci: starting", "perfci: importing", "perfci: discovering", "perfci: building")
+        )
     ]
     assert run.code == 2, run.err
     assert len(lines) == 1, run.err
