@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
+from perfci.measure import costs as measure_costs
 from perfci.measure import loop as measure_loop
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks, Plan
@@ -79,6 +80,7 @@ class Replayed:
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
         monkeypatch.setattr(measure_loop, "time", self.clock)
+        monkeypatch.setattr(measure_costs, "time", self.clock)
         monkeypatch.setattr(measure_loop, "run_round", self.round)
 
     def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
@@ -106,11 +108,17 @@ class Replayed:
         made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan})
-        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
-        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs()).run(self.made.cases)
+        # What samples take is not known: whether a budget will do is asked after the first pair alone.
+        bench = SimpleNamespace(
+            seed=self.rng.randrange(2**32), setups=dict.fromkeys((one.key for one in cases), UNTOLD)
+        )
+        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0)).run(
+            self.made.cases
+        )
         return self.made.cases, plan
 
 
+UNTOLD = SimpleNamespace(planned=0.0, least=0.0)
 SILENT = SimpleNamespace(stage=lambda text: None, note=print, pair=lambda *numbers: None)
 WATCH = SimpleNamespace(read=lambda: None)
 JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None)

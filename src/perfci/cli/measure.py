@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
+from perfci.model.results import Results
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
@@ -88,7 +90,7 @@ def measure(options: Options, console: Console) -> Finished:
 def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     problem: PerfciError | KeyboardInterrupt | None = None
     with Teller(console) as teller:
-        measurement = Measurement(options, teller)
+        measurement = Measurement(options, teller, partial(_tell_times, teller, options.strict))
         try:
             results = measurement.measure()
         except (PerfciError, KeyboardInterrupt) as error:
@@ -100,6 +102,14 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
     return Finished(report, problem, files)
+
+
+def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
+    """Say what the pairs tell, before profilers take their time over the explanations."""
+    if timed := results.plan.timed:
+        report = judge(results, strict=strict, criteria=timed)
+        teller.note(f"{report.verdict.upper()} by times alone: {report.sentence}")
+    teller.stage("profiling")
 
 
 def calibrate_machine(pairs: int, **asked: Any) -> None:

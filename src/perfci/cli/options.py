@@ -30,7 +30,10 @@ Device = Annotated[
     typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice."),
 ]
 Python = Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of the code under test.")]
-Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Time for measuring, such as 3m.", show_default=False)]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default=False),
+]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Strict = Annotated[

@@ -92,6 +92,8 @@ def _broken(
     if not rows:
         return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
     if all(row.class_ == "invalid" for row in rows):
+        if found := starved(results, context):
+            return found
         return f"Nothing was measured: {row_words(rows[0])}", _advice(rows, rows[0].effect)
     return None
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class _Built:
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
+    built: float
+    """When they were built, of the monotonic clock: the budget begins."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
         with costs.phase("build"):
             _build(sides, parent, options.out, progress)
     _require_base(sides, options.out)
-    return _Built(sources, limits, seed, sides, parent)
+    return _Built(sources, limits, seed, sides, parent, time.monotonic())
 
 
 def _home(options: Options, scratch: Path, account: Account) -> Path:
@@ -159,7 +162,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, seed, sides, parent, facts, benches, runner, lost)
+    return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, lost)
 
 
 def _cores(threads: int) -> list[int]:
