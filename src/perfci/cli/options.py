@@ -110,7 +110,11 @@ class Listing:
 
     cases: Cases = None
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say how long a comparison takes and which change each case can show.")
+        bool,
+        typer.Option(
+            "--plan",
+            help="Say how long a comparison takes and which change each case can show; by a trial, if need be.",
+        ),
     ] = False
     device: Device = None
     budget: Budget = None

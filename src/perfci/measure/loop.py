@@ -89,7 +89,7 @@ class Loop:
         plan, left = self.plan, self.budget.left
         taken, first = max((len(spent) for spent in self.spent.values()), default=0), plan.looks.pairs[0]
         waits = any(criteria_of(case, plan) and len(case.pairs) < first for case in cases)
-        if plan.exact_pairs is not None or taken > 1 or not waits:
+        if plan.exact_pairs is not None or plan.max_pairs < plan.convicting or taken > 1 or not waits:
             return False
         least = likely = 0.0
         for case in cases:

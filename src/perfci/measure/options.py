@@ -48,6 +48,8 @@ class Options:
     """Judge nothing: a few workers, then every case is profiled, and what profilers wrote is kept in `out`."""
     counters: bool = True
     """True where ncu may count: reading counters takes rights that code which is not trusted shall not have."""
+    trial: bool = False
+    """Take just so many pairs that their cost is known, and answer nothing."""
     raw: bool = False
     """Of a profile, keep the profilers' own reports too."""
     prepare: Path | None = None

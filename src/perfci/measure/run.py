@@ -115,7 +115,7 @@ class Measurement:
             place.runner.hold_units(case)
         ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
 
-        if profilers is not None and not loop.needed:
+        if profilers is not None and not loop.needed and not options.trial:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
                 say = partial(self.timed, results)
