@@ -83,6 +83,14 @@ class Measuring:
     out: Out = OUT
     where: Where = HERE
     json: Json = False
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Builds that are kept: base's is taken from there (PERFCI_WORKER)."),
+    ] = None
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="base|head", help="Keep this side's build there: where the base branch is measured."),
+    ] = None
     prepare: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     prepared: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     counters: Annotated[bool, typer.Option("--counters/--no-counters", hidden=True)] = True

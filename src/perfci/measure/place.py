@@ -13,6 +13,7 @@ from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
+from perfci.measure.kept import Kept, key_of, open_kept
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
@@ -87,9 +88,11 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     for side in sides.values():
         account.give(side.cache)
         side.env = environment(side, limits.threads, seed, build=False)
+    kept = open_kept(options.cache, account, stack, progress.note) if options.cache else None
     if not sides:
         with costs.phase("snapshot"):
-            sides = materialise(options, sources, _home(options, scratch, account), progress, seed)
+            home = _home(options, scratch, account) if kept is None else kept.home
+            sides = materialise(options, sources, home, progress, seed)
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     one_python = len({side.python for side in sides.values()}) == 1
@@ -98,7 +101,8 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     stack.callback(parent.close)
     if not options.prepared:
         with costs.phase("build"):
-            _build(sides, parent, options.out, progress)
+            taken = _build(sides, parent, options, progress, kept)
+        sources.notes.extend(taken)
     _require_base(sides, options.out)
     return _Built(sources, limits, seed, sides, parent, time.monotonic())
 
@@ -175,18 +179,39 @@ def _cores(threads: int) -> list[int]:
     return cores[-threads:]
 
 
-def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: Progress) -> None:
-    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then."""
+def _build(
+    sides: Mapping[Side, SideWork], parent: Parent, options: Options, progress: Progress, kept: Kept | None
+) -> list[str]:
+    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then.
+
+    Returns a note where base was built by an earlier run.
+    """
+    notes = []
     for side in sides.values():
         parent.account.show(side.folder)
-        for folder in (side.tree, side.site, side.cache):
-            parent.account.give(folder)
-        if side.policy.build:
+        _give(side, parent.account)
+        key, taken = None, False
+        if kept is not None and side.policy.build and side.name == (options.keep or "base"):
+            key = key_of(side, parent, options.out / "logs" / "tools.log")
+            if key is not None and options.keep is None:
+                taken = kept.take(key, side)
+        if taken:
+            _give(side, parent.account)
+            notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
+        elif side.policy.build:
             progress.stage(f"building {side.name}")
-            build(side, parent, out)
+            build(side, parent, options.out)
         parent.account.seal(side.tree)
         parent.account.seal(side.site)
-        side.close()  # before anything of the next side runs
+        if kept is not None and key is not None and options.keep and side.failure is None:
+            kept.keep(key, side)  # before anything of the next side runs
+        side.close()  # likewise
+    return notes
+
+
+def _give(side: SideWork, account: Account) -> None:
+    for folder in (side.tree, side.site, side.cache):
+        account.give(folder)
 
 
 def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
