@@ -19,7 +19,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -86,7 +86,7 @@ class Kept:
             _copy(entry, fresh)
             if _digests(fresh) != made.files:
                 raise ValueError("its files are not those that were kept")
-        except (OSError, ValueError) as error:  # shutil.Error is an OSError, ValidationError a ValueError
+        except (OSError, ValueError, MachineError) as error:  # shutil.Error is an OSError, ValidationError a ValueError
             self.note(f"a build that was kept cannot be used: {_words(error)}")
             with disk_errors("removed", entry):
                 remove_tree(fresh)
@@ -136,11 +136,13 @@ class Kept:
                 made = Entry.model_validate_json((entry / "entry.json").read_bytes())
                 found.append((entry.name == newest, (entry / "entry.json").stat().st_mtime, entry.name, made.bytes))
             except (OSError, ValueError):
-                shutil.rmtree(entry, ignore_errors=True)
+                with suppress(OSError):
+                    _drop(entry)
         for _, _, name, size in sorted(found, reverse=True):
             left -= size
             if left < 0:
-                shutil.rmtree(self.entries / name, ignore_errors=True)
+                with suppress(OSError):
+                    _drop(self.entries / name)
 
 
 def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[str], None]) -> Kept | None:
@@ -274,11 +276,12 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _drop(path: Path) -> None:
-    """Remove an entry, whatever stands in its place. Raises OSError."""
-    if stat.S_ISDIR(path.lstat().st_mode):
-        remove_tree(path)
-    else:
-        path.unlink()
+    """Remove an entry, whatever stands in its place, if it is still there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()
 
 
 def _words(error: Exception) -> str:

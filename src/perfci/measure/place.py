@@ -193,7 +193,9 @@ def _build(
         key, taken = None, False
         if kept is not None and side.policy.build and side.name == (options.keep or "base"):
             key = key_of(side, parent, options.out / "logs" / "tools.log")
-            if key is not None and options.keep is None:
+            if key is None:
+                progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")
+            elif options.keep is None:
                 taken = kept.take(key, side)
         if taken:
             _give(side, parent.account)
