@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure import kept as module
-from perfci.measure.kept import Kept, key_of, open_kept
 from perfci.measure.prepare import SideWork
+from perfci.measure.sides import kept as module
+from perfci.measure.sides.kept import Kept, key_of, open_kept
 from perfci.model.base import UsageError
 from perfci.model.policy import Policy
 from perfci.model.results import SideCode

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import perfci
-from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
-from perfci.measure.kept import Kept, key_of, open_kept
 from perfci.measure.options import Options, Progress
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
+from perfci.measure.sides import prepared
+from perfci.measure.sides.kept import Kept, key_of, open_kept
 from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
 from perfci.model.fingerprint import Fingerprint, GpuFacts
 from perfci.model.policy import Policy

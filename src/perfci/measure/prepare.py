@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.options import Options, Progress
-from perfci.measure.untouched import Seal
+from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
