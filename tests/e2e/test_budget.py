@@ -1,12 +1,13 @@
 """The budget holds all that follows the builds; one that cannot show a regression is said early, and never passes."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Repo
 
-from .green.test_never_green import never_green
+from .green.test_never_green import BEFORE, never_green
 
 SLEEPS = """
     import time
@@ -45,14 +46,16 @@ def test_a_budget_that_cannot_show_a_regression_is_refused_before_the_first_pair
 
 
 @pytest.mark.slow
-def test_what_only_the_first_pair_shows_is_refused_after_it(repo: Repo) -> None:
-    """Samples are short, and each process imports for a second."""
+def test_what_only_the_first_pair_shows_is_refused_after_it(repo: Repo, tmp_path: Path) -> None:
+    """Samples are short, and from the first pair on each process imports for six seconds."""
     sleeping(repo, seconds=0.0001)
-    (repo.root / "kernels/sleeps.py").write_text(
-        "import time\ntime.sleep(1)\n" + (repo.root / "kernels/sleeps.py").read_text()
-    )
+    starts = tmp_path / "starts"
+    suite = (repo.root / "kernels" / "sleeps.py").read_text()
+    count = f"with open({str(starts)!r}, 'a') as file:\n    file.write('.')\n"
+    wait = f"if os.path.getsize({str(starts)!r}) > {2 * BEFORE}:\n    time.sleep(6)\n"
+    (repo.root / "kernels" / "sleeps.py").write_text(f"import os, time\n{count}{wait}{suite}")
     repo.commit()
-    run = repo.perfci("compare", "--base", "HEAD", "--budget", "15s")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "60s")
     assert (run.code, run.report["verdict"]) == (3, "error"), run.out + run.err
     assert len(run.results["cases"][0]["pairs"]) == 1
     assert "is too short to show a regression" in run.report["sentence"]
