@@ -31,13 +31,13 @@ def sleeping(repo: Repo, seconds: float, check: float = 0.0) -> None:
 
 @pytest.mark.slow
 def test_a_budget_that_cannot_show_a_regression_is_refused_before_the_first_pair_with_one_that_does(repo: Repo) -> None:
-    sleeping(repo, seconds=0.05)
-    run = repo.perfci("compare", "--base", "HEAD", "--budget", "3s")
+    sleeping(repo, seconds=0.25)
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s")
     assert (run.code, run.report["verdict"]) == (3, "error"), run.out + run.err
     assert run.results["cases"][0]["pairs"] == [] and run.results["cases"][0]["stopped"] == "budget"
-    said = "The budget of 3s is too short to show a regression of `sleeps`: measuring ended early"
+    said = "The budget of 20s is too short to show a regression of `sleeps`: measuring ended early"
     assert run.report["sentence"] == said
-    assert "the budget of 3s is too short to show a regression: 16 pairs of each case take longer" in run.err
+    assert "the budget of 20s is too short to show a regression: 16 pairs of each case take longer" in run.err
     never_green(run)
     found = re.search(r"--budget (\w+),", run.report["advice"])
     assert found, run.report["advice"]
