@@ -95,7 +95,7 @@ def compared(repo: Repo, name: str, *replaced: tuple[str, str]) -> Run:
         suite: [kernels/*.py]
         python: {PLAIN_PYTHON}
         devices: [cpu]
-        budget: 6s
+        budget: 20s
         limits: [{{cases: "*", metric: time, regression: 20%}}]
         """,
     )

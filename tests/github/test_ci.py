@@ -13,6 +13,7 @@ from textwrap import dedent
 
 import pytest
 
+import perfci
 from perfci.cli.ci import _options
 from perfci.github.settings import Settings
 from tests.e2e.conftest import Repo, adding
@@ -346,6 +347,28 @@ def test_the_first_pull_request_with_a_policy_passes(hub: Hub) -> None:
     assert job.code == 0, job.log
     assert job.report["policy_from"] == "head"
     assert "judged by the limits of head" in job.summary
+
+
+@pytest.mark.parametrize(("event", "keep"), [("schedule", "head"), ("pull_request", None)])
+def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_alone(
+    hub: Hub, event: str, keep: str | None
+) -> None:
+    hub.repo.policy(LIMIT)
+    sha = hub.repo.commit()
+    hub.repo.write("change", "of something")
+    payload = hub.pull_request() if event == "pull_request" else {"schedule": "17 3 * * *"}
+    sha = hub.merge if event == "pull_request" else sha
+    spied = (
+        f"import os, sys\nsys.path.insert(0, {str(Path(perfci.__file__).parents[1])!r})\n"
+        "import perfci.cli.ci\nci = sys.modules['perfci.cli.ci']\n"
+        "def measure(options, console): raise LookupError(f'keep {options.keep} in {options.cache}')\n"
+        "ci.measure, ci.without_secrets = measure, lambda: dict(os.environ)\nci.run_job()"
+    )
+    checkout = hub.checkout(sha)
+    job = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/var/cache/perfci")
+    assert f"LookupError: keep {keep} in /var/cache/perfci" in job.log
+    refused = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/c", container="perfci:cuda13")
+    assert refused.outputs["exit-code"] == "2" and "input cache: no image of `container:` sees it" in refused.log
 
 
 @pytest.mark.slow

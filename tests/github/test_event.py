@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.github.event import Context, context, load, require_own
+from perfci.github.event import Context, context, load, of_default_branch, require_own
 from perfci.model.base import UsageError
 
 EVENTS = Path(__file__).parents[1] / "data" / "github" / "events"
@@ -232,3 +232,27 @@ def test_any_payload_gives_a_context_or_one_line(data) -> None:
         assert isinstance(context(name.split(".")[0], made, RUNNER), Context)
     except UsageError as error:
         assert "\n" not in str(error)
+
+
+KEEPS = {
+    "push": ("push", payload("push.branch.created") | {"ref": "refs/heads/master"}, "refs/heads/master", True),
+    "push to another branch": ("push", payload("push.branch.created"), "refs/heads/changes", False),
+    "tag of the default branch's name": ("push", payload("push.tag") | {"ref": "refs/tags/master"}, "refs/tags/master", False),
+    "schedule": ("schedule", payload("schedule"), "refs/heads/master", True),
+    "by hand": ("workflow_dispatch", payload("workflow_dispatch"), "refs/heads/main", True),
+    "by hand on another branch": ("workflow_dispatch", payload("workflow_dispatch"), "refs/heads/x", False),
+    "pull request": ("pull_request", payload("pull_request.opened"), "refs/pull/2/merge", False),
+    "pull request that says so": ("pull_request", payload("pull_request.opened"), "refs/heads/master", False),
+    "pull request from a branch of that name": (
+        "pull_request", changed("pull_request.opened", pull_request__head__ref="master"), "refs/heads/master", False,
+    ),
+    "merge queue": ("merge_group", payload("merge_group"), "refs/heads/main", False),
+    "a copy": ("push", payload("push.branch.created") | {"ref": "refs/heads/pull-request/7"}, "refs/heads/pull-request/7", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KEEPS)
+def test_builds_are_kept_of_the_default_branch_alone(case: str) -> None:
+    event, sent, ref, kept = KEEPS[case]
+    env = RUNNER | {"GITHUB_REF": ref}
+    assert of_default_branch(context(event, sent, env), env) == kept

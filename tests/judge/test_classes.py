@@ -334,6 +334,17 @@ def test_a_case_that_time_did_not_reach_is_not_skipped():
 
 
 @pytest.mark.parametrize(
+    "base", [ABSENT, side("failed", "wrong", "0 instead of 1"), side("skipped", "skipped", "no GPU")]
+)
+def test_what_was_not_checked_in_head_for_want_of_budget_is_neither_added_nor_fixed(base):
+    late = case("late", ratio=None, base=base, head=side("skipped", "budget", "the budget ended"), stopped="budget")
+    report = judge(results([case(), late]))
+    row = next(row for row in report.rows if row.case == "late")
+    assert (row.class_, row.effect, row.reason) == ("invalid", "undecided", "not checked in head: the budget ended")
+    assert report.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
     ("on_missing", "effect"), [(["fail", "warn"], "fail"), (["warn", "warn"], "warn"), ([], "warn")]
 )
 def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):

@@ -126,6 +126,21 @@ SENTENCES = [
         "fail",
         "`copy/n=00` is 50.0 % slower (+1 more) — this change needs review",
     ),
+    (
+        results([*many(2), case("a", ratio=None, stopped="budget")], budget_needed=1800.0),
+        "error",
+        "The budget of 15m is too short to show a regression of `a`: measuring ended early",
+    ),
+    (
+        results([case("a", ratio=None, stopped="budget"), case("b", head=FAILED, ratio=None)]),
+        "fail",
+        "`b`: fails in head: no answer for 60 s — this change needs review",
+    ),
+    (
+        results([case(ratio=None, stopped="budget")], [], mode="run"),
+        "error",
+        "Nothing was measured: the budget of 15m ended",
+    ),
     (results([]), "error", "Nothing was measured"),
     (
         results([case(ratio=None), case("b", ratio=None)]),

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
+from perfci.measure import costs as measure_costs
 from perfci.measure import loop as measure_loop
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks, Plan
@@ -71,7 +72,9 @@ class Replayed:
         *,
         cases: int = M,
         clocks: bool = True,
+        refuses: bool = False,
     ) -> None:
+        """`refuses`: a budget too short to show a regression ends the run, as it does; else it goes on to its end."""
         self.clocks = clocks
         self.rng = random.Random(seed)
         self.clock = Clock()
@@ -79,7 +82,10 @@ class Replayed:
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
         monkeypatch.setattr(measure_loop, "time", self.clock)
+        monkeypatch.setattr(measure_costs, "time", self.clock)
         monkeypatch.setattr(measure_loop, "run_round", self.round)
+        if not refuses:
+            monkeypatch.setattr(Loop, "_too_short", lambda loop, cases: False)
 
     def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
         """As `rounds.run_round`: cases shuffled, none begun after the deadline."""
@@ -106,8 +112,11 @@ class Replayed:
         made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan})
-        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
-        Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs()).run(self.made.cases)
+        # What samples take is not known: whether a budget will do is asked after the first pair alone.
+        setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0))
+        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups)
+        self.loop = Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0))
+        self.loop.run(self.made.cases)
         return self.made.cases, plan
 
 
@@ -163,6 +172,27 @@ def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch:
     assert failing(found) == 0
     assert share(found, "continue", "invalid") == 0
     assert share(found, "unchanged") >= 0.6
+
+
+@pytest.mark.parametrize("pairs", [4, 9, 12.5, 20, 40])
+def test_a_budget_is_refused_after_the_first_pairs_exactly_where_the_look_that_convicts_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch, pairs: float
+) -> None:
+    """Pairs that take a second each, and cannot take less: 16 of each case and a quarter's doubt."""
+    replay = Replayed(monkeypatch, 7, refuses=True)
+    replay.costs = {name: [1.0] for name in replay.costs}
+    budget = pairs * M
+    cases, plan = replay.run(budget)
+    assert plan.convicting == 16
+    refused = 1.25 * (budget - M) < 15 * M
+    assert refused == (pairs < 13)
+    assert (replay.loop.needed > 0) == refused == all(len(case.pairs) == 1 for case in cases)
+    if refused:
+        assert all(case.stopped == "budget" for case in cases)
+        assert replay.loop.needed == pytest.approx(M + 1.25 * 15 * M)
+        report = judge(replay.made.model_copy(update={"budget_needed": replay.loop.needed}))
+        assert (report.verdict, report.exit_code) == ("error", 3)
+        assert "is too short to show a regression" in report.sentence
 
 
 @pytest.mark.slow

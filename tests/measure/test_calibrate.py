@@ -354,6 +354,7 @@ def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
     found = planned(measured, tmp_path)
     assert {(one.outlook, one.source) for one in found.cases} == {("decided", "last results")}
     assert found.seconds == pytest.approx(8 * 6 * 150 / (6 * 32))
+    assert (found.rests, found.beside) == ("last results", measured.seconds - measured.measuring_seconds)
     elsewhere = measured.fingerprint.model_copy(update={"devices": {"cuda": "NVIDIA A100"}})
     plan = measured.plan.model_copy(update={"exact_pairs": None})
     other = history.forecast(measured.cases, plan, elsewhere, tmp_path / "results.json")
@@ -362,3 +363,34 @@ def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
 
 def test_recorded_ratios_are_those_of_the_recording():
     assert np.allclose(history.ratios(recorded().cases[0], "time", Looks()), RATIOS["add64k|rot|cycles"][:32])
+
+
+def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_dearer(tmp_path):
+    measured = results([case("dear", np.zeros(4)), case("cheap", np.zeros(4))])
+    for one, seconds in zip(measured.cases, (2.0, 1.0), strict=True):
+        for pair in one.pairs:
+            pair.seconds = {"block": seconds * (3 if pair.index < 2 else 1)}
+    costs = {"wait": 50.0, "build": 7.0, "check": 2.0, "profile": 40.0, "other": 1.0, "samples": 26.0}
+    update = {"measuring_seconds": 24 + 8 * 0.25, "seconds": sum(costs.values()), "costs": costs}
+    ran = measured.model_copy(update=update)
+    found = planned(measured, tmp_path)
+    assert (found.rests, found.beside) == ("", None)
+    plan = measured.plan.model_copy(update={"exact_pairs": None, "budget": 52.0})
+    asked = []
+
+    def trial():
+        asked.append(1)
+        return ran
+
+    forecast = history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json", trial)
+    assert (forecast.rests, forecast.beside, asked) == ("trial", 10.0, [1])
+    assert forecast.seconds == pytest.approx((2 + 1) * (2 * 3 + 6) + 16 * 0.25)
+    short = plan.model_copy(update={"budget": forecast.seconds + 3 - 0.1})
+    late = history.forecast(measured.cases, short, measured.fingerprint, tmp_path / "results.json", trial)
+    assert [one.outlook for one in late.cases] == ["unknown", "unknown"]
+    (tmp_path / "results.json").write_text(ran.model_dump_json())
+    again = history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json", trial)
+    assert (again.rests, again.seconds, len(asked)) == ("last results", forecast.seconds, 2)
+    more = [*measured.cases, case("new", np.zeros(4))]
+    history.forecast(more, plan, measured.fingerprint, tmp_path / "results.json", trial)
+    assert len(asked) == 3, "a case that the results do not hold"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from perfci.measure import costs as module
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 
 
 @pytest.fixture
@@ -72,3 +72,14 @@ def test_the_phases_add_up_to_the_time_that_has_passed():
             costs.move("warm", 1e-7)
     first = math.fsum(costs.so_far().values())
     assert 0 < first <= time.monotonic() - start
+
+
+def test_a_budget_counts_from_the_end_of_the_builds(clock):
+    clock(3)
+    budget = Budget(10, began=101)
+    assert (budget.spent, budget.left, budget.end) == (2, 8, 111)
+    assert (budget.patience(5), budget.patience(50)) == (5, 10), "until its end, and a fifth more"
+    assert (budget.profiling(needed=False), budget.profiling(needed=True)) == (2, 8)
+    clock(9)
+    assert (budget.spent, budget.left) == (11, 0)
+    assert (budget.profiling(needed=False), budget.profiling(needed=True)) == (2, 2)

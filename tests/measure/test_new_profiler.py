@@ -111,9 +111,12 @@ def judged(place, options, limit: float):
     cases = place.runner._cases(
         "app", "cuda", {side: {"app": Reported("app", {"time": [1.0]})} for side in place.sides}
     )
+    tools, folder, before = find_profilers(place, plan, options), place.parent.scratch / "profile", []
     observe(
-        place, find_profilers(place, plan, options), cases, plan, place.parent.scratch / "profile", lambda text: None
-    )
+        place, tools, cases, plan, folder, lambda text: None,
+        begin=lambda: before.append([side.profile for case in cases for side in case.sides.values()]),
+    )  # fmt: skip
+    assert before == [[None, None]], "what times say is told once, before the first profiler"
     results = build.results(cases)
     results.plan = plan
     return judge(Results.model_validate_json(results.model_dump_json(by_alias=True)))

@@ -1,9 +1,13 @@
 """When the budget will not do for all, it goes to those that it can still decide."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from perfci.measure.sampling import next_batch
+from perfci.measure.sampling import next_batch, pair_cost
+from perfci.measure.timing import Setup
 from perfci.model.plan import Plan
 from perfci.model.results import Case, CaseSide, Pair
 from tests.judge.build import limit
@@ -69,3 +73,23 @@ def test_one_pair_far_off_makes_no_case_hopeless() -> None:
     calm.pairs[6].values["head"]["time"] = 1.042
     cases = [case("a hopeless one", 8, 0.2), calm]
     assert ids(next_batch(cases, plan("a hopeless one", "calm"), left=100)) == ["calm"]
+
+
+def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_first_execution_and_by_the_last_pair() -> None:
+    setup = Setup("cpu", batch=1, samples=5, placements=3, blocks=6, seconds=0.1)
+    bench = SimpleNamespace(setups={"fresh@cpu": setup})
+    runner = SimpleNamespace(once=lambda command: {"app": 8.0}[command])
+    benches: Any = {"cpu": bench}
+
+    def cost(one: Case, spent: list[float]) -> tuple[float, ...]:
+        return pair_cost(one, benches, spent, runner)  # type: ignore[arg-type]
+
+    assert cost(case("fresh", 0, 0.0), []) == pytest.approx((1.8, 0.2, 3.6)), "samples alone are certain"
+    app = case("app", 0, 0.0).model_copy(update={"origin": "command"})
+    assert cost(app, []) == (4.0, 4.0, 8.0), "the first execution is the dearest"
+    taken = case("taken", 1, 0.0)
+    taken.pairs[0].blocks = 18
+    taken.pairs[0].seconds = {"first": 1.0, "open": 2.0, "block": 9.0, "close": 3.0}
+    assert cost(taken, [17.0]) == pytest.approx((17.0, 17.0 - 8.0 - 5.0, 17.0)), "what a smaller pair cannot save stays"
+    resumed = cost(taken, [])
+    assert resumed == pytest.approx((15.0, 2.0, 15.0))

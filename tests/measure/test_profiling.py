@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +14,17 @@ from perfci.measure.cases import merge
 from perfci.measure.costs import Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
-from perfci.measure.profiling.kernels import LAST, Observation, profile_cases, range_name, rank, wanted
+from perfci.measure.profiling import kernels
+from perfci.measure.profiling.kernels import (
+    LAST,
+    Observation,
+    Turn,
+    Turns,
+    profile_cases,
+    range_name,
+    rank,
+    wanted,
+)  # fmt: skip
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Trace
@@ -274,6 +285,34 @@ def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
     assert wanted([case], plan("same", observed=(launches,)), "never") == ([case], [])
     assert wanted([case], plan("same", observed=(memory,)), "never") == ([], []), "the checks tell it"
     assert wanted([measured("same", 2.0, device="cpu")], plan("same"), "always") == ([], [])
+
+
+def test_the_profilers_time_is_shared_among_the_starts_that_are_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(kernels.time, "monotonic", lambda: now[0])
+    turns = Turns(100, 4)
+    turns.skip(1)
+    first = turns.next()
+    assert (first.begin, first.end) == (pytest.approx(100 + 70 / 3), 200)
+    now[0] += 10  # it took less than its share
+    assert turns.next().begin == pytest.approx(110 + 60 / 2)
+    assert turns.next().begin == turns.next().begin == 170, "a second choice has what is left"
+    now[0] = 180
+    late = turns.next()
+    assert late.over and late.patience(60) == 20 and late.patience(5) == 5
+
+
+@pytest.mark.slow
+def test_a_tool_is_not_started_once_its_time_is_over(place):
+    tool = Passing()
+    folder = place.parent.scratch / "profile"
+    folder.mkdir()
+    over = Turn(begin=time.monotonic())
+    cases = cases_of(place)
+    found = profile_cases(place.benches["cpu"], "head", cases, tool, folder, print, over)
+    assert tool.starts == 0 and set(found) == {case.key for case in cases}
+    for one in found.values():
+        assert one.seen is None and "the budget had no time left for it" in one.faults[0].text
 
 
 def test_commands_on_a_gpu_are_profiled_as_kernels_are():

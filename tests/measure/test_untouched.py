@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.untouched import Seal
+from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError
 from perfci.system.process import Parent
 from perfci.worker import bytecode

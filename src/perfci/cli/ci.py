@@ -147,7 +147,11 @@ def gate(env: Mapping[str, str]) -> Answer:
             return _unmeasured(_satisfied(changed), where / OUT, name)
         if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
             return _unmeasured(_nothing(commit[:10], compared.name), where / OUT, name)
+    if settings.cache and settings.container not in ("auto", "none"):
+        raise UsageError("input cache: no image of `container:` sees it: let the job itself run in a container of it")
     options = _options(settings, context, where, compared)
+    if settings.cache and event.of_default_branch(context, env):
+        options = replace(options, keep="head")
     if settings.container in ("auto", "none"):
         if settings.container == "auto":
             typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
@@ -169,6 +173,7 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
         cases=settings.cases,
         devices=settings.device or None,
         python=settings.python or None,
+        cache=Path(settings.cache).resolve() if settings.cache else None,
         own_python=job_python(),
         budget=settings.budget,
         committed=True,

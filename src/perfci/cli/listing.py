@@ -1,7 +1,10 @@
 """`perfci list`: the cases of this tree and their limits; with `--plan` what a comparison takes and can show."""
 
 import json as jsonlib
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ from rich.text import Text
 from perfci.cli.measure import read_options
 from perfci.cli.progress import Teller
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
-from perfci.measure.options import OUT
+from perfci.measure.options import OUT, Options
+from perfci.measure.plan import TRIAL_PAIRS
 from perfci.measure.run import Measurement
+from perfci.model.base import PerfciError
 from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case
+from perfci.model.results import Case, Results
 from perfci.model.units import limit_percent, noise_percent
 from perfci.system.users import find_account, keep_outputs
 
@@ -33,8 +38,10 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
     options = read_options("run", out=Path(OUT), **asked)
     with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
         listing = Measurement(options, teller).listing()
-    cases, broken, criteria = listing.cases, listing.broken, listing.plan.criteria
-    expected = forecast(cases, listing.plan, listing.facts, options.out / "results.json") if plan else None
+        cases, broken, criteria = listing.cases, listing.broken, listing.plan.criteria
+        tried = partial(_trial, options, teller)
+        last = options.out / "results.json"
+        expected = forecast(cases, listing.plan, listing.facts, last, tried) if plan else None
     if json:
         listed = [_entry(case, criteria) for case in cases]
         entries: dict[str, object] = {"cases": listed, "broken": broken, "notes": listing.notes}
@@ -53,6 +60,18 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
         for line in broken:
             typer.echo(f"perfci: does not import: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
+
+
+def _trial(options: Options, teller: Teller) -> Results | None:
+    """Return results of a few pairs of each case, HEAD against this tree; None, and why, where there are none."""
+    teller.note(f"no results of all cases are here yet: {TRIAL_PAIRS} pairs of each show what they cost")
+    with tempfile.TemporaryDirectory(prefix="perfci-trial-") as folder:
+        try:
+            asked = replace(options, mode="compare", base="HEAD", out=Path(folder), trial=True)
+            return Measurement(asked, teller).measure()
+        except PerfciError as error:
+            teller.note(f"no trial: {error}")
+            return None
 
 
 def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
@@ -93,6 +112,14 @@ _OUTLOOK = {
 }
 
 
+_RESTS = {
+    "calibration": "the stored calibration",
+    "last results": f"{OUT}/results.json",
+    "trial": f"a trial of {TRIAL_PAIRS} pairs",
+    "": "the schedule alone",
+}
+
+
 def _planned(case: CasePlan) -> list[str]:
     pairs = case.pairs or UNKNOWN_PAIRS
     mark = "≈ " if case.estimated or case.pairs is None else ""
@@ -108,15 +135,16 @@ def _planned(case: CasePlan) -> list[str]:
 
 def _totals(expected: Forecast) -> list[str]:
     mark = "≈ " if expected.estimated else ""
-    total, budget = _minutes(expected.seconds), _minutes(expected.budget)
+    pairs, budget = _minutes(expected.seconds), _minutes(expected.budget)
+    total = f"{mark}{pairs} of pairs, and builds and checks, of which nothing is known"
+    if expected.beside is not None:
+        whole = _minutes(expected.seconds + expected.beside)
+        total = f"{mark}{whole}: {pairs} of pairs, {_minutes(expected.beside)} of builds, checks and the like"
     late = sum(case.outlook == "budget" for case in expected.cases)
-    if expected.seconds <= expected.budget:
-        verdict = "fits"
-    else:
-        verdict = f"does not fit: {late} of {len(expected.cases)} cases stay inconclusive" if late else "does not fit"
+    verdict = f"{late} of {len(expected.cases)} cases stay inconclusive" if late else "fits"
     return [
         "",
-        f"An unchanged tree takes {mark}{total} of measuring; the budget is {budget}: {verdict}.",
+        f"An unchanged tree takes {total}, by {_RESTS[expected.rests]}; the budget is {budget}: {verdict}.",
         *(f"note: {text}" for text in expected.notes),
     ]
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.report import Report
+from perfci.model.results import Results
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
@@ -30,7 +32,7 @@ from perfci.system.users import Outputs, find_account, keep_outputs
 
 _AS_ASKED = (
     "base", "python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed", "lock_clocks",
-    "profile", "raw",
+    "profile", "raw", "keep",
 )  # fmt: skip
 """Fields of Options that hold what the command line says, as it says it."""
 CALIBRATION = "calibration"
@@ -88,7 +90,7 @@ def measure(options: Options, console: Console) -> Finished:
 def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     problem: PerfciError | KeyboardInterrupt | None = None
     with Teller(console) as teller:
-        measurement = Measurement(options, teller)
+        measurement = Measurement(options, teller, partial(_tell_times, teller, options.strict))
         try:
             results = measurement.measure()
         except (PerfciError, KeyboardInterrupt) as error:
@@ -100,6 +102,14 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     report = judge(results, strict=options.strict)
     files = write_all(options.out, report, results)
     return Finished(report, problem, files)
+
+
+def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
+    """Say what the pairs tell, before profilers take their time over the explanations."""
+    if timed := results.plan.timed:
+        report = judge(results, strict=strict, criteria=timed)
+        teller.note(f"{report.verdict.upper()} by times alone: {report.sentence}")
+    teller.stage("profiling")
 
 
 def calibrate_machine(pairs: int, **asked: Any) -> None:
@@ -149,9 +159,15 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
-    sides: dict[str, Any] = {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
-    if len(sides) > 1:
+    named = [name for name in ("prepare", "prepared", "cache") if asked.get(name)]
+    sides: dict[str, Any] = {name: asked[name].resolve() for name in named}
+    if {"prepare", "prepared"} <= sides.keys():
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
+    if "cache" in sides and len(sides) > 1:
+        raise UsageError(
+            "--cache: what is built into a folder of its own, as in a container, is not kept: leave it out"
+        )
+    require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
@@ -164,6 +180,18 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         **sides,
         **times,
     )
+
+
+def require_keep(keep: str | None, mode: str, *, cached: bool, pull_request: bool) -> None:
+    """Raise UsageError for a `--keep` that would keep nothing, or what must not become base."""
+    if keep is None:
+        return
+    if keep not in ("base", "head") or (keep == "base" and mode == "run"):
+        raise UsageError(f"--keep {keep}: write head, or of a comparison base")
+    if not cached:
+        raise UsageError("--keep: name the folder with --cache")
+    if pull_request:
+        raise UsageError("--keep: a pull request's run keeps nothing: keep builds where the base branch is measured")
 
 
 def folders(where: Path, out: Path) -> tuple[Path, Path]:

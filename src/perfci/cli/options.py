@@ -30,7 +30,10 @@ Device = Annotated[
     typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice."),
 ]
 Python = Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of the code under test.")]
-Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Time for measuring, such as 3m.", show_default=False)]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default=False),
+]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Strict = Annotated[
@@ -80,6 +83,14 @@ class Measuring:
     out: Out = OUT
     where: Where = HERE
     json: Json = False
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Builds that are kept: base's is taken from there (PERFCI_WORKER)."),
+    ] = None
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="base|head", help="Keep this side's build there: where the base branch is measured."),
+    ] = None
     prepare: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     prepared: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     counters: Annotated[bool, typer.Option("--counters/--no-counters", hidden=True)] = True
@@ -107,7 +118,11 @@ class Listing:
 
     cases: Cases = None
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say how long a comparison takes and which change each case can show.")
+        bool,
+        typer.Option(
+            "--plan",
+            help="Say how long a comparison takes and which change each case can show; by a trial, if need be.",
+        ),
     ] = False
     device: Device = None
     budget: Budget = None

@@ -199,6 +199,13 @@ def require_own(context: Context) -> None:
     )
 
 
+def of_default_branch(context: Context, env: Mapping[str, str]) -> bool:
+    """Tell whether what is measured is the default branch as it stands: nobody's change that is not merged."""
+    kinds = ("push", "schedule", "workflow_dispatch")
+    ref = f"refs/heads/{context.default}"
+    return context.origin.event in kinds and bool(context.default) and env.get("GITHUB_REF") == ref and context.trusted
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 

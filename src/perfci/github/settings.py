@@ -78,6 +78,8 @@ class Settings(BaseModel):
     """Seconds to wait for another perfci on the same device."""
     python: str = ""
     """Interpreter of the code under test."""
+    cache: str = ""
+    """Folder of the builds that are kept between runs."""
     container: Annotated[str, AfterValidator(_image)] = "auto"
     """An image to measure in; `none` and, until there is an image to fetch, `auto` measure in place."""
     publish: Literal["false", "true", "here"] = "false"

@@ -9,6 +9,7 @@ from perfci.judge.words import SPEED, change_words
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import count, one_line
+from perfci.model.units import show_budget
 
 NEEDS_REVIEW = " — this change needs review"
 """End of the sentence of a comparison that fails."""
@@ -89,6 +90,10 @@ def _broken(
         return broke
     if any(case.pairs for case in cases):
         return None
+    if any(case.stopped == "budget" for case in cases) and not any(row.effect == "fail" for row in rows):
+        if found := starved(results, context):
+            return found
+        return f"Nothing was measured: the budget of {show_budget(results.plan.budget)} ended", "Give a larger budget."
     if not rows:
         return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
     if all(row.class_ == "invalid" for row in rows):

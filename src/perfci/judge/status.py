@@ -184,6 +184,8 @@ def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     base, head = state(case, "base"), state(case, "head")
+    if base.status != "ok" and head.status == "ok" and case.sides["head"].status == "skipped":
+        return "invalid", context.effect("invalid"), f"not checked in head{because(head)}"
     match base.status, head.status:
         case "absent", "absent":
             return "invalid", context.effect("invalid"), f"in neither base nor head{because(head)}"

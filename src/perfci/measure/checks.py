@@ -5,18 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from perfci.measure.cases import Found, timing_of
+from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.place import Place
 from perfci.measure.rounds import Bench, case_fields
 from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
-from perfci.model.results import Case, Check, Reason, Work
+from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.process import Died, Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
+LATE = Reason(kind="budget", text="the budget ended before it was checked")
 Probes = dict[str, dict[Side, Probe]]
 
 
@@ -47,20 +49,30 @@ def check_all(
     place: Place,
     found: Mapping[Side, Found],
     journal: Journal,
+    budget: Budget,
     *,
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns settle_all()'s probes."""
+    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns settle_all()'s probes.
+
+    A case that the budget does not reach in every side is skipped in all: only what was right is timed.
+    """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
     for device, bench in place.benches.items():
         kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
         for name in place.sides:
             with place.sides[name].own():
-                made = check_side(bench, name, kernels, found, journal, fuzz=fuzz, note=note, asked=asked)
+                made = check_side(bench, name, kernels, found, journal, budget, fuzz=fuzz, note=note, asked=asked)
             for key, by_side in made.items():
                 probes.setdefault(key, {}).update(by_side)
+        for case in kernels:
+            if any(side.reason == LATE for side in case.sides.values()):
+                case.stopped = "budget"
+                for name, side in case.sides.items():
+                    if side.status == "ok":
+                        case.sides[name] = _unchecked(side)
     return probes
 
 
@@ -91,12 +103,18 @@ def settle_all(
             case.sides[name].timing = timing
 
 
+def _unchecked(side: CaseSide) -> CaseSide:
+    """Return a side as it is declared, with nothing of its checks."""
+    return CaseSide(status="skipped", reason=LATE, file=side.file, line=side.line, params=side.params)
+
+
 def check_side(
     bench: Bench,
     name: Side,
     cases: Sequence[Case],
     found: Mapping[Side, Found],
     journal: Journal,
+    budget: Budget,
     *,
     fuzz: bool,
     note: Callable[[str], None],
@@ -118,16 +136,23 @@ def check_side(
         side_case = case.sides[name]
         if side_case.status != "ok":
             continue
+        if not budget.left:
+            case.sides[name] = _unchecked(side_case)
+            continue
         note(f"checking {name} · {case.id}")
         probe: Probe | None = None
         try:
             if worker is None or not worker.alive:
                 worker = bench.worker(name)
             shapes = 1 + (found[name].cases[case.key]["fuzz"] if fuzz else 0)
-            probe = _check_one(bench, worker, name, case, fuzz, shapes * bench.timeout)
+            patient = replace(bench, timeout=budget.patience(bench.timeout))
+            probe = _check_one(patient, worker, name, case, fuzz, budget.patience(shapes * bench.timeout))
             if probe is not None and case.device == "cuda":
-                probe = _probe(bench, worker, case, name, probe, asked.get(case.key, "auto"))
+                probe = _probe(patient, worker, case, name, probe, asked.get(case.key, "auto"))
         except Died as died:
+            if died.reason.kind == "timeout" and not budget.left:
+                case.sides[name] = _unchecked(side_case)
+                continue
             side_case.status = "failed"
             side_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
         if probe is not None:

@@ -1,10 +1,40 @@
-"""The account of a run: each second of it belongs to one phase."""
+"""The account of a run: each second of it belongs to one phase, and those after the builds to the budget."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from perfci.model.results import Phase
+
+PROFILED = 0.2
+"""Share of the budget that profilers may take, and by which a run may pass its end."""
+
+
+class Budget:
+    """The seconds that a run may take once base and head are built: checks, pairs, profilers."""
+
+    def __init__(self, seconds: float, began: float) -> None:
+        """`began`: of the monotonic clock."""
+        self.seconds, self.end = seconds, began + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until its end; 0 behind it."""
+        return max(0.0, self.end - time.monotonic())
+
+    @property
+    def spent(self) -> float:
+        """Seconds since its begin."""
+        return self.seconds - self.end + time.monotonic()
+
+    def profiling(self, needed: bool) -> float:
+        """Return how many seconds profilers may take from here on: a fifth of the budget; where what they tell is
+        `needed`, and no mere explanation, all that is left of it if that is more."""
+        return max(PROFILED * self.seconds, self.left if needed else 0.0)
+
+    def patience(self, seconds: float) -> float:
+        """Return how long to wait for a step that may take `seconds`: a fifth of the budget behind its end at most."""
+        return min(seconds, self.left + PROFILED * self.seconds)
 
 
 class Costs:

@@ -5,18 +5,25 @@ import time
 from collections.abc import Mapping, Sequence
 
 from perfci.measure.commands.runner import Runner
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
 from perfci.measure.rounds import Bench, PairOutcome, run_round
-from perfci.measure.sampling import adapt, next_batch
+from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
+from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case
+from perfci.model.units import show_budget
 from perfci.stats.answer import answer
 from perfci.system.clocks import Lock
+
+SURE = 1.25
+"""A run is ended for want of budget where what it is known to need exceeds what is left by this factor."""
+ROOM = 1.25
+"""A budget that would do is the pairs' likely cost and a quarter."""
 
 
 class Loop:
@@ -32,13 +39,16 @@ class Loop:
         watch: Watch,
         lock: Lock | None,
         costs: Costs,
+        budget: Budget,
     ) -> None:
         self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
-        self.progress, self.watch, self.lock, self.costs = progress, watch, lock, costs
+        self.progress, self.watch, self.lock, self.costs, self.budget = progress, watch, lock, costs, budget
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
         """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
+        self.needed = 0.0
+        """Seconds of budget that would do, where this one cannot show a regression of every case; else 0."""
 
     def run(self, cases: Sequence[Case]) -> None:
         """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt."""
@@ -47,21 +57,20 @@ class Loop:
         open_cases = [case for case in measurable if self._open(case)]
         try:
             while open_cases:
-                spent = time.monotonic() - start
-                if spent >= plan.budget:
+                if not self.budget.left or self._too_short(open_cases):
                     for case in open_cases:
                         case.stopped = "budget"
                     break
-                batch = next_batch(open_cases, plan, plan.budget - spent)
+                batch = next_batch(open_cases, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
                 index = sum(len(case.pairs) for case in measurable)
                 if plan.exact_pairs is None:
                     for case in batch:
                         adapt(case, self.benches, plan)
-                self._round(batch, index, start + plan.budget)
+                self._round(batch, index, self.budget.end)
                 done = max((len(case.pairs) for case in measurable), default=0)
                 open_cases = [case for case in open_cases if self._open(case)]
-                self.progress.pair(done, len(open_cases), len(measurable), time.monotonic() - start, plan.budget)
+                self.progress.pair(done, len(open_cases), len(measurable), self.budget.spent, plan.budget)
         except KeyboardInterrupt:
             for case in open_cases:
                 if self._open(case):
@@ -69,6 +78,35 @@ class Loop:
             raise
         finally:
             self.seconds = time.monotonic() - start
+
+    def _too_short(self, cases: Sequence[Case]) -> bool:
+        """Tell, and say, whether the budget is certain to end before a regression of each of `cases` could be shown.
+
+        Asked before the first pair, by the samples alone, and once more after the first pair of all, by its seconds.
+        Both count what is known to be needed: pairs of the planned schedule until `adapt` may choose another, then
+        pairs of the least shape there is. So no run is ended that merely might not come so far.
+        """
+        plan, left = self.plan, self.budget.left
+        taken, first = max((len(spent) for spent in self.spent.values()), default=0), plan.looks.pairs[0]
+        waits = any(criteria_of(case, plan) and len(case.pairs) < first for case in cases)
+        if plan.exact_pairs is not None or plan.max_pairs < plan.convicting or taken > 1 or not waits:
+            return False
+        least = likely = 0.0
+        for case in cases:
+            wanted = plan.convicting if criteria_of(case, plan) else first
+            cost = pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner)
+            todo = max(0, wanted - len(case.pairs))
+            planned = min(todo, max(0, LEAST_PAIRS - len(case.pairs)))
+            least += planned * cost.planned + (todo - planned) * cost.least
+            likely += todo * cost.likely
+        if least <= SURE * left:
+            return False
+        self.needed = self.budget.spent + ROOM * likely
+        self.progress.note(
+            f"the budget of {show_budget(plan.budget)} is too short to show a regression: {plan.convicting} pairs of "
+            f"each case take longer; a budget of {show_budget(self.needed)} would do"
+        )
+        return True
 
     def _open(self, case: Case) -> bool:
         """Tell whether a case needs another pair."""
@@ -133,10 +171,11 @@ def can_measure(case: Case) -> bool:
 
 def settled(case: Case, plan: Plan) -> bool:
     """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
+    return all(answer(case, one, plan.looks, plan.m).decision.status != "continue" for one in criteria_of(case, plan))
+
+
+def criteria_of(case: Case, plan: Plan) -> list[Criterion]:
+    """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
     base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
-    return all(
-        answer(case, one, plan.looks, plan.m).decision.status != "continue"
-        for one in plan.timed
-        if one.case_key == case.key and (compared or not one.relative)
-    )
+    return [one for one in plan.timed if one.case_key == case.key and (compared or not one.relative)]

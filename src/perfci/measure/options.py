@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from perfci.model.base import DeviceKind
+from perfci.model.base import DeviceKind, Side
 
 OUT = "perfci-out"
 COMMAND = "PERFCI_COMMAND"
@@ -48,12 +48,18 @@ class Options:
     """Judge nothing: a few workers, then every case is profiled, and what profilers wrote is kept in `out`."""
     counters: bool = True
     """True where ncu may count: reading counters takes rights that code which is not trusted shall not have."""
+    trial: bool = False
+    """Take just so many pairs that their cost is known, and answer nothing."""
     raw: bool = False
     """Of a profile, keep the profilers' own reports too."""
     prepare: Path | None = None
     """Measure nothing: snapshots and builds into this folder, which is new or empty, to be measured later."""
     prepared: Path | None = None
     """Take the sides from this folder, where `prepare` put them: neither git nor a network is needed then."""
+    cache: Path | None = None
+    """Folder of builds that are kept: base's is taken from there."""
+    keep: Side | None = None
+    """The side whose build is kept there: of a run that measures the base branch alone."""
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)

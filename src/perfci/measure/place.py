@@ -2,13 +2,13 @@
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import perfci
-from perfci.measure import prepared
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
@@ -16,6 +16,8 @@ from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
+from perfci.measure.sides import prepared
+from perfci.measure.sides.kept import Kept, key_of, open_kept
 from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
 from perfci.model.fingerprint import Fingerprint, GpuFacts
 from perfci.model.policy import Policy
@@ -43,6 +45,8 @@ class _Built:
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
+    built: float
+    """When they were built, of the monotonic clock: the budget begins."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,11 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     for side in sides.values():
         account.give(side.cache)
         side.env = environment(side, limits.threads, seed, build=False)
+    kept = open_kept(options.cache, account, stack, progress.note) if options.cache else None
     if not sides:
         with costs.phase("snapshot"):
-            sides = materialise(options, sources, _home(options, scratch, account), progress, seed)
+            home = _home(options, scratch, account) if kept is None else kept.home
+            sides = materialise(options, sources, home, progress, seed)
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     one_python = len({side.python for side in sides.values()}) == 1
@@ -102,9 +108,10 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     stack.callback(parent.close)
     if not options.prepared:
         with costs.phase("build"):
-            _build(sides, parent, options.out, progress)
+            taken = _build(sides, parent, options, progress, kept)
+        sources.notes.extend(taken)
     _require_base(sides, options.out)
-    return _Built(sources, limits, seed, sides, parent)
+    return _Built(sources, limits, seed, sides, parent, time.monotonic())
 
 
 def _home(options: Options, scratch: Path, account: Account) -> Path:
@@ -169,7 +176,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, seed, sides, parent, facts, benches, runner, lost)
+    return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, lost)
 
 
 def _cores(threads: int) -> list[int]:
@@ -182,18 +189,41 @@ def _cores(threads: int) -> list[int]:
     return cores[-threads:]
 
 
-def _build(sides: Mapping[Side, SideWork], parent: Parent, out: Path, progress: Progress) -> None:
-    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then."""
+def _build(
+    sides: Mapping[Side, SideWork], parent: Parent, options: Options, progress: Progress, kept: Kept | None
+) -> list[str]:
+    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then.
+
+    Returns a note where base was built by an earlier run.
+    """
+    notes = []
     for side in sides.values():
         parent.account.show(side.folder)
-        for folder in (side.tree, side.site, side.cache):
-            parent.account.give(folder)
-        if side.policy.build:
+        _give(side, parent.account)
+        key, taken = None, False
+        if kept is not None and side.policy.build and side.name == (options.keep or "base"):
+            key = key_of(side, parent, options.out / "logs" / "tools.log")
+            if key is None:
+                progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")
+            elif options.keep is None:
+                taken = kept.take(key, side)
+        if taken:
+            _give(side, parent.account)
+            notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
+        elif side.policy.build:
             progress.stage(f"building {side.name}")
-            build(side, parent, out)
+            build(side, parent, options.out)
         parent.account.seal(side.tree)
         parent.account.seal(side.site)
-        side.close()  # before anything of the next side runs
+        if kept is not None and key is not None and options.keep and side.failure is None:
+            kept.keep(key, side)  # before anything of the next side runs
+        side.close()  # likewise
+    return notes
+
+
+def _give(side: SideWork, account: Account) -> None:
+    for folder in (side.tree, side.site, side.cache):
+        account.give(folder)
 
 
 def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:

@@ -19,7 +19,9 @@ from perfci.model.text import hides_failures
 
 PROFILED_PAIRS = 2
 """Worker pairs of a profile: times to stand beside what profilers see, and no more."""
-QUICK_BUDGET = 50.0
+TRIAL_PAIRS = 4
+"""Pairs of a trial: two of the planned schedule, then two as `sampling.adapt` makes them."""
+QUICK_BUDGET = 60.0
 QUICK_LOOKS = 3
 """`--quick`: seconds, and looks (16 pairs)."""
 QUICK_SHARE = 0.9
@@ -46,8 +48,8 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         criteria=asked,
         declared=declared,
         m=max(1, sum(one.shares_alpha for one in asked)),
-        budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
-        max_pairs=looks.pairs[-1],
+        budget=options.budget or (QUICK_BUDGET if options.quick and not options.profile else place.limits.budget),
+        max_pairs=TRIAL_PAIRS if options.trial else looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
         judged=not options.profile,
     )

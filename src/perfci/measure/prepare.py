@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.options import Options, Progress
-from perfci.measure.untouched import Seal
+from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
@@ -164,7 +164,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
 
 def _own_folders(options: Options) -> list[Path]:
     """Return the folders that perfci itself writes, wherever they lie."""
-    return [options.out, *filter(None, [options.prepare, options.prepared])]
+    return [options.out, *filter(None, [options.prepare, options.prepared, options.cache])]
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:
@@ -227,7 +227,9 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
     for name in names:
         policy = sources.policies[name]
         python = choose_python(options.python, policy, sources.root, options.own_python)
-        side = SideWork(name, SideCode(), policy, home / name, python)
+        # What is kept is used as base: it is built where base lies.
+        folder = home / ("base" if name == (options.keep or "base") else "head") if options.cache else home / name
+        side = SideWork(name, SideCode(), policy, folder, python)
         for folder in (side.tree, side.site, side.cache):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")

@@ -6,16 +6,17 @@ head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timin
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from perfci.measure.calibrate import history
 from perfci.measure.cases import Found, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, settle_all, unredrawn
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.journal import Journal
 from perfci.measure.loop import Loop
@@ -36,9 +37,13 @@ from perfci.system.lease import Lease
 class Measurement:
     """One run or comparison. `measure()` fills `results`, which are worth writing even when it raises."""
 
-    def __init__(self, options: Options, progress: Progress) -> None:
+    def __init__(
+        self, options: Options, progress: Progress, timed: Callable[[Results], None] = lambda results: None
+    ) -> None:
+        """`timed` is told the results once all pairs are taken, where profilers come next."""
         self.options = options
         self.progress = progress
+        self.timed = timed
         self.costs = Costs()
         self.results: Results | None = None
         self.spent: Mapping[str, Sequence[float]] = {}
@@ -72,6 +77,7 @@ class Measurement:
 
         seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, known)
+        budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         journal = Journal(options.out, identity(options, place, plan, cases), _new_run(), options.resume)
         stack.callback(journal.close)
@@ -91,28 +97,29 @@ class Measurement:
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)
         with self.costs.phase("check"):
-            probes = check_all(cases, place, found, journal, fuzz=not options.quick, note=stage)
+            probes = check_all(cases, place, found, journal, budget, fuzz=not options.quick, note=stage)
         journal.restore(cases)
         settle_all(cases, place, found, probes, None if lock is None else lock.words())
         results.notes += history.remarks(cases, plan, facts, strict=options.strict)
 
         stage("measuring")
-        loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs)
+        loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs, budget)
         self.spent = loop.spent
         try:
             loop.run(cases)
         finally:
-            results.measuring_seconds = loop.seconds
+            results.measuring_seconds, results.budget_needed = loop.seconds, loop.needed
         cases += place.runner.late_cases(cases, options.cases)
         results.cases = cases
         for case in cases:
             place.runner.hold_units(case)
         ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
 
-        if profilers is not None:
+        if profilers is not None and not loop.needed and not options.trial:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
-                results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile)
+                say = partial(self.timed, results)
+                results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile, budget, say)
         results.notes += [*unredrawn(cases), *starved(cases, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:

@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
+from perfci.measure.commands.runner import Runner
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
 from perfci.model.plan import Plan
@@ -27,6 +29,40 @@ SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
 DEAREST = 2.0
 """A pair may take this many times what the planned schedule takes."""
+
+BESIDE_SAMPLES = 2.0
+"""A pair takes about this many times what its samples take: 48 % of a run of the shipped suite on a CPU are samples."""
+
+
+class PairCost(NamedTuple):
+    """The seconds of a further pair of a case, base and head together."""
+
+    planned: float
+    """Of the planned schedule, no less."""
+    least: float
+    """Of the smallest shape that `adapt` may choose, no less."""
+    likely: float
+
+
+def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], spent: Sequence[float], runner: Runner) -> PairCost:
+    """Return what a further pair costs: by the pairs so far, else by what samples take.
+
+    `spent`: wall seconds of the pairs of this run. Without pairs nothing but the samples is counted, of a command one
+    execution a side: only `likely` holds a share for the rest.
+    """
+    if not case.pairs:
+        setup = benches[case.device].setups.get(case.key) if case.origin == "kernel" else None
+        if setup is None:
+            once = runner.once(case.kernel)
+            return PairCost(once / 2, once / 2, once)  # the first one is the dearest
+        return PairCost(setup.planned, setup.least, BESIDE_SAMPLES * setup.planned)
+    pair = case.pairs[-1]
+    parts = math.fsum(pair.seconds.values())
+    whole = max(parts, spent[-1] if spent else 0.0)
+    if not pair.blocks:
+        return PairCost(whole, whole, whole)
+    saved = pair.seconds["block"] * (1 - 2 / pair.blocks) + pair.seconds["open"] + pair.seconds["close"]
+    return PairCost(whole, whole - saved, whole)
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:

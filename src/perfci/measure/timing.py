@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfci.model.base import DeviceKind, Side
 from perfci.model.fingerprint import GpuFacts
@@ -76,6 +76,18 @@ class Setup:
     """True where a graph is replayed before and behind the samples of a block too."""
     alternating: bool = False
     """True where the workers of a pair live one after the other instead of together."""
+    seconds: float = 0.0
+    """Of the samples of one block of each side together, as the checks lead one to expect."""
+
+    @property
+    def planned(self) -> float:
+        """Seconds of the samples of a pair."""
+        return self.placements * self.blocks * self.seconds
+
+    @property
+    def least(self) -> float:
+        """Seconds of the samples of the smallest pair that is ever taken: one placement, two blocks."""
+        return 2 * self.seconds
 
 
 class Refused(Exception):
@@ -90,6 +102,8 @@ def settle(
     `gpu`: None of a case on the CPU.
     """
     setup, said = _cpu(probes) if gpu is None else _gpu(asked, probes, gpu)
+    executions = math.fsum(probe.graph_seconds or probe.seconds for probe in probes.values())
+    setup = replace(setup, seconds=executions * setup.batch * setup.samples)
     said.threads = threads
     own = {name: {"settings": dict(probe.settings), "clocks": probe.clocks} for name, probe in probes.items()}
     return setup, {name: said.model_copy(update=update) for name, update in own.items()}

@@ -88,7 +88,7 @@ class Plan(Document):
     m: int = Field(1, ge=1)
     """Number of criteria that share α, by which statistics can let the run fail: each gets α/m."""
     budget: Positive = 900.0
-    """Seconds for measuring."""
+    """Seconds for everything after the builds: checks, pairs, profilers."""
     max_pairs: int = Field(64, ge=1)
     exact_pairs: int | None = Field(None, ge=1)
     """Take this many pairs of every case, whatever the looks say: what calibration does."""
@@ -99,6 +99,14 @@ class Plan(Document):
     def timed(self) -> list[Criterion]:
         """The criteria that worker pairs decide."""
         return [one for one in self.criteria if one.timed]
+
+    @property
+    def convicting(self) -> int:
+        """Pairs at the first look that can show a regression: the smallest p of n pairs is 2^-n."""
+        looks = self.looks
+        shares = zip(looks.pairs, looks.alpha_spending, strict=True)
+        within = (n for n, share in shares if 2.0**-n <= min(share * looks.alpha / self.m, looks.confirm))
+        return next(within, looks.pairs[-1])
 
     @property
     def observed(self) -> list[Criterion]:

@@ -235,7 +235,7 @@ class Policy(Document):
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads that a case may use; the same cores for base and head."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
-    """Time for measuring; what is undecided then is inconclusive."""
+    """Time for all that follows the builds: checks, pairs and profilers; what is undecided then is inconclusive."""
     timeout: Duration = Field(default="60s")  # type: ignore[assignment]
     """For one step of one case; a case that takes longer has failed."""
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]

@@ -262,6 +262,9 @@ class Results(Document):
     """Wall time of everything."""
     measuring_seconds: Finite = 0.0
     """Wall time of the worker pairs."""
+    budget_needed: Finite = 0.0
+    """Seconds of budget that would do, where a run ended early since its own could not show a regression of every case;
+    else 0."""
     costs: dict[Phase, Finite] = Field(default_factory=dict)
     """Phase → its part of `seconds`; empty in results of another tool."""
     imports: dict[Annotated[str, Field(pattern=IMPORT)], Finite] = Field(default_factory=dict)

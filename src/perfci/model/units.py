@@ -217,3 +217,8 @@ def show_change(ratio: float | None) -> str:
         if abs(percent) >= 10
         else f"{percent:+.2f} %"
     )
+
+
+def show_budget(seconds: float) -> str:
+    """Show seconds as a policy has them, rounded up: `50s`, `4m`."""
+    return f"{math.ceil(seconds)}s" if seconds <= 90 else f"{math.ceil(seconds / 60)}m"

@@ -134,6 +134,11 @@ class Account:
                     os.waitpid(process.pid, os.WNOHANG)
             psutil.wait_procs(left, timeout=0.01)
 
+    def strangers(self) -> list[int]:
+        """Return the user's processes that are not below this one: they may change what the user owns."""
+        ours = {one.pid for one in psutil.Process().children(recursive=True)}
+        return [one.pid for one in psutil.process_iter() if one.pid not in ours and self._is_own(one)]
+
     def _is_own(self, process: psutil.Process) -> bool:
         try:
             return self.ids is not None and process.uids().real == self.ids[0]

@@ -74,7 +74,7 @@ def test_what_fails_comes_before_a_base_that_has_died(repo: Repo) -> None:
 def test_an_error_over_nan_says_what_to_give_a_kernel_that_reads_its_output(repo: Repo) -> None:
     """As GEMMs do with beta = 0 written as a product."""
     repo.write(
-        "perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {sys.executable}\ndevices: [cpu]\nbudget: 2s\n"
+        "perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {sys.executable}\ndevices: [cpu]\nbudget: 20s\n"
     )
     for name, output in (("reads_empty", "empty"), ("reads_zeros", "zeros")):
         repo.write(
@@ -99,7 +99,7 @@ def test_an_error_over_nan_says_what_to_give_a_kernel_that_reads_its_output(repo
 
 def test_a_case_that_writes_into_its_own_files_is_told_where_to_write(repo: Repo) -> None:
     """Not only base's files count, and not only what an attacker does."""
-    repo.policy("budget: 2s\n")
+    repo.policy("budget: 20s\n")
     repo.write("state.json", "{}\n")
     suite(repo, "writes", "open('state.json', 'w').write(str(len(calls)))")
     run = repo.perfci("run")
@@ -112,7 +112,7 @@ def test_a_case_that_writes_into_its_own_files_is_told_where_to_write(repo: Repo
 
 @pytest.mark.slow
 def test_new_files_that_nobody_imports_are_no_matter(repo: Repo) -> None:
-    repo.policy("budget: 2s\n")
+    repo.policy("budget: 20s\n")
     suite(repo, "writes", "open('new.json', 'w').write(str(len(calls)))")
     run = repo.perfci("run")
     assert run.code == 0, run.out + run.err
@@ -120,7 +120,7 @@ def test_new_files_that_nobody_imports_are_no_matter(repo: Repo) -> None:
 
 @pytest.mark.slow
 def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
-    repo.policy("budget: 2s\n")
+    repo.policy("budget: 20s\n")
     suite(repo, "honest")
     repo.write("kernels/adding.py", adding())
     suite(repo, "opaque")

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from perfci.model.criteria import Criterion, least_change
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
 from perfci.model.plan import Looks, Plan, Schedule
-from perfci.model.results import Case, CaseSide, Results
+from perfci.model.results import Case, CaseSide, Phase, Results
 from perfci.model.timing import Timing
 from perfci.model.units import limit_percent, noise_percent
 from perfci.stats.calibration import expected_pairs, noise, reach, step_for
@@ -30,6 +31,8 @@ VARIABLE = "PERFCI_CALIBRATION"
 """Names the folder of the stored calibrations."""
 LEAST_PAIRS = 8
 """Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
+PLANNED = 2
+"""Pairs of the planned schedule before it is changed (`sampling.LEAST_PAIRS`)."""
 _MOST_REMARKS = 5
 _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
@@ -214,10 +217,11 @@ def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Tim
 
 # What it says of a plan
 
-Source = Literal["calibration", "last results", ""]
+Source = Literal["calibration", "last results", "trial", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
-UNKNOWN_PAIRS = 16
-"""Pairs that a case of unknown noise is planned with: the first look at which a regression can be called."""
+UNKNOWN_PAIRS = 8
+"""Pairs that an unchanged case of unknown noise is planned with: they are made so large (`sampling.adapt`) that these
+decide 99 % of cases."""
 _OVERHEAD = 1.5
 """Factor for opening placements and starting workers, beside the blocks alone; 1.3 to 1.8 on a CPU."""
 
@@ -246,7 +250,11 @@ class Forecast(NamedTuple):
 
     cases: list[CasePlan]
     seconds: float
-    """Until the last case is decided, were there no budget."""
+    """Of pairs until the last case is decided, were there no budget."""
+    beside: float | None
+    """Seconds of all else: builds, checks, start; None where no run tells."""
+    rests: Source
+    """Where the seconds come from: of the calibration those of pairs alone; empty: the schedule alone, for a case."""
     budget: float
     estimated: bool
     notes: list[str]
@@ -260,56 +268,114 @@ class _Known(NamedTuple):
     source: Source
 
 
-def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, last: Path) -> Forecast:
-    """Return what a comparison by `plan` can show and takes, from the stored calibration, else from the results at
-    `last`.
+class _Before(NamedTuple):
+    """A comparison of this suite on this machine."""
 
-    `cases` are as discovered: timing modes are not known, so that the newest calibration of a case counts.
+    results: Results
+    source: Source
+
+    def of(self, case: Case) -> list[Case]:
+        """Return what it measured of a case; of a command, whose cases only a run knows, all that it reported."""
+        found = [one for one in self.results.cases if one.pairs and one.key == case.key]
+        if not found and case.origin == "command":
+            found = [one for one in self.results.cases if one.pairs and one.kernel == case.id]
+        return found
+
+    def pair(self, case: Case, pairs: float) -> float | None:
+        """Return seconds of one of so many pairs of a case, the mean: the first ones are of the planned schedule; None
+        where it was not measured."""
+        told = [_parts(one) for one in self.results.cases]
+        count = sum(map(len, told))
+        of = self.of(case)
+        if not of:
+            return None
+        total = 0.0
+        for parts in map(_parts, of):
+            early, late = parts[:PLANNED], parts[PLANNED:] or parts
+            total += math.fsum(early) + max(0.0, pairs - len(early)) * math.fsum(late) / len(late)
+        starts = max(0.0, self.results.measuring_seconds - math.fsum(map(math.fsum, told))) / count
+        return total / pairs + starts * len(of)
+
+    def beside(self, cases: int, phases: Iterable[Phase]) -> float:
+        """Return seconds beside pairs, without `phases`; of checks as many as so many cases take."""
+        costs, results = self.results.costs, self.results
+        checked = sum(bool(case.pairs) for case in results.cases)
+        more = costs.get("check", 0.0) * (cases / checked - 1)
+        return max(0.0, results.seconds - results.measuring_seconds - sum(costs.get(one, 0.0) for one in phases) + more)
+
+
+def _parts(case: Case) -> list[float]:
+    return [math.fsum(pair.seconds.values()) for pair in case.pairs]
+
+
+def forecast(
+    cases: Iterable[Case],
+    plan: Plan,
+    facts: Fingerprint,
+    last: Path,
+    trial: Callable[[], Results | None] = lambda: None,
+) -> Forecast:
+    """Return what a comparison by `plan` can show and takes, from the stored calibration and the results at `last`.
+
+    `cases` are as discovered: timing modes are not known, so that the newest calibration of a case counts. Where the
+    results do not hold them all, `trial` is asked for some that do. Results tell the seconds before a calibration does,
+    whose pairs are all of the planned schedule.
     """
     known, notes = stored(plan, facts)
+    cases = [case for case in cases if case.sides["head"].status == "ok"]
     before = _last(last, plan, facts)
+    if before is None or not all(map(before.of, cases)):
+        tried = trial()
+        before = before if tried is None or not any(case.pairs for case in tried.cases) else _Before(tried, "trial")
     asked: dict[str, list[Criterion]] = {}
     for criterion in plan.timed:
         if criterion.relative:
             asked.setdefault(criterion.case_key, []).append(criterion)
-    found = [
-        _case(case, asked.get(case.key, []), plan, known.get(case.device), before)
-        for case in cases
-        if case.sides["head"].status == "ok"
-    ]
-    planned, total = _in_budget(found, plan)
-    return Forecast(planned, total, plan.budget, any(case.estimated for case in planned), notes)
+    found = [_case(case, asked.get(case.key, []), plan, known.get(case.device), before) for case in cases]
+    apart: list[Phase] = ["wait"] if plan.observed else ["wait", "profile"]  # an unchanged tree explains nothing
+    beside = before.beside(len(found), apart) if before else None
+    inside = before.beside(len(found), [*apart, "snapshot", "build"]) if before else 0.0
+    planned, total = _in_budget(found, plan, inside)
+    estimated = any(case.estimated for case in planned)
+    rests: Source = before.source if before else "" if estimated else "calibration"
+    return Forecast(planned, total, beside, rests, plan.budget, estimated, notes)
 
 
 def _case(
-    case: Case, asked: Sequence[Criterion], plan: Plan, known: Machine | None, before: Results | None
+    case: Case, asked: Sequence[Criterion], plan: Plan, known: Machine | None, before: _Before | None
 ) -> CasePlan:
     facts = {criterion.metric: _known(case, noise_metric(criterion.metric), plan, known, before) for criterion in asked}
-    seconds = next((one.seconds for one in facts.values() if one and one.seconds is not None), None)
-    length = _from_schedule(case.device, plan) if seconds is None else seconds
+    stored = next((one.seconds for one in facts.values() if one and one.seconds is not None), None)
+
+    def length_of(pairs: float) -> tuple[float, bool]:
+        """Return seconds of a pair, and whether the schedule alone says so."""
+        seconds = before.pair(case, pairs) if before else None
+        seconds = stored if seconds is None else seconds
+        return (_from_schedule(case.device, plan), True) if seconds is None else (seconds, False)
+
+    length, estimated = length_of(UNKNOWN_PAIRS)
     if not asked:
-        return CasePlan(case.id, case.device, None, None, "", float(plan.looks.pairs[0]), length, True, "no limit")
+        first = float(plan.looks.pairs[0])
+        return CasePlan(case.id, case.device, None, None, "", first, length, estimated, "no limit")
     worst: CasePlan | None = None
     for criterion in asked:
         one = facts[criterion.metric]
         limit = limit_in_effect(criterion, one.value if one else None, None)
         if one is None:
-            return CasePlan(case.id, case.device, limit, None, "", None, length, seconds is None, "unknown")
+            return CasePlan(case.id, case.device, limit, None, "", None, length, estimated, "unknown")
         r_log = margin(limit, criterion.better)
         smallest = None if one.smallest is None else float(np.expm1(one.smallest))
         held = one.smallest is not None and r_log >= one.smallest
         pairs = expected_pairs(r_log, one.noise, plan.looks, plan.m) if r_log > 0 else float(plan.max_pairs)
-        made = CasePlan(
-            case.id, case.device, limit, smallest, one.source, pairs, length, seconds is None,
-            "decided" if held else "noise",
-        )  # fmt: skip
+        outlook: Outlook = "decided" if held else "noise"
+        made = CasePlan(case.id, case.device, limit, smallest, one.source, pairs, *length_of(pairs), outlook)
         if worst is None or (made.pairs or 0) > (worst.pairs or 0):
             worst = made
     assert worst is not None
     return worst
 
 
-def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: Results | None) -> _Known | None:
+def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: _Before | None) -> _Known | None:
     """Return what is known of one metric of a case: from calibration, else from the last results."""
     entries = [
         one
@@ -319,7 +385,7 @@ def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: R
     if entries:
         one = max(entries, key=lambda entry: entry.measured)
         return _Known(one.noise, one.smallest_within(plan.max_pairs), one.value, one.seconds, "calibration")
-    old = next((c for c in before.cases if c.key == case.key), None) if before else None
+    old = next((c for c in before.results.cases if c.key == case.key), None) if before else None
     if before is None or old is None:
         return None
     x = ratios(old, metric, plan.looks)
@@ -329,18 +395,18 @@ def _known(case: Case, metric: str, plan: Plan, known: Machine | None, before: R
     found = noise(x - np.median(x), 1)
     value = float(np.median(side_values(old, "base", metric)))
     smallest = reach(found, plan.looks, plan.m).get(plan.max_pairs)
-    pairs = sum(len(c.pairs) for c in before.cases)
-    return _Known(found.sd, smallest, value, before.measuring_seconds / pairs, "last results")
+    return _Known(found.sd, smallest, value, None, before.source)
 
 
-def _last(path: Path, plan: Plan, facts: Fingerprint) -> Results | None:
-    """Return the results at `path` where they are of this machine, else None."""
+def _last(path: Path, plan: Plan, facts: Fingerprint) -> _Before | None:
+    """Return the results at `path` where they are a whole comparison on this machine, else None."""
     try:
         results = Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
     alike = all(machine(results.fingerprint, device) == machine(facts, device) for device in plan.devices)
-    return results if alike and results.mode == "compare" else None
+    whole = alike and results.mode == "compare" and results.error is None
+    return _Before(results, "last results") if whole and any(case.pairs for case in results.cases) else None
 
 
 def _from_schedule(device: DeviceKind, plan: Plan) -> float:
@@ -348,14 +414,17 @@ def _from_schedule(device: DeviceKind, plan: Plan) -> float:
     return 2 * schedule.placements * schedule.blocks * schedule.block_time * _OVERHEAD
 
 
-def _in_budget(cases: Sequence[CasePlan], plan: Plan) -> tuple[list[CasePlan], float]:
-    """Rounds of pairs as they would be taken: which cases the budget leaves undecided, and how long all take."""
+def _in_budget(cases: Sequence[CasePlan], plan: Plan, inside: float) -> tuple[list[CasePlan], float]:
+    """Rounds of pairs as they would be taken: which cases the budget leaves undecided, and how long all take.
+
+    `inside`: seconds of the budget that are not of pairs.
+    """
     needs = [UNKNOWN_PAIRS if case.pairs is None else max(1, round(case.pairs)) for case in cases]
     outlooks = [case.outlook for case in cases]
     spent = 0.0
     for taken in range(max(needs, default=0)):
         spent += sum(case.seconds for case, need in zip(cases, needs, strict=True) if need > taken)
-        if spent > plan.budget:
+        if inside + spent > plan.budget:
             for index, need in enumerate(needs):
                 if need > taken and outlooks[index] == "decided":
                     outlooks[index] = "budget"

@@ -3,6 +3,7 @@
 import math
 import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ class Runner:
     """Command → how many cases its first execution reported in base or head, asked for or not; filled by `discover`."""
     seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
     """Side and command → what its first execution reported; filled by `discover`."""
+    took: dict[tuple[Side, str], float] = field(default_factory=dict)
+    """Side and command → wall seconds of its first execution; filled by `discover`."""
     later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
     """Side and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
@@ -142,13 +145,21 @@ class Runner:
             return failure
         if device not in devices:
             return Reason(kind="skipped", text=f"needs {device}")
+        start = time.monotonic()
         try:
             with self.sides[side].own():
                 reported = self.execute(side, form)
         except Died as died:
             return died.reason
+        self.took[side, name] = time.monotonic() - start
         self.seen[side, name] = reported
         return reported
+
+    def once(self, command: str) -> float:
+        """Return seconds that a case's share of one execution of its command in each side takes, by the first ones."""
+        return math.fsum(self.took.get((name, command), 0.0) for name in self.sides) / max(
+            1, self.cases.get(command, 1)
+        )
 
     def unknown(self) -> set[str]:
         """Commands that may report cases which nobody has seen: they did not run, or failed, in a side."""

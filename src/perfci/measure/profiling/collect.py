@@ -1,5 +1,6 @@
 """The profiling pass: after timing, the registered profilers, one at a time, over the cases that need it."""
 
+import math
 import shutil
 import tempfile
 import time
@@ -9,13 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfci.measure.costs import Budget
 from perfci.measure.options import Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.commands import profile_command
-from perfci.measure.profiling.kernels import Observation, fault_of, profile_cases, wanted
+from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, wanted
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
+from perfci.model.metrics import CHECKED
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
@@ -123,8 +126,13 @@ def observe(
     scratch: Path,
     note: Callable[[str], None],
     everything: bool = False,
+    budget: Budget | None = None,
+    begin: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Profile the cases that need it, or all, into `case.sides[…].profile`. Returns notes."""
+    """Profile the cases that need it, or all, into `case.sides[…].profile`, as far as `budget` allows. Returns notes.
+
+    `begin` is called before the first profiler starts, where one does.
+    """
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.profile)
     if everything:
@@ -132,26 +140,30 @@ def observe(
         counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
+    begin()
+    needed = everything or any(one.metric not in CHECKED for one in plan.observed)
+    seconds = budget.profiling(needed) if budget is not None else math.inf
     scratch.mkdir(parents=True, exist_ok=True)
     place.parent.account.show(scratch)
     for kind in registered():
         for stale in place.runner.logs.glob(f"{kind.name}-*.log"):
             stale.unlink()
     passes: tuple[tuple[Part, Sequence[Case]], ...] = (("trace", traced), ("counters", counted))
+    commands = dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command")
+    turns = Turns(seconds, len(passes) * len(place.sides) * (len(place.benches) + len(commands)))
     for device, bench in place.benches.items():
         for part, some in passes:
             own = [case for case in some if case.device == device and case.origin == "kernel"]
-            _profile_kernels(profilers, part, bench, device, list(place.sides), own, scratch, note)
-    for command in dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command"):
+            _profile_kernels(profilers, part, bench, device, list(place.sides), own, scratch, note, turns)
+    for command in commands:
         for part, some in passes:
             own = [case for case in some if case.origin == "command" and case.kernel == command]
-            _profile_command(place, profilers, part, command, own, scratch, note)
+            _profile_command(place, profilers, part, command, own, scratch, note, turns)
     for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
-    seconds = time.monotonic() - start
-    notes = [f"profiled {count(many, 'case')} after timing, for {seconds:.0f} s"]
+    notes = [f"profiled {count(many, 'case')} after timing, for {time.monotonic() - start:.0f} s"]
     if withheld := _withheld(place, profilers):
         under = " and ".join(kind.name for kind in registered() if kind.trims)
         notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
@@ -182,9 +194,12 @@ def _profile_kernels(
     cases: Sequence[Case],
     scratch: Path,
     note: Callable[[str], None],
+    turns: Turns,
 ) -> None:
     """Provide a part of the profiles of cases: by the first profiler, and by the next one of those that it does not see
     in every side. Sides are compared by what one profiler says of both."""
+    if not cases:
+        turns.skip(len(names))
     for found in profilers.of(part, "case"):
         if not cases:
             return
@@ -194,7 +209,7 @@ def _profile_kernels(
         with _parent(bench.parent, part) as parent:
             own, profiler = replace(bench, parent=parent), found.for_cases(device)
             for name in names:
-                seen = profile_cases(own, name, cases, profiler, scratch, note)
+                seen = profile_cases(own, name, cases, profiler, scratch, note, turns.next())
                 _keep(cases, name, seen, profilers.capability)
         cases = _unseen(cases, names, part)
 
@@ -207,6 +222,7 @@ def _profile_command(
     cases: Sequence[Case],
     scratch: Path,
     note: Callable[[str], None],
+    turns: Turns,
 ) -> None:
     """Provide a part of the profile of one command for its cases, the sides in turns."""
     runner = place.runner
@@ -224,7 +240,7 @@ def _profile_command(
             for name, form in forms.items():
                 note(f"{found.name}: {name} · {command}")
                 profiler = found.for_command(form.device, runner.time(form), kernels)
-                seen = profile_command(own, name, form, cases, profiler, scratch)
+                seen = profile_command(own, name, form, cases, profiler, scratch, turns.next())
                 _keep(cases, name, seen, profilers.capability, reports)
         cases = _unseen(cases, list(forms), part)
 

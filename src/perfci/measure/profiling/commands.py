@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfci.measure.commands.runner import Runner, repeats
-from perfci.measure.profiling.kernels import FINISH, Observation, died_of, fault_of, observed
+from perfci.measure.profiling.kernels import FINISH, UNBOUNDED, Observation, Turn, died_of, fault_of, observed, too_late
 from perfci.model.base import Side
 from perfci.model.policy import Command
 from perfci.model.results import Case
@@ -14,7 +14,13 @@ from perfci.system.process import Died, Exit
 
 
 def profile_command(
-    runner: Runner, name: Side, command: Command, cases: Sequence[Case], profiler: Profiler[Seen], scratch: Path
+    runner: Runner,
+    name: Side,
+    command: Command,
+    cases: Sequence[Case],
+    profiler: Profiler[Seen],
+    scratch: Path,
+    turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
     """Return what a profiler sees of one execution of a side's `command`: the same for all `cases` of it that work, by
     case key.
@@ -24,16 +30,20 @@ def profile_command(
     working = [case.key for case in cases if case.sides[name].status == "ok"]
     if not working:
         return {}
+    if turn.over:
+        return dict.fromkeys(working, Observation(None, [too_late(profiler)]))
     folder = scratch / f"{profiler.name}-{name}-{command.name}"
     folder.mkdir(parents=True)
     runner.parent.account.give(folder)
     try:
-        return dict.fromkeys(working, _profile(runner, name, command, profiler, folder))
+        return dict.fromkeys(working, _profile(runner, name, command, profiler, folder, turn))
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # a tool that was killed leaves gigabytes; the rest goes with scratch
 
 
-def _profile(runner: Runner, name: Side, command: Command, profiler: Profiler[Seen], folder: Path) -> Observation[Seen]:
+def _profile(
+    runner: Runner, name: Side, command: Command, profiler: Profiler[Seen], folder: Path, turn: Turn
+) -> Observation[Seen]:
     report = folder / f"{folder.name}.report"  # the tools put their own suffix in the place of the last one
     # A log of its own: what is searched for in it must not be another process's.
     log = runner.logs / f"{folder.name}.log"
@@ -48,7 +58,7 @@ def _profile(runner: Runner, name: Side, command: Command, profiler: Profiler[Se
             env=under.environment(env),
             cwd=runner.sides[name].tree,
             log=log,
-            timeout=profiler.seconds + FINISH,
+            timeout=turn.patience(profiler.seconds + FINISH),
             cores=runner.pinned(command),
             watch=lambda: profiler.excess(report),
         )

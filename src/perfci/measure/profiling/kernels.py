@@ -35,6 +35,50 @@ WRITTEN, WRITING = 60.0, 0.2
 """Seconds that a worker waits at most for a tool to write its report before it ends, and between checks of that."""
 
 
+BEGUN = 0.7
+"""Share of the profilers' time in which cases are begun: the rest is for tools to write their reports."""
+
+
+class Turn(NamedTuple):
+    """The time of one start of a tool, of the monotonic clock."""
+
+    begin: float = math.inf
+    """No case is begun behind it."""
+    end: float = math.inf
+    """Nothing is waited for behind it."""
+
+    @property
+    def over(self) -> bool:
+        """True where no further case is begun."""
+        return time.monotonic() >= self.begin
+
+    def patience(self, seconds: float) -> float:
+        """Return how long to wait for what may take `seconds`: until the end, and a second at least."""
+        return max(1.0, min(seconds, self.end - time.monotonic()))
+
+
+UNBOUNDED = Turn()
+
+
+class Turns:
+    """The profilers' time, shared evenly among the starts of tools that are left, so that head is seen as base is."""
+
+    def __init__(self, seconds: float, starts: int) -> None:
+        now = time.monotonic()
+        self.begin, self.end, self.starts = now + BEGUN * seconds, now + seconds, starts
+
+    def skip(self, starts: int) -> None:
+        """Leave the time of these to the others."""
+        self.starts -= starts
+
+    def next(self) -> Turn:
+        """Return the time of the next start."""
+        now = time.monotonic()
+        share = (self.begin - now) / max(1, self.starts)
+        self.starts -= 1
+        return Turn(now + share, self.end)
+
+
 class Observation(NamedTuple, Generic[Seen]):
     """The outcome of one case in one side."""
 
@@ -99,17 +143,18 @@ def profile_cases(
     profiler: Profiler[Seen],
     scratch: Path,
     note: Callable[[str], None],
+    turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
     """Return what `profiler` sees of the cases of one side, by case key.
 
     All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
-    profiled again without it, up to SESSIONS times.
+    profiled again without it, up to SESSIONS times and within `turn`.
     """
     found: dict[str, Observation[Seen]] = {}
     tool = profiler.name
     todo = {range_name(number, case): case for number, case in enumerate(cases) if case.sides[name].status == "ok"}
     for session in range(SESSIONS):
-        if not todo:
+        if not todo or turn.over:
             break
         read: Read[Seen]
         log = fresh_log(bench.logs, f"{tool}-{name}")
@@ -117,7 +162,7 @@ def profile_cases(
         folder.mkdir(exist_ok=True)
         bench.parent.account.give(folder)
         try:
-            died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note)
+            died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note, turn)
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # what a tool that was killed leaves; the rest goes with scratch
         for dead, why in died.items():
@@ -127,7 +172,8 @@ def profile_cases(
         todo = {ident: case for ident, case in todo.items() if ident not in done}
     for case in todo.values():
         text = f"cases before it ended {tool} {SESSIONS} times"
-        found[case.key] = Observation(None, [fault_of(profiler, "crash", text, _see(log))])
+        late = too_late(profiler) if turn.over else fault_of(profiler, "crash", text, _see(log))
+        found[case.key] = Observation(None, [late])
     return found
 
 
@@ -160,6 +206,7 @@ def _session(
     report: Path,
     log: Path,
     note: Callable[[str], None],
+    turn: Turn,
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
     """Start the profiler once. Returns faults of single cases, what the report says, and whether all had a turn."""
     tool = profiler.name
@@ -176,7 +223,8 @@ def _session(
         # What a case loads at first is not the case's, and some profilers lose all that follows it.
         for ident, case in todo.items():
             try:
-                worker.ask("profile", profiler.seconds, **_asked(bench, name, case, profiler, report, ident, 0))
+                asked = _asked(bench, name, case, profiler, report, ident, 0)
+                worker.ask("profile", turn.patience(profiler.seconds), **asked)
             except Died as died:
                 faults[ident] = died_of(profiler, died, see)
                 if not worker.alive:
@@ -184,13 +232,16 @@ def _session(
     for ident, case in todo.items():
         if ident in faults:
             continue
+        if turn.over:
+            faults[ident] = too_late(profiler)
+            continue
         note(f"{tool}: {name} · {case.id}")
         try:
             if profiler.window is False and not begun:
                 worker.ask("capture", profiler.seconds, on=True, device=case.device)
             begun.append(ident)
             asked = _asked(bench, name, case, profiler, report, ident, profiler.executions)
-            marked = str(worker.ask("profile", profiler.seconds, **asked).get("marked", ""))[:200]
+            marked = str(worker.ask("profile", turn.patience(profiler.seconds), **asked).get("marked", ""))[:200]
         except Died as died:
             faults[ident] = died_of(profiler, died, see)
             if not worker.alive:
@@ -199,10 +250,10 @@ def _session(
         try:
             if profiler.window is False:
                 worker.ask("capture", profiler.seconds, on=False)
-            deadline = time.monotonic() + WRITTEN
+            deadline = time.monotonic() + turn.patience(WRITTEN)
             while begun and not profiler.written(report) and time.monotonic() < deadline:
                 time.sleep(WRITING)
-            ended = worker.finish(FINISH)
+            ended = worker.finish(turn.patience(FINISH))
         except Died as died:
             return faults, Read(general=[died_of(profiler, died, see)]), True
     read = profiler.read(report, [ident for ident in begun if ident not in faults], ended, log)
@@ -219,6 +270,11 @@ def _asked(
     path = profiler.path(report, ident)
     fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
     return {**case_fields(case, name), **fields}
+
+
+def too_late(profiler: Profiler[Any]) -> Fault:
+    """Return the fault of a case for which the profilers' time was over."""
+    return fault_of(profiler, "timeout", "the budget had no time left for it", "give a larger budget, or fewer cases")
 
 
 def died_of(profiler: Profiler[Any], died: Died, remedy: str) -> Fault:

@@ -1,0 +1,1 @@
+"""Sides between runs and through one: built before, kept for later, untouched until the end."""

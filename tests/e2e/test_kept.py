@@ -1,0 +1,186 @@
+"""Base's build between runs, by the command line: kept where the base branch is measured, and out of head's reach."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from perfci.system.users import find_account
+
+from .conftest import GID, SYSTEM_PYTHON, UID, Repo, Run, adding, as_root
+
+BUILDS = """
+build:
+  - test ! -e "$PERFCI_SITE/where" && echo -n "$PERFCI_SITE" > "$PERFCI_SITE/where"
+  - echo "built for $(basename "$(dirname "$PERFCI_SITE")")" > in-tree && ln -s in-tree linked
+"""
+USES = """
+import os, pathlib
+site = pathlib.Path(os.environ["PERFCI_SITE"])
+assert (site / "where").read_text() == str(site), "what is built may name its own folder"
+print("USES", open("linked").read())
+"""
+REACH = """
+import glob
+for path in ("{cache}", "{cache}/entries", "{cache}/lock", "{cache}/entries/{key}", "{cache}/entries/{key}/site/where"):
+    for name, act in (
+        ("listed", os.listdir), ("read", lambda path: open(path).read()), ("written", lambda path: open(path, "a")),
+        ("removed", os.unlink), ("moved", lambda path: os.rename(path, path + "-gone")),
+        ("linked", lambda path: os.symlink("/etc/passwd", path + "-link")),
+    ):
+        try:
+            act(path)
+        except OSError:
+            continue
+        print("REACHED", name, path, flush=True)
+print("TRIED", flush=True)
+"""
+
+
+def policy(repo: Repo, text: str = BUILDS) -> None:
+    lines = f"version: 1\nsuite: [kernels/*.py]\npython: {SYSTEM_PYTHON}\ndevices: [cpu]\nbudget: 60s\n"
+    repo.write("perfci.yaml", lines + "limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    with (repo.root / "perfci.yaml").open("a") as file:
+        file.write(text)
+
+
+def taken(run: Run) -> bool:
+    assert run.code == 0, run.out + run.err
+    told = any("base was built by an earlier run (--cache)" in note for note in run.report["notes"])
+    assert told == (not (run.folder / "perfci-out" / "logs" / "build-base.log").exists())
+    return told
+
+
+def compare(repo: Repo, *args: str) -> Run:
+    shutil.rmtree(repo.root / "perfci-out", ignore_errors=True)
+    return repo.perfci("compare", "--base", "HEAD", "--committed", *args)
+
+
+@as_root
+@pytest.mark.slow
+def test_what_the_base_branch_built_is_base_of_a_change_and_head_cannot_reach_it(two_users: Repo) -> None:
+    repo, cache = two_users, two_users.root.parent / "cache"
+    policy(repo)
+    repo.write("kernels/adding.py", USES + adding())
+    repo.commit("base")
+    pushed = repo.perfci("run", "--committed", "--cache", str(cache), "--keep", "head")
+    assert pushed.code == 0, pushed.out + pushed.err
+    (entry,) = (cache / "entries").iterdir()
+    assert not (cache / "sides").exists(), "nothing is left of the run"
+    for path in (cache, cache / "entries", entry):
+        assert path.stat().st_uid == 0
+    assert (cache.stat().st_mode & 0o777, (cache / "entries").stat().st_mode & 0o777) == (0o711, 0o700)
+
+    repo.write("kernels/adding.py", USES + REACH.format(cache=cache, key=entry.name) + adding())
+    repo.git("add", "-A")
+    repo.git("commit", "-q", "-m", "a pull request")
+    kept = {path: path.lstat().st_mtime_ns for path in entry.rglob("*") if path.name != "entry.json"}
+    shutil.rmtree(repo.root / "perfci-out")
+    run = repo.perfci("compare", "--base", "HEAD~1", "--committed", "--cache", str(cache))
+    assert taken(run)
+    log = (repo.root / "perfci-out" / "logs" / "head.log").read_text()
+    assert "TRIED" in log and "REACHED" not in log
+    base = (repo.root / "perfci-out" / "logs" / "base.log").read_text()
+    assert set(re.findall(r"USES (.*)", base)) == {"built for base"}
+    assert kept == {path: path.lstat().st_mtime_ns for path in entry.rglob("*") if path.name != "entry.json"}
+    assert [one.name for one in (cache / "entries").iterdir()] == [entry.name], "and a run without --keep keeps nothing"
+
+    (entry / "site" / "where").write_text("/elsewhere")
+    run = repo.perfci("compare", "--base", "HEAD~1", "--committed", "--cache", str(cache))
+    assert run.code == 0, run.out + run.err
+    assert "a build that was kept cannot be used: its files are not those that were kept" in run.err
+    assert list((cache / "entries").iterdir()) == []
+
+
+@as_root
+@pytest.mark.slow
+def test_another_build_is_another_entry_and_a_failed_one_is_none(two_users: Repo) -> None:
+    repo, cache = two_users, str(two_users.root.parent / "cache")
+    policy(repo)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    assert not taken(compare(repo, "--cache", cache))
+    assert not taken(compare(repo, "--cache", cache, "--keep", "base"))
+    assert taken(compare(repo, "--cache", cache))
+    assert not taken(compare(repo)), "only where it is asked for"
+    repo.env["CFLAGS"] = "-O0"
+    assert not taken(compare(repo, "--cache", cache))
+    del repo.env["CFLAGS"]
+    policy(repo, BUILDS + "  - 'true'\n")
+    repo.commit()
+    assert not taken(compare(repo, "--cache", cache))
+    policy(repo, 'build: [test -z "$PERFCI_SITE"]\n')
+    repo.commit()
+    failed = compare(repo, "--cache", cache, "--keep", "base")
+    assert failed.code == 3, failed.out + failed.err
+    assert len(list((two_users.root.parent / "cache" / "entries").iterdir())) == 1
+
+
+@as_root
+@pytest.mark.slow
+def test_nothing_is_kept_while_somebody_else_runs_as_the_user_of_the_code(two_users: Repo) -> None:
+    """A job beside it, say: what that user builds, that user may change."""
+    repo, cache = two_users, two_users.root.parent / "cache"
+    policy(repo)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    other = subprocess.Popen([*find_account(repo.env).prefix(), "sleep", "300"])
+    try:
+        run = repo.perfci("run", "--cache", str(cache), "--keep", "head")
+    finally:
+        other.kill()
+        other.wait()
+    assert run.code == 0, run.out + run.err
+    assert "the build of head is not kept: others ran as the user of the code under test meanwhile" in run.err
+    assert list((cache / "entries").iterdir()) == []
+
+
+@as_root
+@pytest.mark.slow
+def test_folders_that_others_may_have_written_are_refused(two_users: Repo) -> None:
+    repo, cache = two_users, two_users.root.parent / "cache"
+    policy(repo)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+
+    def refused(words: str) -> None:
+        run = repo.perfci("run", "--cache", str(cache))
+        assert run.code == 2 and words in run.err, run.out + run.err
+
+    cache.mkdir()
+    (cache / "mine").write_text("")
+    refused("holds other things: name a new folder")
+    (cache / "mine").unlink()
+    (cache / "entries").mkdir(mode=0o755)
+    refused("others than this user may have written it")
+    (cache / "entries").chmod(0o700)
+    os.chown(cache / "entries", UID, GID)
+    refused("others than this user may have written it")
+    shutil.rmtree(cache)
+    (two_users.root.parent / "t" / "others").mkdir()
+    os.chown(two_users.root.parent / "t" / "others", UID, GID)
+    cache = two_users.root.parent / "t" / "others" / "cache"
+    refused("the code under test may write to")
+    assert find_account(repo.env).ids == (UID, GID)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--keep", "base"), "--keep base: write head, or of a comparison base"),
+        (("compare", "--keep", "both"), "--keep both: write head, or of a comparison base"),
+        (("run", "--keep", "head"), "--keep: name the folder with --cache"),
+        (("compare", "--keep", "base", "--cache", "c", "--pull-request"), "--keep: a pull request's run keeps nothing"),
+        (("run", "--cache", "c", "--prepare", "p"), "--cache: what is built into a folder of its own"),
+        (("run", "--cache", "c"), "could write what later is base: name another user in PERFCI_WORKER"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_line(repo: Repo, words: tuple[str, ...], said: str) -> None:
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    run = repo.perfci(*words)
+    assert run.code == 2 and said in run.err, run.out + run.err
+    assert len(run.err.strip().splitlines()) == 1
