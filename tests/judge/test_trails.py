@@ -13,7 +13,7 @@ def test_a_trail_holds_every_pair_and_every_look_up_to_the_decision():
     report = judge(results([case(ratio=1.05)]))
     (trail,), row = report.trails, report.rows[0]
     assert len(trail.ratios) == 24 and trail.measured == []
-    assert [look.pairs for look in trail.looks] == [n for n in (8, 12, 16, 24) if n <= row.pairs]
+    assert [look.pairs for look in trail.looks] == [n for n in (8, 9, 12, 16, 24) if n <= row.pairs]
     assert trail.looks[-1].change == row.change and trail.looks[-1].interval == row.interval
 
 

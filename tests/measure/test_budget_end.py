@@ -103,7 +103,9 @@ class Replayed:
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""
         cases = [empty_case(name, ratio=None) for name in self.sources]
-        made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
+        made = results(
+            cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks.fitted(len(self.sources))
+        )
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan})
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups={})
@@ -159,7 +161,7 @@ def failing(found: list[list[Any]]) -> int:
 
 def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     found, ends = replays(monkeypatch, 8, seed=1)
-    assert set(ends) - set(Looks().pairs), "budgets are to end between looks"
+    assert set(ends) - set(Looks.fitted(M).pairs), "budgets are to end between looks"
     assert failing(found) == 0
     assert share(found, "continue", "invalid") == 0
     assert share(found, "unchanged") >= 0.6
@@ -206,7 +208,7 @@ def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: 
 def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r: float) -> None:
     """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred fails, every false alarm counted."""
     found, ends = replays(monkeypatch, 150, seed=5, r=r)
-    assert len(set(ends) - set(Looks().pairs)) >= 15
+    assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 15
     assert failing(found) <= 0.01 * len(found)
     assert share(found, "improvement") <= 0.01
 
@@ -227,6 +229,6 @@ def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypat
     Four cases, without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
     found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
-    assert len(set(ends) - set(Looks().pairs)) >= 30
+    assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 30
     assert any(decision.last and decision.status == "regression" for run in found for decision in run)
     assert 0.1 <= failing(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5

@@ -11,12 +11,18 @@ from perfci.model.criteria import Criterion
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+FIRST_SHARE = 0.30
+"""Share of α at the first look that may call a regression; see `Looks.fitted`."""
+ONLY_SHARE = 0.90
+"""Share of α at a look that alone may call a regression: it leaves room for a last one before it, which looks that
+share α do anyway. Simulated by `benchmarks/looks.py`."""
+
 
 class Looks(Document):
     """The looks at the data, and how much of each error rate a look may spend.
 
     The shares of each column sum to at most 1, so that the rates hold by a union bound over the looks.
-    Simulated in `tests/stats`; the procedure is described in docs/measurement.md.
+    Simulated in `benchmarks/looks.py`; the procedure is described in docs/measurement.md.
     """
 
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
@@ -31,6 +37,33 @@ class Looks(Document):
     """Chance, per criterion, that a slow-down of the limit's size is called within the limit."""
     confirm: Share = 0.005
     """A regression must also show a change of more than half the limit at this level."""
+
+    @classmethod
+    def fitted(cls, m: int, most: int | None = None) -> "Looks":
+        """Return the looks of a run whose α is shared by m criteria, at `most` pairs or fewer.
+
+        The smallest p-value of n pairs is 2^-n, so that a look can call a regression from the smallest n with
+        2^-n ≤ `FIRST_SHARE` · α/m on: 9, 12, 13 and 16 pairs for m = 1, 7, 20 and 100. There stands the first look
+        that spends of α; the later ones share the rest in proportion to how they do after 16 pairs. Where `most` allows
+        a single one, it spends `ONLY_SHARE`. Looks of fewer pairs spend of β alone. Raises ValueError for m < 1.
+        """
+        if m < 1:
+            raise ValueError("the number of criteria is at least 1")
+        usual = cls()
+        cap = most or usual.pairs[-1]
+        beta = {n: share for n, share in zip(usual.pairs, usual.beta_spending, strict=True) if n <= cap}
+        first = min(cap, math.ceil(-math.log2(FIRST_SHARE * usual.alpha / m)))
+        weights = {12: 0.20, 16: 0.20, 24: 0.25, 32: 0.20, 48: 0.15, 64: 0.10}
+        later = {n: weight for n, weight in weights.items() if first < n <= cap}
+        alpha = {n: (1 - FIRST_SHARE) * weight / math.fsum(later.values()) for n, weight in later.items()}
+        alpha[first] = FIRST_SHARE if later else ONLY_SHARE
+        pairs = sorted({*beta, *alpha})
+        whole = math.fsum(beta.values())
+        return cls(
+            pairs=pairs,
+            alpha_spending=[alpha.get(n, 0.0) for n in pairs],
+            beta_spending=[beta.get(n, 0.0) / whole for n in pairs],
+        )
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Looks":

@@ -41,7 +41,7 @@ LAST = 10.0
 
 When the budget ends may depend on the data, and a run may be continued after it (`--resume`). So what must not exceed
 α/m is the chance that at *any* number of pairs from the first look on, by a planned look or a last one, unchanged code
-would be a regression. `tests/stats/test_last_look.py` simulates it for twenty m from 1 to 300, since p-values come in
+would be a regression. `benchmarks/looks.py` simulates it for twenty m from 1 to 300, since p-values come in
 steps. The worst of them, as a multiple of α/m, ± 0.03:
 
 | divided by | 6 | 7 | 8 | 10 |
