@@ -24,7 +24,7 @@ from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer
 from tests.judge.build import case as empty_case
-from tests.judge.build import limit, results
+from tests.judge.build import limit, results, side
 from tests.stats.recorded import FOLDER, KERNELS, recorded_pairs
 
 KEYS = [f"{kernel}|{timing}" for kernel in KERNELS for timing in ("rot", "cold")]
@@ -71,8 +71,9 @@ class Replayed:
         *,
         cases: int = M,
         clocks: bool = True,
+        told: bool = False,
     ) -> None:
-        self.clocks = clocks
+        self.clocks, self.told = clocks, told
         self.rng = random.Random(seed)
         self.clock = Clock()
         self.factors = factors or {}
@@ -98,11 +99,14 @@ class Replayed:
             fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
             if not self.clocks:
                 fields["clock"] = {}
+            if self.told:
+                fields["tuners"] = {"base": "", "head": ""}
             done(PairOutcome(case, pair.model_copy(update=fields)))
 
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""
-        cases = [empty_case(name, ratio=None) for name in self.sources]
+        tuner = "" if self.told else None
+        cases = [empty_case(name, ratio=None, base=side(tuner=tuner), head=side(tuner=tuner)) for name in self.sources]
         made = results(
             cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks.fitted(len(self.sources))
         )
@@ -172,7 +176,7 @@ def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch:
 def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch, factor: float, class_: str) -> None:
     """A case far from its limit when the budget ends: the row says so, and the trail at how many pairs."""
     replay = Replayed(monkeypatch, 7, {0: factor}, cases=1)
-    cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]))
+    cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]), looks=Looks())
     assert (cases[0].stopped, plan.m) == ("budget", 1)
     n = len(cases[0].pairs)
     assert 10 <= n < 16 and n != 12
@@ -188,8 +192,8 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
 def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
     found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
-    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M / 10)
-    assert enough == 14
+    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M * 0.3)
+    assert enough == 12, "the planned look comes before a last one could"
     for decision in (decision for run in found for decision in run):
         assert decision.status == ("regression" if decision.n >= enough else "inconclusive")
     assert share(found, "regression") >= 0.3
@@ -200,6 +204,20 @@ def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: 
     assert ends
     for decision in (decision for run in found for decision in run):
         assert decision.status == ("improvement" if decision.n >= 8 else "inconclusive")
+
+
+@pytest.mark.parametrize(("factor", "status"), [(4.6, "regression"), (0.25, "improvement")])
+def test_an_obvious_change_takes_four_or_six_pairs(monkeypatch: pytest.MonkeyPatch, factor: float, status: str) -> None:
+    """Of half of the cases; the others take what they take, and none fails."""
+    changed = dict.fromkeys(range(0, M, 2), factor)
+    cases, plan = Replayed(monkeypatch, 1, changed, told=True).run(1000 * PAIR * M)
+    found = answers(cases, plan)
+    assert {(one.status, one.n, one.early, case.stopped) for case, one in zip(cases[::2], found[::2], strict=True)} <= {
+        (status, 4, True, "decided"),
+        (status, 6, True, "decided"),
+    }
+    assert [len(case.pairs) for case in cases[::2]] == [one.n for one in found[::2]]
+    assert all(one.n >= 8 and one.status != status for one in found[1::2])
 
 
 @pytest.mark.slow

@@ -38,9 +38,9 @@ def noise(n, sd=0.002, mean=0.0, seed=0):
 def test_no_stopping_rule_spends_more_than_alpha(m):
     simulated = simulate(20_000, seed=1)
     for looks in (Looks.fitted(m), Looks.fitted(m, 16)):
-        share, error = spent(simulated, looks, looks.alpha_spending, 0.01 / m)
+        share, error = spent(simulated, looks, m)
         assert 0.4 < share <= 1 + 3 * error
-    share, error = spent(simulated, LOOKS, LOOKS.beta_spending, 0.01)
+    share, error = spent(simulated, LOOKS, 1, rate="beta")
     assert 0.5 < share <= 1 + 3 * error
 
 
@@ -51,7 +51,7 @@ def test_what_is_simulated_is_what_is_decided(looks):
     rng = np.random.default_rng(2)
     seen = 0
     for m in (1, 7):
-        level = levels(looks, looks.alpha_spending, 0.01 / m)
+        level = levels(looks, "alpha", m)
         for _ in range(25):
             x = rng.standard_normal(len(level)) + rng.uniform(0, 1.5)
             p = [p_greater(x[:n], 0) for n in range(1, len(level) + 1)]

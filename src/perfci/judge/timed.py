@@ -149,6 +149,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
         "last_look": decision.last,
+        "early_look": decision.early,
         "p": decision.p,
     }
 

@@ -80,7 +80,7 @@ class Loop:
         if pairs >= (plan.exact_pairs or plan.max_pairs):
             case.stopped = "decided" if settled(case, plan) else "cap"
             return False
-        return pairs not in plan.looks.pairs or not settled(case, plan)
+        return not plan.looks.at(pairs) or not settled(case, plan)
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
