@@ -220,6 +220,25 @@ def test_an_obvious_change_takes_four_or_six_pairs(monkeypatch: pytest.MonkeyPat
     assert all(one.n >= 8 and one.status != status for one in found[1::2])
 
 
+class Drifting(Replayed):
+    """Each pair of the case is slower than the one before it."""
+
+    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
+        for case in cases:
+            number = len(case.pairs)
+            times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * (1.05 + 0.001 * number)}}
+            done(
+                PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update={"index": number, "values": times, "clock": {}}))
+            )
+
+
+def test_pairs_that_resemble_their_neighbours_take_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine show the regression with α; with half of it, which is left, twelve do."""
+    cases, plan = Drifting(monkeypatch, 1, cases=1).run(1e9)
+    assert (len(cases[0].pairs), cases[0].stopped) == (12, "decided")
+    assert answers(cases, plan)[0].n == 9, "which is all that α asks for"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("r", [0.005, 0.01, 0.02])

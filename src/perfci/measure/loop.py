@@ -13,9 +13,10 @@ from perfci.measure.rounds import Bench, PairOutcome, run_round
 from perfci.measure.sampling import adapt, next_batch
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
-from perfci.model.plan import Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer
+from perfci.stats.lag import kept, lag
 from perfci.system.clocks import Lock
 
 
@@ -35,6 +36,8 @@ class Loop:
     ) -> None:
         self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
         self.progress, self.watch, self.lock, self.costs = progress, watch, lock, costs
+        self.looks = plan.looks
+        """Those that a case must satisfy to end."""
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
@@ -61,6 +64,10 @@ class Loop:
                 self._round(batch, index, start + plan.budget)
                 done = max((len(case.pairs) for case in measurable), default=0)
                 open_cases = [case for case in open_cases if self._open(case)]
+                if not open_cases and self.looks is plan.looks:
+                    # Where pairs are found to resemble their neighbours, less of α is left: some cases may go on.
+                    self.looks = kept(plan.looks, lag(measurable, plan.looks))
+                    open_cases = [case for case in measurable if self._open(case)]
                 self.progress.pair(done, len(open_cases), len(measurable), time.monotonic() - start, plan.budget)
         except KeyboardInterrupt:
             for case in open_cases:
@@ -78,9 +85,9 @@ class Loop:
         if plan.exact_pairs is not None and pairs < plan.exact_pairs:
             return True
         if pairs >= (plan.exact_pairs or plan.max_pairs):
-            case.stopped = "decided" if settled(case, plan) else "cap"
+            case.stopped = "decided" if settled(case, plan, self.looks) else "cap"
             return False
-        return not plan.looks.at(pairs) or not settled(case, plan)
+        return not plan.looks.at(pairs) or not settled(case, plan, self.looks)
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
@@ -131,12 +138,12 @@ def can_measure(case: Case) -> bool:
     return case.sides["head"].status == "ok"
 
 
-def settled(case: Case, plan: Plan) -> bool:
-    """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
+def settled(case: Case, plan: Plan, looks: Looks) -> bool:
+    """Tell whether the pairs so far answer every criterion that pairs of the case decide, by `looks`."""
     base, head = case.sides.get("base"), case.sides["head"]
     compared = base is not None and base.status == "ok" and not differences(base, head)
     return all(
-        answer(case, one, plan.looks, plan.m).decision.status != "continue"
+        answer(case, one, looks, plan.m).decision.status != "continue"
         for one in plan.timed
         if one.case_key == case.key and (compared or not one.relative)
     )
