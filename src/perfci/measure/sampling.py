@@ -15,6 +15,8 @@ from perfci.stats.answer import tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
 from perfci.stats.equal_clock import log_ratios
+from perfci.stats.obvious import one_peak
+from perfci.stats.walsh import Array
 
 LEAST_PAIRS = 2
 """Pairs of the planned schedule before it is changed."""
@@ -32,8 +34,10 @@ DEAREST = 2.0
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     """Set the placements and blocks of the next pair of `case`, alike in base and in head.
 
-    What is used, scatter within workers and squares of the pairs' log ratios, is the same whichever side is
-    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
+    What is used, scatter within workers and sizes of the pairs' log ratios, is the same whichever side is
+    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact. Where a change may
+    be obvious, the width of a pair must not hang on the sizes of others: up to the last of those looks, which ask how
+    close the sizes are, it follows from the scatter within workers alone.
     """
     bench = benches.get(case.device)
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
@@ -45,13 +49,20 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
         return
     target = asked / SHARE
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
-    if len(ratios) >= SEEN:
-        size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
-        target *= min(1.0, asked / CALM / size) if size > 0 else 1.0
+    if len(ratios) >= (max([SEEN, *plan.looks.obvious_pairs]) if one_peak(case, len(case.pairs)) else SEEN):
+        spread = _spread(ratios, asked)
+        target *= min(1.0, asked / CALM / spread) if spread > 0 else 1.0
     planned = plan.schedules[setup.mode]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)
     bench.setups[case.key] = replace(setup, placements=a, blocks=n)
+
+
+def _spread(ratios: Array, asked: float) -> float:
+    """Return how much pairs scatter, from the sizes of their log ratios: about 0, or where all are larger than `asked`,
+    so that the change is, about each other."""
+    sizes = np.abs(ratios)
+    return float(sizes.std(ddof=1) if sizes.min() > asked else np.sqrt(np.mean(sizes**2)))
 
 
 def _costs(case: Case) -> Costs | None:
