@@ -3,6 +3,7 @@
     python -m benchmarks.looks spent 8          # of α/m, whatever decides when pairs end: 8 × 50 000 runs each
     python -m benchmarks.looks obvious 400000   # by looks at obvious changes, with noise of several kinds: runs of each
     python -m benchmarks.looks alike 400        # by them on pairs of identical code recorded on an H200: 400 × 64 runs
+    python -m benchmarks.looks hopeless 60      # cases given up that more pairs would have decided, 60 of each noise
     python -m benchmarks.looks found 60         # of slower code: pairs until it is found, 60 runs of each size
 
 Ends with 1 where a rate is exceeded beyond what chance explains.
@@ -18,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perfci.measure.sampling import UNDECIDED, undecided
 from perfci.model.plan import OBVIOUS, Looks
 from perfci.stats.decide import LAST, decide, last_share, margin
 from perfci.stats.obvious import p_beyond
@@ -215,7 +217,46 @@ def found_after(x: Array, r_log: float, looks: Looks) -> int:
     return decide(x, r_log, looks, M, ended=True).n
 
 
-SHOWN = {"spent": show_spent, "obvious": show_obvious, "alike": show_alike, "found": show_found}
+def show_hopeless(runs: int) -> bool:
+    """Print how many cases are hopeless at some look under a limit of 2 %, M criteria, and how many of these 64 pairs
+    decide; return whether these are one in ten at most."""
+    looks, r_log = Looks.fitted(M), margin(0.02, "lower")
+    rng = np.random.default_rng(0)
+    given_up = wrong = 0
+    for sd in (0.01, 0.02, 0.03, 0.05, 0.1):
+        for change in (0.0, 0.02, 0.05):
+            cases = [change + rng.normal(0, sd, CAP) for _ in range(runs)]
+            ends = [(given_up_at(x, r_log, looks), settled(x, r_log, looks)) for x in cases]
+            lost, missed = sum(n > 0 for n, _ in ends), sum(n > 0 and decided for n, decided in ends)
+            told = f"given up {lost}, of which {missed} would have been decided"
+            print(f"sd {sd:.0%}  change {change:.0%}: {sum(not d for _, d in ends)} of {runs} undecided; {told}")
+            given_up, wrong = given_up + lost, wrong + missed
+    print(f"{wrong} of {given_up}")
+    return wrong <= 0.1 * given_up
+
+
+def given_up_at(x: Array, r_log: float, looks: Looks) -> int:
+    """Return the pairs of the first look at which a case is hopeless; 0 where there is none before it is decided."""
+    for n in looks.pairs[:-1]:
+        if decide(x[:n], r_log, looks, M).status != "continue":
+            return 0
+        if undecided(x[:n], r_log, looks, M) >= UNDECIDED:
+            return n
+    return 0
+
+
+def settled(x: Array, r_log: float, looks: Looks) -> bool:
+    """Return whether all pairs of x decide it."""
+    return decide(x, r_log, looks, M, ended=True).status != "inconclusive"
+
+
+SHOWN = {
+    "hopeless": show_hopeless,
+    "spent": show_spent,
+    "obvious": show_obvious,
+    "alike": show_alike,
+    "found": show_found,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in SHOWN or not sys.argv[2].isdecimal():

@@ -9,6 +9,7 @@ import json
 import lzma
 import random
 from dataclasses import dataclass
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -230,6 +231,32 @@ class Drifting(Replayed):
             done(
                 PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update={"index": number, "values": times, "clock": {}}))
             )
+
+
+class Noisy(Replayed):
+    """Pairs a percent slower that scatter by a tenth, and take a second each."""
+
+    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
+        for case in cases:
+            self.clock.now += 1.0
+            place = (len(case.pairs) * 13 % 32 + 0.5) / 32
+            times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * (1 + NormalDist(0.01, 0.1).inv_cdf(place))}}
+            fields = {"index": len(case.pairs), "values": times, "clock": {}}
+            done(PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update=fields)))
+
+
+@pytest.mark.parametrize(("budget", "stopped", "most"), [(60.5, "hopeless", 48), (1000.0, "cap", 64)])
+def test_a_hopeless_case_ends_unless_time_is_left_for_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, budget: float, stopped: str, most: int
+) -> None:
+    replay = Noisy(monkeypatch, 3, cases=1)
+    (case,), _ = replay.run(budget)
+    assert case.stopped == stopped
+    assert 12 <= len(case.pairs) <= most
+    (row,) = judge(replay.made).rows
+    assert row.class_ == "inconclusive"
+    assert ("would not have decided it" in row.reason) == (stopped == "hopeless")
+    assert row.reason.endswith("a larger limit or a quieter machine would help")
 
 
 def test_pairs_that_resemble_their_neighbours_take_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ _STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
     "failed": ": a worker failed",
+    "hopeless": ": by their scatter the pairs that were left would not have decided it",
 }
 
 
@@ -180,7 +181,11 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
         return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
-    helps = "a larger budget or a larger limit" if n < last else "a larger limit or a quieter machine"
+    helps = (
+        "a larger budget or a larger limit"
+        if n < last and case.stopped != "hopeless"
+        else "a larger limit or a quieter machine"
+    )
     return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
 
 

@@ -1,5 +1,6 @@
 """Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
 from perfci.measure.rounds import Bench, PairOutcome, run_round
-from perfci.measure.sampling import adapt, next_batch
+from perfci.measure.sampling import adapt, hopeless, next_batch
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.plan import Looks, Plan
@@ -38,6 +39,8 @@ class Loop:
         self.progress, self.watch, self.lock, self.costs = progress, watch, lock, costs
         self.looks = plan.looks
         """Those that a case must satisfy to end."""
+        self.outlook: dict[str, tuple[int, bool]] = {}
+        """Case key → pairs of the look at which it was last asked whether it is hopeless, and the answer."""
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
@@ -68,6 +71,7 @@ class Loop:
                     # Where pairs are found to resemble their neighbours, less of α is left: some cases may go on.
                     self.looks = kept(plan.looks, lag(measurable, plan.looks))
                     open_cases = [case for case in measurable if self._open(case)]
+                open_cases = self._worthwhile(open_cases, plan.budget - (time.monotonic() - start))
                 self.progress.pair(done, len(open_cases), len(measurable), time.monotonic() - start, plan.budget)
         except KeyboardInterrupt:
             for case in open_cases:
@@ -88,6 +92,29 @@ class Loop:
             case.stopped = "decided" if settled(case, plan, self.looks) else "cap"
             return False
         return not plan.looks.at(pairs) or not settled(case, plan, self.looks)
+
+    def _worthwhile(self, cases: list[Case], left: float) -> list[Case]:
+        """Return `cases`, or none where all that are open are hopeless and cannot be taken to the last look in `left`
+        seconds."""
+        spent = [self.spent.get(case.key) or [0.0] for case in cases]
+        needed = [
+            math.fsum(each) / len(each) * (self.plan.max_pairs - len(case.pairs))
+            for each, case in zip(spent, cases, strict=True)
+        ]
+        if self.plan.exact_pairs is not None or math.fsum(needed) <= left or not all(map(self._hopeless, cases)):
+            return cases
+        for case in cases:
+            case.stopped = "hopeless"
+        return []
+
+    def _hopeless(self, case: Case) -> bool:
+        """Tell whether a case was hopeless when it was last asked, which it is once at each look."""
+        n = len(case.pairs)
+        asked, lost = self.outlook.get(case.key, (0, False))
+        if n in self.looks.pairs and n != asked:
+            lost = hopeless(case, self.plan, self.looks)
+            self.outlook[case.key] = (n, lost)
+        return lost
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
-from perfci.model.plan import Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
-from perfci.stats.answer import tightest_margin
+from perfci.stats.answer import answer, tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
+from perfci.stats.decide import decide, margin
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.obvious import one_peak
 from perfci.stats.walsh import Array
@@ -27,6 +28,10 @@ SHARE = 6
 """Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
+UNDECIDED = 0.95
+"""Share of continuations that stay undecided from which on a case is hopeless."""
+CONTINUATIONS = 200
+"""So many are drawn: the share is then known to ± 1.5 %."""
 DEAREST = 2.0
 """A pair may take this many times what the planned schedule takes."""
 
@@ -101,6 +106,34 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
         chosen.append(case)
         taken += needs[case.key]
     return chosen
+
+
+def hopeless(case: Case, plan: Plan, looks: Looks) -> bool:
+    """Tell whether nearly all continuations would leave a case that is at a look undecided.
+
+    A case with an open limit on something else than a change in time is never hopeless.
+    """
+    for one in plan.timed:
+        found = answer(case, one, looks, plan.m) if one.case_key == case.key else None
+        if found is None or found.decision.status != "continue":
+            continue
+        if found.ratios is None or one.metric != "time":
+            return False
+        if undecided(found.ratios.x, margin(found.limit, one.better), looks, plan.m) < UNDECIDED:
+            return False
+    return True
+
+
+def undecided(x: Array, r_log: float, looks: Looks, m: int) -> float:
+    """Return the share of continuations of pairs x, shape (n,), positive is worse, that are undecided at the last look.
+
+    Each adds pairs drawn from a resample of its own: so few pairs leave open where they lie.
+    """
+    rng, most = np.random.default_rng(x.size), looks.pairs[-1]
+    pools = rng.choice(x, (CONTINUATIONS, x.size))
+    more = rng.permuted(np.tile(pools, -(-most // x.size)), axis=1)[:, : most - x.size]
+    ends = [decide(np.append(x, one), r_log, looks, m, ended=True).status for one in more]
+    return ends.count("inconclusive") / CONTINUATIONS
 
 
 def _spent(case: Case) -> float:

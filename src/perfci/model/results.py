@@ -181,8 +181,8 @@ class Case(Document):
     """`imported`: from another tool's file; a worker of a side is a file."""
     sides: dict[Side, CaseSide]
     pairs: Items[Pair] = Field(default_factory=list)
-    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
-    """Why measuring ended."""
+    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
+    """Why measuring ended. `hopeless`: by its scatter the pairs that the budget allowed would not have decided it."""
 
     @field_validator("pairs")
     @classmethod
