@@ -68,6 +68,15 @@ def test_plain_torch_leaves_no_trace() -> None:
     assert told == {"case": ""}
 
 
+def test_where_nothing_was_watched_that_is_told() -> None:
+    told = told_by("""
+        tuners._before = None  # as where torch comes with the suite
+        tuners.begin()
+        say("case")
+    """)
+    assert "nothing was watched" in told["case"]
+
+
 def test_an_autotuner_is_told_of_the_cases_that_it_chooses_for() -> None:
     """Also where it has chosen before, in this process or in a file; one configuration is no choice."""
     told = told_by("""
@@ -150,3 +159,49 @@ def test_a_library_that_launches_work_by_itself_is_told(tmp_path: Path) -> None:
     )
     assert told["harmless"] == told["cache/stub"] == ""
     assert told["launches"] == "launches.so works on the GPU, and what it chooses cannot be told"
+
+
+TRITON = """
+    import triton, triton.language as tl
+
+    source = sys.argv[1]
+    sys.path.insert(0, source)
+    from kernels_of_the_test import add
+
+    x = torch.ones(4096, device="cuda")
+
+    def launch(kernel, *configs):
+        tuned = triton.autotune(configs=[triton.Config({"BLOCK": n}) for n in configs], key=["n"])(kernel)
+        tuned[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](x, 4096)
+
+    tuners.find()
+    for name, configs in (("one", [64]), ("two", [64, 128]), ("plain", [])):
+        tuners.begin()
+        if configs:
+            launch(add, *configs)
+        x @ x
+        say(name)
+"""
+KERNEL = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_on_a_gpu_tritons_own_autotuner_is_told(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    (tmp_path / "kernels_of_the_test.py").write_text(KERNEL)
+    script = TRITON.replace("sys.argv[1]", repr(str(tmp_path)))
+    told = told_by(script, TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert told == {"one": "", "two": "Triton's autotuner chooses for add", "plain": ""}

@@ -13,7 +13,6 @@ choice that is drawn by lot, or that the CPU's clock makes without waiting throu
 from __future__ import annotations
 
 import functools
-import mmap
 import os
 import re
 import sys
@@ -35,6 +34,8 @@ WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")
 ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm", "distributed_max_autotune_gemm")
 """Settings of `torch._inductor.config` by which it tunes in another process; in this one it reads events."""
 
+_before: Optional[set[str]] = None
+"""Libraries that torch brought, before the suite; None where nothing is watched."""
 _watched: set[int] = set()
 """Classes whose methods are wrapped already, by id."""
 _inside = 0
@@ -47,9 +48,11 @@ _ever = ""
 
 def watch() -> None:
     """Watch what times work on the GPU in this process. To be called before `guard.trust`, with torch imported."""
+    global _before
     torch = sys.modules.get("torch")
     if torch is None:
         return
+    _before = _libraries()
     cuda = torch.cuda
     cuda.Event.elapsed_time = _noting(cuda.Event.elapsed_time, "reads events of the GPU")
     for owner in (cuda, cuda.Event, cuda.Stream, getattr(torch, "accelerator", None)):
@@ -108,6 +111,8 @@ def told() -> str:
     """Return one line on what may let processes of this code run other kernels for the open case; empty where there is
     no trace of it."""
     torch = sys.modules["torch"]
+    if _before is None:
+        return "torch was not there before the suite, so that nothing was watched"
     if torch.backends.cudnn.benchmark:
         return "torch.backends.cudnn.benchmark is on"
     tunable = getattr(torch.cuda, "tunable", None)
@@ -130,21 +135,26 @@ def _foreign() -> Optional[str]:
     known = [os.path.dirname(os.path.realpath(file)) for file in files if file]
     # What Triton builds to launch its kernels.
     known += [os.path.realpath(os.environ["TRITON_CACHE_DIR"])] if "TRITON_CACHE_DIR" in os.environ else []
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        lines = [line.split(maxsplit=5) for line in maps]
-    paths = {parts[5].rstrip("\n") for parts in lines if len(parts) == 6 and "x" in parts[1] and parts[5][0] == "/"}
-    for path in sorted(paths):
+    for path in sorted(_libraries() - (_before or set())):
         inside = any(path.startswith(folder + os.sep) for folder in known)
         if not inside and not NVIDIA.match(os.path.basename(path)) and _works(path):
             return path
     return None
 
 
+def _libraries() -> set[str]:
+    """Return the paths of the files whose code is in this process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        lines = [line.split(maxsplit=5) for line in maps]
+    return {parts[5].rstrip("\n") for parts in lines if len(parts) == 6 and "x" in parts[1] and parts[5][0] == "/"}
+
+
 @functools.lru_cache(maxsize=None)
 def _works(path: str) -> bool:
     """Return whether a library names what launches or times work on the GPU; True where it cannot be read."""
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(name) >= 0 for name in WORKS)
-    except (OSError, ValueError):
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError:
         return True
+    return any(name in content for name in WORKS)
