@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import decide, margin
+from perfci.stats.decide import LAST, decide, last_share, margin
 
 from . import recorded
 from .recorded import KERNELS, share
@@ -28,7 +28,11 @@ def test_a_regression_is_called_as_soon_as_its_p_can_be_small_enough(m, first):
 @given(st.integers(1, 10**6), st.sampled_from([None, 16]))
 def test_no_look_spends_what_another_has_spent(m, most):
     looks = Looks.fitted(m, most)
-    assert math.fsum(looks.alpha_spending) <= 1 + 1e-9
+    assert math.fsum(looks.obvious_spending + looks.alpha_spending) <= 1 + 1e-9
+    assert looks.obvious_pairs == [4, 6] and math.fsum(looks.obvious_spending) == pytest.approx(0.025)
+    for n in range(8, looks.pairs[-1] + 1):
+        planned = [part for pairs, part in zip(looks.pairs, looks.alpha_spending, strict=True) if pairs <= n]
+        assert math.fsum([*looks.obvious_spending, *planned, LAST * last_share(looks, "alpha", n)]) <= 1 + 1e-9
     assert math.fsum(looks.beta_spending) == pytest.approx(1)
     assert looks.pairs[0] == 8 and looks.pairs[-1] == (most or 64)
     spending = [n for n, part in zip(looks.pairs, looks.alpha_spending, strict=True) if part]
