@@ -25,7 +25,7 @@ OLD = {
 PHRASES = ("launch pair", "own word", "let go", "lets go", "none is left", "goes red", "go red")
 LAUNCHES = ("perfci/profilers/", "perfci/judge/explain/", "perfci/model/", "perfci/worker/", "perfci/render/")
 """Where a launch is that of a kernel; a process of a side is a worker."""
-LOOKS = re.compile(r"_?(|of_|last_|first_|quick_|bound_)looks?(_at)?", re.IGNORECASE)
+LOOKS = re.compile(r"_?(|of_|last_|first_|early_|quick_|bound_)looks?(_at)?", re.IGNORECASE)
 """The interim looks of the sequential test; profiles are profiled, files are read."""
 BACK_ENDS = {"perfci.render.csv", "perfci.render.markdown"}
 """Formats, which `render/__init__.py` registers."""

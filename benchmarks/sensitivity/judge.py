@@ -46,6 +46,7 @@ MOST = 400
 """Combinations of processes that are tried, at most, where there are more."""
 M = 100
 """Criteria that share α in the run of a trial: the suite of a hundred cases that perfci's promise is about."""
+LOOKS = Looks.fitted(M)
 
 
 @dataclass(frozen=True)
@@ -176,15 +177,14 @@ def resampled(
 
     Looks are taken as in a run: more pairs are drawn only where the first ones leave it undecided.
     """
-    looks = Looks()
     drawn: list[Pair] = []
     status: Status = "inconclusive"
     used = 0
-    for n in looks.pairs[2:]:
+    for n in LOOKS.pairs[2:]:
         for _ in range(n - len(drawn)):
             plain, turned = pairs[int(rng.integers(len(pairs)))]
             drawn.append(at(len(drawn), turned if alike and rng.integers(2) else plain))
-        status, used = decided(drawn, r, looks, m)
+        status, used = decided(drawn, r, LOOKS, m)
         if status != "inconclusive":
             break
     return status, used
@@ -196,11 +196,10 @@ def consumed(pairs: Sequence[Pair], r: float, m: int = M) -> list[tuple[Status, 
     What is undecided when the pairs run out is no trial, as it is none of a run that goes on.
     """
     found = []
-    looks = Looks()
     at = 0
-    while at + looks.pairs[0] <= len(pairs):
-        status, used = decided(pairs[at:], r, looks, m)
-        if status == "inconclusive" and used < looks.pairs[-1]:
+    while at + LOOKS.pairs[0] <= len(pairs):
+        status, used = decided(pairs[at:], r, LOOKS, m)
+        if status == "inconclusive" and used < LOOKS.pairs[-1]:
             break
         found.append((status, used))
         at += used
@@ -211,7 +210,7 @@ def perfci_row(recording: Recording, kernel: str, mode: str, slow: float, r: flo
     """perfci on one kernel. Pairs of the same code are scaled where no slower code was measured."""
     live = recording.get("pairs", kernel, mode, slow)
     array = live if live is not None else recording.get("pairs", kernel, mode, 0.0)
-    if array is None or len(array) < Looks().pairs[0]:
+    if array is None or len(array) < LOOKS.pairs[0]:
         return None
     pairs = pairs_of(array)
     scale = slow if live is None else 0.0
@@ -256,7 +255,7 @@ def failing_runs(
 
 def _alike(recording: Recording, kernel: str, mode: str) -> Iterator[NDArray[Any]]:
     array = recording.get("pairs", kernel, mode, 0.0)
-    if array is not None and len(array) >= Looks().pairs[0]:
+    if array is not None and len(array) >= LOOKS.pairs[0]:
         yield array
 
 

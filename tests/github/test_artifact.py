@@ -116,7 +116,7 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "never slower": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
     "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
     "no share": (
-        lambda: archive({"results.json": planned(looks=LOOKS | {"alpha_spending": [0.0] * 7})}),
+        lambda: archive({"results.json": planned(looks=LOOKS | {"alpha_spending": [0.0] * len(LOOKS["pairs"])})}),
         "error rates",
     ),
 }

@@ -125,12 +125,13 @@ def results(cases: list[Case], limits: list[Criterion] | None = None, **fields: 
     """Results in mode compare; every case has the default limit unless `limits` says otherwise."""
     asked = [limit(c.id, device=c.device) for c in cases] if limits is None else limits
     mode = fields.pop("mode", "compare")
+    m = max(1, sum(one.shares_alpha for one in asked))
     plan = Plan(
         seed=1,
         sides=["base", "head"] if mode == "compare" else ["head"],
-        looks=fields.pop("looks", Looks()),
+        looks=fields.pop("looks", Looks.fitted(m)),
         criteria=asked,
-        m=max(1, sum(one.shares_alpha for one in asked)),
+        m=m,
     )
     return Results(
         run="r1",

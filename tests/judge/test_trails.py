@@ -13,8 +13,20 @@ def test_a_trail_holds_every_pair_and_every_look_up_to_the_decision():
     report = judge(results([case(ratio=1.05)]))
     (trail,), row = report.trails, report.rows[0]
     assert len(trail.ratios) == 24 and trail.measured == []
-    assert [look.pairs for look in trail.looks] == [n for n in (8, 12, 16, 24) if n <= row.pairs]
+    assert [look.pairs for look in trail.looks] == [n for n in (8, 9, 12, 16, 24) if n <= row.pairs]
     assert trail.looks[-1].change == row.change and trail.looks[-1].interval == row.interval
+
+
+def test_a_trail_of_an_obvious_change_ends_at_the_look_before_the_first():
+    made = case(ratio=1.3, base=side(tuner=""), head=side(tuner=""), values={"n": 4})
+    for pair in made.pairs:
+        pair.tuners = {"base": "", "head": ""}
+    report = judge(results([made]))
+    (row,), (trail,) = report.rows, report.trails
+    assert (row.class_, row.pairs, row.early_look, row.look, row.last_look) == ("regression", 4, True, None, False)
+    assert report.verdict == "fail" and report.exit_code == 1
+    assert [look.pairs for look in trail.looks] == [4]
+    assert trail.looks[0].interval == row.interval and row.interval.level == 0.875
 
 
 def test_at_equal_clock_the_measured_ratios_stand_beside():

@@ -78,7 +78,7 @@ SENTENCES = [
     (
         results([alone(level=5e-3)], [limit(kind="max", bound=1e-3)], mode="run"),
         "fail",
-        "`matmul/n=64`: time of 4.99 ms is above the limit of 1.00 ms",
+        "`matmul/n=64`: time of 5.01 ms is above the limit of 1.00 ms",
     ),
     (
         results([*many(9), *(case(f"x{i}", values={"sd": 0.2, "seed": i}) for i in range(3))]),
@@ -124,7 +124,7 @@ SENTENCES = [
     (
         results([*many(2, 1.5), case("a", ratio=3.1, values={"n": 7}, stopped="budget")]),
         "fail",
-        "`copy/n=00` is 50.0 % slower (+1 more) — this change needs review",
+        "`copy/n=00` is 49.9 % slower (+1 more) — this change needs review",
     ),
     (
         results([*many(2), case("a", ratio=None, stopped="budget")], budget_needed=1800.0),

@@ -9,6 +9,7 @@ import json
 import lzma
 import random
 from dataclasses import dataclass
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer
 from tests.judge.build import case as empty_case
-from tests.judge.build import limit, results
+from tests.judge.build import limit, results, side
 from tests.stats.recorded import FOLDER, KERNELS, recorded_pairs
 
 KEYS = [f"{kernel}|{timing}" for kernel in KERNELS for timing in ("rot", "cold")]
@@ -73,9 +74,10 @@ class Replayed:
         cases: int = M,
         clocks: bool = True,
         refuses: bool = False,
+        told: bool = False,
     ) -> None:
         """`refuses`: a budget too short to show a regression ends the run, as it does; else it goes on to its end."""
-        self.clocks = clocks
+        self.clocks, self.told = clocks, told
         self.rng = random.Random(seed)
         self.clock = Clock()
         self.factors = factors or {}
@@ -104,12 +106,17 @@ class Replayed:
             fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
             if not self.clocks:
                 fields["clock"] = {}
+            if self.told:
+                fields["tuners"] = {"base": "", "head": ""}
             done(PairOutcome(case, pair.model_copy(update=fields)))
 
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""
-        cases = [empty_case(name, ratio=None) for name in self.sources]
-        made = results(cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks())
+        tuner = "" if self.told else None
+        cases = [empty_case(name, ratio=None, base=side(tuner=tuner), head=side(tuner=tuner)) for name in self.sources]
+        made = results(
+            cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks.fitted(len(self.sources))
+        )
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan})
         # What samples take is not known: whether a budget will do is asked after the first pair alone.
@@ -168,7 +175,7 @@ def failing(found: list[list[Any]]) -> int:
 
 def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     found, ends = replays(monkeypatch, 8, seed=1)
-    assert set(ends) - set(Looks().pairs), "budgets are to end between looks"
+    assert set(ends) - set(Looks.fitted(M).pairs), "budgets are to end between looks"
     assert failing(found) == 0
     assert share(found, "continue", "invalid") == 0
     assert share(found, "unchanged") >= 0.6
@@ -200,7 +207,7 @@ def test_a_budget_is_refused_after_the_first_pairs_exactly_where_the_look_that_c
 def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch, factor: float, class_: str) -> None:
     """A case far from its limit when the budget ends: the row says so, and the trail at how many pairs."""
     replay = Replayed(monkeypatch, 7, {0: factor}, cases=1)
-    cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]))
+    cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]), looks=Looks())
     assert (cases[0].stopped, plan.m) == ("budget", 1)
     n = len(cases[0].pairs)
     assert 10 <= n < 16 and n != 12
@@ -216,8 +223,8 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
 def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
     found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
-    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M / 10)
-    assert enough == 14
+    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M * 0.3)
+    assert enough == 12, "the planned look comes before a last one could"
     for decision in (decision for run in found for decision in run):
         assert decision.status == ("regression" if decision.n >= enough else "inconclusive")
     assert share(found, "regression") >= 0.3
@@ -230,13 +237,72 @@ def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: 
         assert decision.status == ("improvement" if decision.n >= 8 else "inconclusive")
 
 
+@pytest.mark.parametrize(("factor", "status"), [(4.6, "regression"), (0.25, "improvement")])
+def test_an_obvious_change_takes_four_or_six_pairs(monkeypatch: pytest.MonkeyPatch, factor: float, status: str) -> None:
+    """Of half of the cases; the others take what they take, and none fails."""
+    changed = dict.fromkeys(range(0, M, 2), factor)
+    cases, plan = Replayed(monkeypatch, 1, changed, told=True).run(1000 * PAIR * M)
+    found = answers(cases, plan)
+    assert {(one.status, one.n, one.early, case.stopped) for case, one in zip(cases[::2], found[::2], strict=True)} <= {
+        (status, 4, True, "decided"),
+        (status, 6, True, "decided"),
+    }
+    assert [len(case.pairs) for case in cases[::2]] == [one.n for one in found[::2]]
+    assert all(one.n >= 8 and one.status != status for one in found[1::2])
+
+
+class Drifting(Replayed):
+    """Each pair of the case is slower than the one before it."""
+
+    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
+        for case in cases:
+            number = len(case.pairs)
+            times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * (1.05 + 0.001 * number)}}
+            done(
+                PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update={"index": number, "values": times, "clock": {}}))
+            )
+
+
+class Noisy(Replayed):
+    """Pairs a percent slower that scatter by a tenth, and take a second each."""
+
+    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
+        for case in cases:
+            self.clock.now += 1.0
+            place = (len(case.pairs) * 13 % 32 + 0.5) / 32
+            times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * (1 + NormalDist(0.01, 0.1).inv_cdf(place))}}
+            fields = {"index": len(case.pairs), "values": times, "clock": {}}
+            done(PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update=fields)))
+
+
+@pytest.mark.parametrize(("budget", "stopped", "most"), [(60.5, "hopeless", 48), (1000.0, "cap", 64)])
+def test_a_hopeless_case_ends_unless_time_is_left_for_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, budget: float, stopped: str, most: int
+) -> None:
+    replay = Noisy(monkeypatch, 3, cases=1)
+    (case,), _ = replay.run(budget)
+    assert case.stopped == stopped
+    assert 12 <= len(case.pairs) <= most
+    (row,) = judge(replay.made).rows
+    assert row.class_ == "inconclusive"
+    assert ("would not have decided it" in row.reason) == (stopped == "hopeless")
+    assert row.reason.endswith("a larger limit or a quieter machine would help")
+
+
+def test_pairs_that_resemble_their_neighbours_take_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine show the regression with α; with half of it, which is left, twelve do."""
+    cases, plan = Drifting(monkeypatch, 1, cases=1).run(1e9)
+    assert (len(cases[0].pairs), cases[0].stopped) == (12, "decided")
+    assert answers(cases, plan)[0].n == 9, "which is all that α asks for"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("r", [0.005, 0.01, 0.02])
 def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r: float) -> None:
     """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred fails, every false alarm counted."""
     found, ends = replays(monkeypatch, 150, seed=5, r=r)
-    assert len(set(ends) - set(Looks().pairs)) >= 15
+    assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 15
     assert failing(found) <= 0.01 * len(found)
     assert share(found, "improvement") <= 0.01
 
@@ -257,6 +323,6 @@ def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypat
     Four cases, without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
     found, ends = replays(monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, looks=looks, r=1e-9)
-    assert len(set(ends) - set(Looks().pairs)) >= 30
+    assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 30
     assert any(decision.last and decision.status == "regression" for run in found for decision in run)
     assert 0.1 <= failing(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5

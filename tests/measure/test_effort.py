@@ -11,9 +11,10 @@ from perfci.measure.costs import Costs
 from perfci.measure.rounds import Bench
 from perfci.measure.sampling import DEAREST, adapt
 from perfci.measure.timing import SCHEDULES, Setup
-from perfci.model.base import Side
-from perfci.model.plan import Plan
+from perfci.model.base import SIDES, Side
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Pair
+from perfci.model.timing import Timing
 from perfci.stats.components import scatter_of
 from tests.judge.build import limit
 
@@ -38,11 +39,21 @@ def pair(index: int, rng: np.random.Generator, worker: float, placement: float, 
     return Pair(index=index, values=values, scatter=scatter_of(blocks), blocks=count, seconds=seconds)
 
 
-def adapted(pairs: list[Pair], r: float) -> tuple[int, int]:
+def adapted(pairs: list[Pair], r: float, tuner: str | None = None) -> tuple[int, int]:
+    """Placements and blocks of the next pair. `tuner`: as sides and pairs tell it; None where they do not."""
     setup = Setup("rotating", 20, 6, PLANNED.placements, PLANNED.blocks)
     bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), Costs(), {"k@cuda": setup})  # type: ignore[arg-type]
-    plan = Plan(seed=0, sides=["base", "head"], schedules={"rotating": PLANNED}, criteria=[limit("k", bound=r)])
-    case = Case(id="k", kernel="k", device="cuda", sides={"base": CaseSide(), "head": CaseSide()}, pairs=pairs)
+    plan = Plan(
+        seed=0,
+        sides=["base", "head"],
+        schedules={"rotating": PLANNED},
+        looks=Looks.fitted(1),
+        criteria=[limit("k", bound=r)],
+    )
+    sides: dict[Side, CaseSide] = {name: CaseSide(timing=Timing(mode="rotating"), tuner=tuner) for name in SIDES}
+    if tuner is not None:
+        pairs = [one.model_copy(update={"tuners": dict.fromkeys(SIDES, tuner)}) for one in pairs]
+    case = Case(id="k", kernel="k", device="cuda", sides=sides, pairs=pairs)
     adapt(case, {"cuda": bench}, plan)
     chosen = bench.setups["k@cuda"]
     assert replace(chosen, placements=1, blocks=2) == replace(setup, placements=1, blocks=2), "nothing else changes"
@@ -87,9 +98,37 @@ def test_pairs_that_scatter_more_than_their_parts_tell_get_more() -> None:
     assert cost(calm) < cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001
 
 
-def test_nothing_depends_on_which_side_is_called_base() -> None:
+def changed(pairs: list[Pair], factor: float) -> list[Pair]:
+    """The pairs with a head that takes so many times as long."""
+    return [
+        one.model_copy(update={"values": one.values | {"head": {"time": factor * one.values["head"]["time"]}}})
+        for one in pairs
+    ]
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.3, 3.0])
+def test_a_large_change_costs_no_more_than_a_small_one(factor: float) -> None:
+    """What counts is how pairs scatter about each other, not how far from 1 they are."""
+    for count in (3, 4, 8):
+        pairs = taken(count, worker=0.001, placement=1e-4, block=1e-4)
+        assert adapted(changed(pairs, factor), r=0.02) == adapted(pairs, r=0.02) == (1, 2)
+    loud = changed(taken(8, worker=0.02, block=0.003), factor)
+    assert cost(adapted(loud, r=0.02)) > cost((1, 2))
+
+
+def test_where_a_change_may_be_obvious_the_sizes_of_pairs_wait_for_its_looks() -> None:
+    """Its p-value asks how close pairs are, each of a width that does not hang on the others."""
+    for count, waits in ((4, True), (5, True), (6, False)):
+        calm = taken(count, block=0.003)
+        loud = changed(taken(count, block=0.003), 1.015)
+        assert adapted(calm, r=0.02) != adapted(loud, r=0.02)
+        assert (adapted(calm, r=0.02, tuner="") == adapted(loud, r=0.02, tuner="")) == waits
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+def test_nothing_depends_on_which_side_is_called_base(factor: float) -> None:
     """The same pairs with some of their sides exchanged: the signs of x must tell nothing of what is measured next."""
-    pairs = taken(8, seed=5, worker=0.001, placement=0.003, block=0.003)
+    pairs = changed(taken(8, seed=5, worker=0.001, placement=0.003, block=0.003), factor)
     rng = np.random.default_rng(2)
     flipped = []
     for one in pairs:

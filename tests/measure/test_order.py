@@ -1,15 +1,17 @@
 """When the budget will not do for all, it goes to those that it can still decide."""
 
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from perfci.measure.sampling import next_batch, pair_cost
+from perfci.measure.sampling import UNDECIDED, next_batch, pair_cost, undecided
 from perfci.measure.timing import Setup
-from perfci.model.plan import Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Pair
+from perfci.stats.decide import margin
 from tests.judge.build import limit
 
 
@@ -93,3 +95,24 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_first_execution_and
     assert cost(taken, [17.0]) == pytest.approx((17.0, 17.0 - 8.0 - 5.0, 17.0)), "what a smaller pair cannot save stays"
     resumed = cost(taken, [])
     assert resumed == pytest.approx((15.0, 2.0, 15.0))
+
+
+def quantiles(n: int) -> np.ndarray:
+    """Values of a normal distribution that lie as they should, in random order."""
+    found = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
+    return np.random.default_rng(0).permutation(found)
+
+
+@pytest.mark.parametrize(
+    ("n", "sd", "change", "low", "high"),
+    [
+        (32, 0.002, 0.0, 0.0, 0.0),
+        (32, 0.002, 0.05, 0.0, 0.0),
+        (32, 0.03, 0.01, 0.5, UNDECIDED),
+        (32, 0.1, 0.01, UNDECIDED, 1.0),
+        (8, 0.1, 0.01, 0.0, UNDECIDED),
+    ],
+)
+def test_a_case_is_hopeless_where_hardly_any_continuation_decides_it(n, sd, change, low, high):
+    """Eight pairs leave open where they lie, however they scatter."""
+    assert low <= undecided(change + sd * quantiles(n), margin(0.02, "lower"), Looks.fitted(7), 7) <= high

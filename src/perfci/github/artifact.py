@@ -252,7 +252,7 @@ def _check_bounds(results: Results) -> None:
     if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
     # By such a plan a change may pass that perfci's own plan would find slower than the limit.
-    if plan.looks != Looks() or plan.m > max(1, sum(one.shares_alpha for one in plan.criteria)):
+    if plan.looks != Looks.fitted(plan.m) or plan.m > max(1, sum(one.shares_alpha for one in plan.criteria)):
         raise Unfit("was planned with looks or error rates that are not perfci's")
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")

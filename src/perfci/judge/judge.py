@@ -16,6 +16,7 @@ from perfci.model.limits import told
 from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import one_line
+from perfci.stats.lag import WITHHELD, kept, lag
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
@@ -33,8 +34,9 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     strict = strict or results.on_undecided == "fail"
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
+    resemblance = lag(results.cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
-        looks=results.plan.looks,
+        looks=kept(results.plan.looks, resemblance),
         m=max(1, sum(one.shares_alpha for one in asked)) if exploratory else results.plan.m,
         strict=strict,
         compared=results.mode == "compare",
@@ -50,6 +52,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
     statistics, notes = measured(context, cases)
     notes += told(asked)
+    if resemblance is not None and resemblance.beyond_chance:
+        found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
+        notes.append(
+            f"Pairs resemble those before them ({found}), and the error rates ask for independent ones: "
+            f"decided with {WITHHELD:.0%} of α. Something else may use the machine."
+        )
 
     first = headline(results, context, cases, rows, files_in_both)
     if exploratory:

@@ -90,7 +90,7 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
 
 
 def _trail(case: Case, row: Row, looks: Looks) -> Trail:
-    found = log_ratios(case, row.metric, looks.pairs[0])
+    found = log_ratios(case, row.metric, row.pairs if row.early_look else looks.pairs[0])
     decided = found.first(row.pairs)
     taken = sorted({n for n in looks.pairs if n <= row.pairs} | {row.pairs})
     steps = []

@@ -27,6 +27,7 @@ _STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
     "failed": ": a worker failed",
+    "hopeless": ": by their scatter the pairs that were left would not have decided it",
 }
 
 
@@ -149,6 +150,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
         "last_look": decision.last,
+        "early_look": decision.early,
         "p": decision.p,
     }
 
@@ -179,7 +181,11 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
         return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
-    helps = "a larger budget or a larger limit" if n < last else "a larger limit or a quieter machine"
+    helps = (
+        "a larger budget or a larger limit"
+        if n < last and case.stopped != "hopeless"
+        else "a larger limit or a quieter machine"
+    )
     return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
 
 

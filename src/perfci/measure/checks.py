@@ -179,7 +179,7 @@ def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool,
         side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
         return None
     opened = _describe(bench, worker, case, name)
-    worker.ask("close", bench.timeout, verify=False)
+    side.tuner = worker.ask("close", bench.timeout, verify=False).get("tuner")
     if opened.elsewhere:
         side.status = "failed"
         side.reason = Reason(kind="wrong", text=opened.elsewhere)

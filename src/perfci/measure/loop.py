@@ -1,5 +1,6 @@
 """Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,15 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
 from perfci.measure.rounds import Bench, PairOutcome, run_round
-from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost
+from perfci.measure.sampling import LEAST_PAIRS, adapt, hopeless, next_batch, pair_cost
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
-from perfci.model.plan import Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
 from perfci.model.units import show_budget
 from perfci.stats.answer import answer
+from perfci.stats.lag import kept, lag
 from perfci.system.clocks import Lock
 
 SURE = 1.25
@@ -43,6 +45,10 @@ class Loop:
     ) -> None:
         self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
         self.progress, self.watch, self.lock, self.costs, self.budget = progress, watch, lock, costs, budget
+        self.looks = plan.looks
+        """Those that a case must satisfy to end."""
+        self.outlook: dict[str, tuple[int, bool]] = {}
+        """Case key → pairs of the look at which it was last asked whether it is hopeless, and the answer."""
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
@@ -70,6 +76,11 @@ class Loop:
                 self._round(batch, index, self.budget.end)
                 done = max((len(case.pairs) for case in measurable), default=0)
                 open_cases = [case for case in open_cases if self._open(case)]
+                if not open_cases and self.looks is plan.looks:
+                    # Where pairs are found to resemble their neighbours, less of α is left: some cases may go on.
+                    self.looks = kept(plan.looks, lag(measurable, plan.looks))
+                    open_cases = [case for case in measurable if self._open(case)]
+                open_cases = self._worthwhile(open_cases)
                 self.progress.pair(done, len(open_cases), len(measurable), self.budget.spent, plan.budget)
         except KeyboardInterrupt:
             for case in open_cases:
@@ -116,9 +127,32 @@ class Loop:
         if plan.exact_pairs is not None and pairs < plan.exact_pairs:
             return True
         if pairs >= (plan.exact_pairs or plan.max_pairs):
-            case.stopped = "decided" if settled(case, plan) else "cap"
+            case.stopped = "decided" if settled(case, plan, self.looks) else "cap"
             return False
-        return pairs not in plan.looks.pairs or not settled(case, plan)
+        return not plan.looks.at(pairs) or not settled(case, plan, self.looks)
+
+    def _worthwhile(self, cases: list[Case]) -> list[Case]:
+        """Return `cases`, or none where all that are open are hopeless and what is left of the budget does not take
+        them to the last look."""
+        spent = [self.spent.get(case.key) or [0.0] for case in cases]
+        needed = [
+            math.fsum(each) / len(each) * (self.plan.max_pairs - len(case.pairs))
+            for each, case in zip(spent, cases, strict=True)
+        ]
+        if self.plan.exact_pairs is not None or math.fsum(needed) <= self.budget.left or not all(map(self._hopeless, cases)):
+            return cases
+        for case in cases:
+            case.stopped = "hopeless"
+        return []
+
+    def _hopeless(self, case: Case) -> bool:
+        """Tell whether a case was hopeless when it was last asked, which it is once at each look."""
+        n = len(case.pairs)
+        asked, lost = self.outlook.get(case.key, (0, False))
+        if n in self.looks.pairs and n != asked:
+            lost = hopeless(case, self.plan, self.looks)
+            self.outlook[case.key] = (n, lost)
+        return lost
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
@@ -169,9 +203,9 @@ def can_measure(case: Case) -> bool:
     return case.sides["head"].status == "ok"
 
 
-def settled(case: Case, plan: Plan) -> bool:
-    """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
-    return all(answer(case, one, plan.looks, plan.m).decision.status != "continue" for one in criteria_of(case, plan))
+def settled(case: Case, plan: Plan, looks: Looks) -> bool:
+    """Tell whether the pairs so far answer every criterion that pairs of the case decide, by `looks`."""
+    return all(answer(case, one, looks, plan.m).decision.status != "continue" for one in criteria_of(case, plan))
 
 
 def criteria_of(case: Case, plan: Plan) -> list[Criterion]:

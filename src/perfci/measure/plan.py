@@ -22,11 +22,8 @@ PROFILED_PAIRS = 2
 TRIAL_PAIRS = 4
 """Pairs of a trial: two of the planned schedule, then two as `sampling.adapt` makes them."""
 QUICK_BUDGET = 60.0
-QUICK_LOOKS = 3
-"""`--quick`: seconds, and looks (16 pairs)."""
-QUICK_SHARE = 0.9
-"""Share of α at the only look that may call a regression. Looks that share α leave room for a last one between them,
-one alone does not; simulated beside `stats.decide.LAST`."""
+QUICK_PAIRS = 16
+"""`--quick`: seconds, and pairs at most."""
 
 
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
@@ -34,11 +31,8 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
     asked: list[Criterion] = []
     if not options.profile:
         asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
-    looks = Looks()
-    if options.quick:
-        looks = Looks(
-            pairs=looks.pairs[:QUICK_LOOKS], alpha_spending=[0.0, 0.0, QUICK_SHARE], beta_spending=[0.5, 0.25, 0.25]
-        )
+    m = max(1, sum(one.shares_alpha for one in asked))
+    looks = Looks.fitted(m, QUICK_PAIRS if options.quick else None)
     return Plan(
         seed=place.seed,
         sides=list(place.sides),
@@ -47,7 +41,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
         criteria=asked,
         declared=declared,
-        m=max(1, sum(one.shares_alpha for one in asked)),
+        m=m,
         budget=options.budget or (QUICK_BUDGET if options.quick and not options.profile else place.limits.budget),
         max_pairs=TRIAL_PAIRS if options.trial else looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
@@ -91,7 +85,7 @@ def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:
     if options.profile:
         notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
     if options.quick and not options.profile:
-        notes.append("--quick: at most 16 pairs, no fuzzed shapes; an undecided case needs a full run")
+        notes.append(f"--quick: at most {QUICK_PAIRS} pairs, no fuzzed shapes; an undecided case needs a full run")
     return notes
 
 

@@ -200,6 +200,7 @@ class _Taking:
         self.blocks: dict[Side, list[list[Block]]] = {name: [] for name in self.names}
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
+        self.tuners: dict[Side, str] = {}
 
     def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
         """Carry out `steps`. A worker that dies, or a wrong result, is a failure of its side."""
@@ -235,6 +236,8 @@ class _Taking:
             if not closed["ok"]:
                 text = f"after timing: {closed['text']}"
                 self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
+            elif closed["tuner"] is not None:
+                self.tuners[step.side] = self.tuners.get(step.side) or closed["tuner"]
 
     def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""
@@ -254,6 +257,7 @@ class _Taking:
                 blocks=sum(map(len, blocks[self.names[0]])),
                 seconds=self.seconds,
                 gaps=gaps if any(gaps.values()) else {},
+                tuners=self.tuners,
             )
         return made
 

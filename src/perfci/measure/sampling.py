@@ -11,12 +11,15 @@ import numpy as np
 from perfci.measure.commands.runner import Runner
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
-from perfci.model.plan import Plan
+from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
-from perfci.stats.answer import tightest_margin
+from perfci.stats.answer import answer, tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
+from perfci.stats.decide import decide, margin
 from perfci.stats.equal_clock import log_ratios
+from perfci.stats.obvious import one_peak
+from perfci.stats.walsh import Array
 
 LEAST_PAIRS = 2
 """Pairs of the planned schedule before it is changed."""
@@ -27,6 +30,10 @@ SHARE = 6
 """Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
+UNDECIDED = 0.95
+"""Share of continuations that stay undecided from which on a case is hopeless."""
+CONTINUATIONS = 200
+"""So many are drawn: the share is then known to ± 1.5 %."""
 DEAREST = 2.0
 """A pair may take this many times what the planned schedule takes."""
 
@@ -68,8 +75,10 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], spent: Sequence[f
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     """Set the placements and blocks of the next pair of `case`, alike in base and in head.
 
-    What is used, scatter within workers and squares of the pairs' log ratios, is the same whichever side is
-    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact.
+    What is used, scatter within workers and sizes of the pairs' log ratios, is the same whichever side is
+    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact. Where a change may
+    be obvious, the width of a pair must not hang on the sizes of others: up to the last of those looks, which ask how
+    close the sizes are, it follows from the scatter within workers alone.
     """
     bench = benches.get(case.device)
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
@@ -81,13 +90,20 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
         return
     target = asked / SHARE
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
-    if len(ratios) >= SEEN:
-        size = math.sqrt(math.fsum(x * x for x in ratios) / len(ratios))
-        target *= min(1.0, asked / CALM / size) if size > 0 else 1.0
+    if len(ratios) >= (max([SEEN, *plan.looks.obvious_pairs]) if one_peak(case, len(case.pairs)) else SEEN):
+        spread = _spread(ratios, asked)
+        target *= min(1.0, asked / CALM / spread) if spread > 0 else 1.0
     planned = plan.schedules[setup.mode]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)
     bench.setups[case.key] = replace(setup, placements=a, blocks=n)
+
+
+def _spread(ratios: Array, asked: float) -> float:
+    """Return how much pairs scatter, from the sizes of their log ratios: about 0, or where all are larger than `asked`,
+    so that the change is, about each other."""
+    sizes = np.abs(ratios)
+    return float(sizes.std(ddof=1) if sizes.min() > asked else np.sqrt(np.mean(sizes**2)))
 
 
 def _costs(case: Case) -> Costs | None:
@@ -126,6 +142,34 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
         chosen.append(case)
         taken += needs[case.key]
     return chosen
+
+
+def hopeless(case: Case, plan: Plan, looks: Looks) -> bool:
+    """Tell whether nearly all continuations would leave a case that is at a look undecided.
+
+    A case with an open limit on something else than a change in time is never hopeless.
+    """
+    for one in plan.timed:
+        found = answer(case, one, looks, plan.m) if one.case_key == case.key else None
+        if found is None or found.decision.status != "continue":
+            continue
+        if found.ratios is None or one.metric != "time":
+            return False
+        if undecided(found.ratios.x, margin(found.limit, one.better), looks, plan.m) < UNDECIDED:
+            return False
+    return True
+
+
+def undecided(x: Array, r_log: float, looks: Looks, m: int) -> float:
+    """Return the share of continuations of pairs x, shape (n,), positive is worse, that are undecided at the last look.
+
+    Each adds pairs drawn from a resample of its own: so few pairs leave open where they lie.
+    """
+    rng, most = np.random.default_rng(x.size), looks.pairs[-1]
+    pools = rng.choice(x, (CONTINUATIONS, x.size))
+    more = rng.permuted(np.tile(pools, -(-most // x.size)), axis=1)[:, : most - x.size]
+    ends = [decide(np.append(x, one), r_log, looks, m, ended=True).status for one in more]
+    return ends.count("inconclusive") / CONTINUATIONS
 
 
 def _spent(case: Case) -> float:

@@ -11,12 +11,20 @@ from perfci.model.criteria import Criterion
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+OBVIOUS = {4: 0.02, 6: 0.005}
+"""Pairs of a look at obvious changes → its share of α; see `stats/obvious.py`."""
+FIRST_SHARE = 0.30
+"""Share of α at the first look that may call a regression; see `Looks.fitted`."""
+ONLY_SHARE = 0.90
+"""Share of α at a look that alone may call a regression: it leaves room for a last one before it, which looks that
+share α do anyway. Simulated by `benchmarks/looks.py`."""
+
 
 class Looks(Document):
     """The looks at the data, and how much of each error rate a look may spend.
 
     The shares of each column sum to at most 1, so that the rates hold by a union bound over the looks.
-    Simulated in `tests/stats`; the procedure is described in docs/measurement.md.
+    Simulated in `benchmarks/looks.py`; the procedure is described in docs/measurement.md.
     """
 
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
@@ -25,6 +33,10 @@ class Looks(Document):
     """Share of α that "slower than the limit" may spend at each look."""
     beta_spending: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
     """Share of β that "within the limit" may spend at each look."""
+    obvious_pairs: list[int] = Field(default_factory=list)
+    """Numbers of pairs, fewer than at the first look, at which an obvious change ends a case."""
+    obvious_spending: list[Share] = Field(default_factory=list)
+    """Share of α that each of these may spend."""
     alpha: Share = 0.01
     """Chance that a run on unchanged code fails, over all its criteria together."""
     beta: Share = 0.01
@@ -32,14 +44,53 @@ class Looks(Document):
     confirm: Share = 0.005
     """A regression must also show a change of more than half the limit at this level."""
 
+    @classmethod
+    def fitted(cls, m: int, most: int | None = None) -> "Looks":
+        """Return the looks of a run whose α is shared by m criteria, at `most` pairs or fewer.
+
+        The smallest p-value of n pairs is 2^-n, so that a look can call a regression from the smallest n with
+        2^-n ≤ `FIRST_SHARE` · α/m on: 9, 12, 13 and 16 pairs for m = 1, 7, 20 and 100. There stands the first look
+        that spends of α; the later ones share the rest, less what `OBVIOUS` takes, in fixed proportions. Where `most`
+        allows a single one, it spends `ONLY_SHARE`. Looks of fewer pairs spend of β alone. Raises ValueError for m < 1.
+        """
+        if m < 1:
+            raise ValueError("the number of criteria is at least 1")
+        usual = cls()
+        cap = most or usual.pairs[-1]
+        beta = {n: share for n, share in zip(usual.pairs, usual.beta_spending, strict=True) if n <= cap}
+        first = min(cap, math.ceil(-math.log2(FIRST_SHARE * usual.alpha / m)))
+        weights = {12: 0.20, 16: 0.20, 24: 0.25, 32: 0.20, 48: 0.15, 64: 0.10}
+        later = {n: weight for n, weight in weights.items() if first < n <= cap}
+        rest = (1 - FIRST_SHARE - math.fsum(OBVIOUS.values())) / math.fsum(later.values()) if later else 0.0
+        alpha = {n: rest * weight for n, weight in later.items()}
+        alpha[first] = FIRST_SHARE if later else ONLY_SHARE
+        pairs = sorted({*beta, *alpha})
+        whole = math.fsum(beta.values())
+        return cls(
+            pairs=pairs,
+            alpha_spending=[alpha.get(n, 0.0) for n in pairs],
+            beta_spending=[beta.get(n, 0.0) / whole for n in pairs],
+            obvious_pairs=list(OBVIOUS),
+            obvious_spending=list(OBVIOUS.values()),
+        )
+
     @model_validator(mode="after")
     def _fit_together(self) -> "Looks":
         if not self.pairs or self.pairs[0] < 1 or any(a >= b for a, b in pairwise(self.pairs)):
             raise ValueError("looks need rising numbers of pairs")
-        for shares in (self.alpha_spending, self.beta_spending):
-            if len(shares) != len(self.pairs) or math.fsum(shares) > 1 + 1e-9:
+        early = self.obvious_pairs
+        if early and (early[0] < 2 or any(a >= b for a, b in pairwise([*early, self.pairs[0]]))):
+            raise ValueError("looks need rising numbers of pairs, two at least where a change may be obvious")
+        if len(self.obvious_spending) != len(self.obvious_pairs):
+            raise ValueError("looks need one share for each number of pairs")
+        for shares, before in ((self.alpha_spending, self.obvious_spending), (self.beta_spending, [])):
+            if len(shares) != len(self.pairs) or math.fsum([*shares, *before]) > 1 + 1e-9:
                 raise ValueError("looks need one share for each number of pairs, which sum to at most 1")
         return self
+
+    def at(self, n: int) -> bool:
+        """Return whether a case may be decided after n pairs."""
+        return n in self.pairs or n in self.obvious_pairs
 
 
 class Schedule(Document):

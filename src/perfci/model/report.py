@@ -83,10 +83,12 @@ class Row(Document):
     limit_source: str = ""
     pairs: int = 0
     look: int | None = None
-    """Index of the look that decided; None where none did, or the last one."""
+    """Index of the look that decided; None where none did, the last one, or one before the first."""
     last_look: bool = False
     """True where a last look decided: over all `pairs`, when no more would come, at what was left of the error
     rates."""
+    early_look: bool = False
+    """True where a look before the first one decided: the change is obvious in a few pairs."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
     cause: str = ""

@@ -96,6 +96,9 @@ class CaseSide(Document):
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
     profile: Profile | None = None
     """None where it was not profiled."""
+    tuner: str | None = None
+    """A reason why processes of this code may run different kernels for the case, seen before it was timed: a tuner, or
+    code of which that cannot be told. Empty for none; None where it was not asked, as on the CPU."""
 
 
 class Clock(Document):
@@ -164,6 +167,8 @@ class Pair(Document):
     """When it was finished, in seconds since 1970; None for pairs of older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
+    tuners: dict[Side, str] = Field(default_factory=dict)
+    """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
 
 
 class Case(Document):
@@ -176,8 +181,8 @@ class Case(Document):
     """`imported`: from another tool's file; a worker of a side is a file."""
     sides: dict[Side, CaseSide]
     pairs: Items[Pair] = Field(default_factory=list)
-    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
-    """Why measuring ended."""
+    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
+    """Why measuring ended. `hopeless`: by its scatter the pairs that the budget allowed would not have decided it."""
 
     @field_validator("pairs")
     @classmethod

@@ -12,6 +12,7 @@ from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
 from perfci.stats.equal_clock import LogRatios, log_ratios
+from perfci.stats.obvious import obvious, one_peak
 from perfci.stats.series import side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
@@ -116,10 +117,10 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
         return Answer(invalid("clock", len(base)), limit, base, head)
-    least = least_change(criterion, case.sides.get("head", CaseSide()).timing) if criterion.unit == "s" else 0.0
-    if least > 0:
-        # The pairs of the first look alone, so that the limit is the same at every look.
-        limit = max(limit, least / float(np.median(base[: looks.pairs[0]])))
+    if (early := _obvious(case, criterion, looks, m)) is not None:
+        return early
+    # The pairs of the first look alone, so that the limit is the same at every look.
+    limit = _limit(case, criterion, base[: looks.pairs[0]])
     r_log = margin(limit, criterion.better)
     sign = 1.0 if criterion.better == "lower" else -1.0
     if ratios.slope is None:
@@ -133,6 +134,30 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
         )
     n = decision.n
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
+
+
+def _limit(case: Case, criterion: Criterion, base: Array) -> float:
+    """Return the limit as a relative change, never under the least change that base's values let count."""
+    least = least_change(criterion, case.sides.get("head", CaseSide()).timing) if criterion.unit == "s" else 0.0
+    return max(criterion.bound, least / float(np.median(base))) if least > 0 else criterion.bound
+
+
+def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:
+    """Return the answer of the looks before the first one, where a change is plain both as measured and at equal clock.
+
+    Clock and limit come from the pairs of the look alone, so that it says the same whatever pairs follow.
+    """
+    sign = 1.0 if criterion.better == "lower" else -1.0
+    for n, share in zip(looks.obvious_pairs, looks.obvious_spending, strict=True):
+        ratios = log_ratios(case, criterion.metric, n).first(n)
+        if len(ratios.x) < n or not one_peak(case, n):
+            return None
+        limit = _limit(case, criterion, ratios.base)
+        r_log = margin(limit, criterion.better)
+        decision = obvious(sign * ratios.x, sign * ratios.measured, r_log, looks.alpha / m * share)
+        if decision is not None:
+            return Answer(decision, limit, ratios.base, ratios.head, ratios)
+    return None
 
 
 def tightest_margin(case: Case, criteria: Iterable[Criterion]) -> float | None:

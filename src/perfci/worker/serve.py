@@ -12,7 +12,7 @@ import traceback
 import types
 from typing import Any, Optional
 
-from . import bench, ceilings, declare, discover, guard, profile
+from . import bench, ceilings, declare, discover, guard, profile, tuners
 from .channel import Channel, connect
 from .checks import check
 from .cpu import CpuSampler
@@ -120,6 +120,7 @@ class Server:
         if torch is not None:
             torch.set_num_threads(self.setup["threads"])
             rig()
+            tuners.watch()
         guard.trust()  # before the suite can put anything in the place of what times and checks
 
     def poisoned(self) -> bool:
@@ -164,6 +165,7 @@ class Server:
         root, site = self.setup["tree"], self.setup["site"]
         with discover.timed_imports(root, site) as imports:
             found = discover.discover(root, message["suite"])
+        tuners.find()
         self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
         cases = []
         for kernel in found["kernels"]:
@@ -211,6 +213,7 @@ class Server:
         """
         self.prepared = []
         self.sampler = None
+        tuners.begin()
         kernel, device = self.kernels[message["kernel"]], message["device"]
         before = _allocated(device)
         for number in range(message["sets"]):
@@ -219,6 +222,7 @@ class Server:
                     kernel, message["params"], device, message["seed"], message["placement"] * MOST_SETS + number, False
                 )
             )
+        tuners.find()
         made = self.prepared[0].bench
         said: dict[str, Any] = {}
         if message.get("describe"):  # before a kernel changes its inputs
@@ -292,10 +296,16 @@ class Server:
             _give_back()
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Check the result once more, after timing, and drop the case."""
+        """Check the result once more, after timing, and drop the case.
+
+        The answer's `tuner` is what `tuners.told` says of a case on a GPU.
+        """
         outcome: Optional[Any] = None
+        tuner: Optional[str] = None
         try:
             self.sampler.finish()
+            if not isinstance(self.sampler, CpuSampler):
+                tuner = tuners.told()
             if message["verify"]:
                 tolerances = message.get("rtol"), message.get("atol")
                 replays = isinstance(self.sampler, GraphSampler)
@@ -312,8 +322,8 @@ class Server:
         if replaced:
             return {"ok": False, "kind": "invalid", "text": replaced}
         if outcome is None:
-            return {"ok": True}
-        return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text}
+            return {"ok": True, "tuner": tuner}
+        return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text, "tuner": tuner}
 
 
 def _sampler(mode: str, fns: list[Any]) -> Any:

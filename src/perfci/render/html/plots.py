@@ -171,7 +171,7 @@ def _ratios(trail: Trail, row: Row, results: Results | None) -> dict[str, Any] |
         ],
         "planned": results.plan.looks.pairs if results else [],
         "limit": _limit(row, results),
-        "decided": row.pairs if row.look is not None or row.last_look else None,
+        "decided": row.pairs if row.look is not None or row.last_look or row.early_look else None,
     }
 
 

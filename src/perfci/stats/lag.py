@@ -1,0 +1,86 @@
+"""Do pairs resemble those before them? All tests rest on pairs that are independent; here every run is asked.
+
+The lag-1 correlation of a run: pairs of each case as ranks, centred and scaled to a variance of 1, multiplied with
+their successors, and the products of all cases averaged. Ranks, so that no stray pair speaks for all. Where pairs are
+independent, every order of them is as likely as the one that was measured (Wald & Wolfowitz, Ann. Math. Stat. 14,
+1943). So the p-value is a permutation test's: the share of random orders whose correlation is as large. All cases of a
+run are put into the same order, which keeps what pairs of one round have in common.
+
+In 36 series recorded on an H200 the correlation is +0.004. With 0.6, simulated runs of 20 criteria on unchanged code
+were red in 1.1 % per criterion, where 0.05 % are allowed.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from perfci.model.plan import Looks
+from perfci.model.results import Case
+from perfci.stats.equal_clock import log_ratios
+from perfci.stats.walsh import Array
+
+LEVEL = 0.01
+"""p-value from which on a run's pairs resemble their neighbours beyond chance."""
+ORDERS = 999
+"""Random orders that a run is compared with: enough to tell 1 % from chance."""
+FEWEST = 4
+"""Pairs of a case that is asked."""
+WITHHELD = 0.5
+"""Share of α that is left where pairs resemble their neighbours."""
+
+
+class Lag(NamedTuple):
+    """The lag-1 correlation of a run."""
+
+    r: float
+    """Less the mean over random orders, which is a little below 0."""
+    p: float
+    """One-sided, of a correlation above that of random orders; at least 1 / (ORDERS + 1)."""
+
+    @property
+    def beyond_chance(self) -> bool:
+        """True where the pairs of the run are not independent."""
+        return self.p <= LEVEL
+
+
+def correlation(series: Sequence[Array]) -> Lag | None:
+    """Return the lag-1 correlation of all `series` together, shape (pairs,) each, in the order measured.
+
+    None where none has `FEWEST` finite pairs that differ. The same series give the same p-value.
+    """
+    found = [z for x in series if x.size >= FEWEST and np.isfinite(x).all() and (z := _scaled(x)).any()]
+    if not found:
+        return None
+    rng = np.random.default_rng(0)
+    keys = rng.random((ORDERS, max(z.size for z in found)))
+    orders = {n: np.argsort(keys[:, :n], axis=1) for n in {z.size for z in found}}
+    measured, shuffled, products = 0.0, np.zeros(ORDERS), 0
+    for z in found:
+        ordered = z[orders[z.size]]
+        measured += float(z[:-1] @ z[1:])
+        shuffled += (ordered[:, :-1] * ordered[:, 1:]).sum(axis=1)
+        products += z.size - 1
+    as_large = np.count_nonzero(shuffled >= measured - 1e-9)
+    return Lag(float(measured - shuffled.mean()) / products, float((1 + as_large) / (1 + ORDERS)))
+
+
+def _scaled(x: Array) -> Array:
+    """Return the ranks of x, ties shared, with mean 0 and variance 1; zeros where all are the same."""
+    below = (x[:, None] > x).sum(axis=1)
+    z: Array = below + 0.5 * (x[:, None] == x).sum(axis=1) - 0.5 * x.size
+    sd = float(z.std())
+    return z / sd if sd > 0 else np.zeros(x.size)
+
+
+def lag(cases: Iterable[Case], looks: Looks) -> Lag | None:
+    """Return the lag-1 correlation of the pairs of a run, by their time; of files that another tool wrote there is
+    none."""
+    return correlation([log_ratios(case, "time", looks.pairs[0]).x for case in cases if case.origin != "imported"])
+
+
+def kept(looks: Looks, found: Lag | None) -> Looks:
+    """Return the looks by which a run of this correlation is decided: `WITHHELD` of α is left beyond chance."""
+    if found is None or not found.beyond_chance:
+        return looks
+    return looks.model_copy(update={"alpha": looks.alpha * WITHHELD})

@@ -1,0 +1,72 @@
+"""Changes so plain that a few pairs show them: all beyond the limit, and close to each other.
+
+Let pairs be independent, and their log ratios less the limit, y, be symmetric and unimodal about a location of 0 or
+less, each with a width of its own. Such a distribution is a mixture of uniform ones on [c - w, c + w] with c ≤ 0
+(Khinchin's theorem; Dharmadhikari & Joag-Dev, Unimodality, Convexity, and Applications, 1988, 1.2). Given c and w, all
+n are positive with a probability of 2^-n at most. Where they are, each is uniform on [0, w + c]; given the largest, M,
+any other is at least t M with a probability of max(0, 1 - t M / (w + c)) ≤ 1 - t. So
+
+    P(all y > 0, min y ≥ t max y) ≤ 2^-n (1 - t)^(n-1)
+
+whatever the widths, and with t = min y / max y the right side is a p-value: exact for uniform noise, and smaller still
+the heavier the tails. `benchmarks/looks.py` counts it. Two values that pairs fall between, as where a tuner chooses
+between two kernels in each process, break it: `one_peak` keeps such cases out.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfci.model.base import SIDES
+from perfci.model.results import Case
+from perfci.stats.decide import Decision, Status
+from perfci.stats.series import in_order
+from perfci.stats.walsh import Array, hodges_lehmann
+
+MODES = ("rotating", "hot")
+"""Timing modes whose pairs scatter about one value in recordings: replays of graphs."""
+
+
+def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
+    """Return the p-value of "the location of x, shape (n,), is greater than r_log": 1 where a value is not beyond it.
+
+    Raises ValueError for fewer than two values, and for one that is not finite.
+    """
+    y = np.asarray(x, dtype=np.float64) - r_log
+    if y.size < 2 or not np.isfinite(y).all():
+        raise ValueError("plainly beyond the limit are two finite values or more")
+    least, most = float(y.min()), float(y.max())
+    return 2.0**-y.size * (1 - least / most) ** (y.size - 1) if least > 0 else 1.0
+
+
+def obvious(x: Array, measured: Array, r_log: float, alpha: float) -> Decision | None:
+    """Return the decision that a change, for the worse or the better, is plain within `alpha`, at equal clock and as
+    measured; None where it is not.
+
+    `x` and `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: the limit as a log ratio,
+    from `margin`; nothing is plain beyond one that is none. Raises as `p_beyond`.
+    """
+    if not (math.isfinite(r_log) and r_log > 0):
+        return None
+    statuses: tuple[tuple[Status, float], ...] = (("regression", 1.0), ("improvement", -1.0))
+    for status, way in statuses:
+        p = max(p_beyond(way * x, r_log), p_beyond(way * measured, r_log))
+        if p <= alpha:
+            return Decision(status, None, len(x), p, hodges_lehmann(x), early=True)
+    return None
+
+
+def one_peak(case: Case, n: int) -> bool:
+    """Return whether nothing speaks against the first n pairs of a case scattering about one value.
+
+    They are of replayed graphs, the workers of a pair live together, and in no process that tells, which all must,
+    was there a trace of a tuner (`worker/tuners.py`).
+    """
+    for name in SIDES:
+        side = case.sides.get(name)
+        if side is None or side.timing is None or side.timing.mode not in MODES or side.timing.alternating is not None:
+            return False
+        if side.tuner != "" or any(pair.tuners.get(name) != "" for pair in in_order(case)[:n]):
+            return False
+    return len(case.pairs) >= n

@@ -1,0 +1,207 @@
+"""Traces of tuners, in a process of their own: what is watched there stays watched."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SOURCE = Path(__file__).parents[2] / "src"
+SETUP = """
+import json, sys, types
+import torch
+from perfci.worker import tuners
+
+class Autotuner:
+    '''As triton.runtime.autotuner's: the first run with a key times every configuration, unless a file knows.'''
+    def __init__(self, configs, file=None):
+        self.configs, self.cache, self.file = configs, {}, file
+    def run(self, *args):
+        if len(self.configs) > 1 and args not in self.cache:
+            self.cache[args] = self.file or min(self.configs, key=lambda config: timed())
+        return self.configs[0]
+
+def timed():
+    try:
+        torch.cuda.synchronize()
+    except Exception:  # no GPU here
+        return 0.0
+
+def import_triton():
+    module = types.ModuleType("triton.runtime.autotuner")
+    module.Autotuner = Autotuner
+    sys.modules["triton.runtime.autotuner"] = module
+
+def say(name):
+    told[name] = tuners.told()
+
+told = {}
+tuners.watch()
+"""
+
+
+def told_by(script: str, **env: str) -> dict[str, str]:
+    """What a process tells that runs this."""
+    text = SETUP + textwrap.dedent(script) + "\nprint(json.dumps(told))\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", text],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)} | env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return dict(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def test_plain_torch_leaves_no_trace() -> None:
+    told = told_by("""
+        tuners.begin()
+        torch.relu(torch.ones(4)) @ torch.ones(4)
+        say("case")
+    """)
+    assert told == {"case": ""}
+
+
+def test_where_nothing_was_watched_that_is_told() -> None:
+    told = told_by("""
+        tuners._before = None  # as where torch comes with the suite
+        tuners.begin()
+        say("case")
+    """)
+    assert "nothing was watched" in told["case"]
+
+
+def test_an_autotuner_is_told_of_the_cases_that_it_chooses_for() -> None:
+    """Also where it has chosen before, in this process or in a file; one configuration is no choice."""
+    told = told_by("""
+        import_triton()
+        one, two, known = Autotuner([1]), Autotuner([1, 2]), Autotuner([1, 2], file=1)
+        for name, run in (("one", one), ("two", two), ("again", two), ("known", known), ("plain", None)):
+            tuners.begin()
+            if run is not None:
+                run.run(64)
+            say(name)
+    """)
+    assert told.pop("one") == told.pop("plain") == ""
+    assert told == dict.fromkeys(("two", "again", "known"), "Triton's autotuner chooses for a kernel")
+
+
+def test_an_autotuner_that_is_imported_while_a_case_is_prepared_is_seen() -> None:
+    told = told_by("""
+        tuners.begin()
+        import_triton()
+        tuners.find()
+        Autotuner([1, 2]).run(64)
+        say("case")
+    """)
+    assert "Triton's autotuner" in told["case"]
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [("timed()", "waits for the GPU"), ("timed_by_events()", "reads events of the GPU")],
+)
+def test_code_that_times_the_gpu_itself_is_told_from_then_on(does: str, words: str) -> None:
+    """What it has chosen may serve the next case, too."""
+    told = told_by(f"""
+        def timed_by_events():
+            try:
+                torch.cuda.Event.elapsed_time(None, None)
+            except Exception:  # no GPU here
+                pass
+        tuners.begin()
+        say("before")
+        {does}
+        say("case")
+        tuners.begin()
+        say("next")
+    """)
+    assert told["before"] == ""
+    assert told["case"] == told["next"] == f"__main__ {words}, as code does that picks the fastest kernel"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark is on"),
+        ("import torch._inductor.config as c; c.autotune_in_subproc = True", "autotune_in_subproc is on"),
+        ("sys.modules['numba.cuda'] = types.ModuleType('numba.cuda')", "numba.cuda works on the GPU"),
+    ],
+)
+def test_settings_and_packages_that_may_choose_are_told(setting: str, words: str) -> None:
+    assert words in told_by(f"{setting}\ntuners.begin()\nsay('case')")["case"]
+
+
+@pytest.mark.slow
+def test_a_library_that_launches_work_by_itself_is_told(tmp_path: Path) -> None:
+    """Built here from C: `cudaLaunchKernel` stands in it. Another one, and what Triton builds, are not told."""
+    for name, symbol in (("launches", "cudaLaunchKernel"), ("harmless", "add"), ("cache/stub", "cuLaunchKernel")):
+        path = tmp_path / f"{name}.so"
+        path.parent.mkdir(exist_ok=True)
+        code = f"int {symbol}(int a) {{ return a; }}"
+        build = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+        subprocess.run(build, input=code, text=True, check=True, timeout=60)
+    told = told_by(
+        f"""
+        import ctypes
+        for name in ("harmless", "cache/stub", "launches"):
+            ctypes.CDLL({str(tmp_path)!r} + "/" + name + ".so")
+            say(name)
+        """,
+        TRITON_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert told["harmless"] == told["cache/stub"] == ""
+    assert told["launches"] == "launches.so works on the GPU, and what it chooses cannot be told"
+
+
+TRITON = """
+    import triton, triton.language as tl
+
+    source = sys.argv[1]
+    sys.path.insert(0, source)
+    from kernels_of_the_test import add
+
+    x = torch.ones(4096, device="cuda")
+
+    def launch(kernel, *configs):
+        tuned = triton.autotune(configs=[triton.Config({"BLOCK": n}) for n in configs], key=["n"])(kernel)
+        tuned[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](x, 4096)
+
+    tuners.find()
+    for name, configs in (("one", [64]), ("two", [64, 128]), ("plain", [])):
+        tuners.begin()
+        if configs:
+            launch(add, *configs)
+        x @ x
+        say(name)
+"""
+KERNEL = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_on_a_gpu_tritons_own_autotuner_is_told(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    (tmp_path / "kernels_of_the_test.py").write_text(KERNEL)
+    script = TRITON.replace("sys.argv[1]", repr(str(tmp_path)))
+    told = told_by(script, TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert told == {"one": "", "two": "Triton's autotuner chooses for add", "plain": ""}
