@@ -152,6 +152,8 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     sides: dict[str, Any] = {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
     if len(sides) > 1:
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
+    given = {name: asked[name] for name in _AS_ASKED if name in asked}
+    given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
@@ -160,7 +162,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
         command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
-        **{name: asked[name] for name in _AS_ASKED if name in asked},
+        **given,
         **sides,
         **times,
     )

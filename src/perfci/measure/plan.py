@@ -12,7 +12,7 @@ from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion
 from perfci.model.limits import Subject, criteria, late
-from perfci.model.plan import Declared, Looks, Plan
+from perfci.model.plan import Declared, Looks, Plan, sharing
 from perfci.model.policy import Command
 from perfci.model.results import Case
 from perfci.model.text import hides_failures
@@ -45,7 +45,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         schedules={name: SCHEDULES[name] for device in place.benches for name in MODES[device]},
         criteria=asked,
         declared=declared,
-        m=max(1, sum(one.shares_alpha for one in asked)),
+        m=sharing(asked),
         budget=options.budget or (QUICK_BUDGET if options.quick else place.limits.budget),
         max_pairs=looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,

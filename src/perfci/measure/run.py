@@ -17,18 +17,19 @@ from perfci.measure.cases import Found, merge, redeclared, require_some, subject
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.journal import Journal
+from perfci.measure.journal import Journal, earlier
 from perfci.measure.loop import Loop
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.plan import ask_late, identity, make_plan, piped, remarks
 from perfci.measure.profiling.collect import find_profilers, observe
+from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import looser, told
-from perfci.model.plan import Plan
+from perfci.model.plan import Plan, sharing
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
 
@@ -73,7 +74,9 @@ class Measurement:
         seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
-        journal = Journal(options.out, identity(options, place, plan, cases), _new_run(), options.resume)
+        run = self._prove(place, cases, plan)
+        measured = [case for case in cases if not case.proved]
+        journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.gate, results.on_undecided = limits.mode, limits.on_undecided
@@ -86,34 +89,36 @@ class Measurement:
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
-        if any(case.origin == "kernel" for case in cases):
+        if any(case.origin == "kernel" for case in measured):
             stage("measuring what the machine can do")
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)
         with self.costs.phase("check"):
-            probes = check_all(cases, place, found, journal, fuzz=not options.quick, note=stage)
-        journal.restore(cases)
-        settle_all(cases, place, found, probes, None if lock is None else lock.words())
-        results.notes += history.remarks(cases, plan, facts, strict=options.strict)
+            probes = check_all(measured, place, found, journal, fuzz=not options.quick, note=stage)
+        journal.restore(measured)
+        settle_all(measured, place, found, probes, None if lock is None else lock.words())
+        results.notes += history.remarks(measured, plan, facts, strict=options.strict)
 
         stage("measuring")
         loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs)
         self.spent = loop.spent
         try:
-            loop.run(cases)
+            loop.run(measured)
         finally:
             results.measuring_seconds = loop.seconds
-        cases += place.runner.late_cases(cases, options.cases)
+        late = place.runner.late_cases(cases, options.cases)
+        cases += late
+        measured += late
         results.cases = cases
-        for case in cases:
+        for case in measured:
             place.runner.hold_units(case)
         ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
 
         if profilers is not None:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
-                results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile)
-        results.notes += [*unredrawn(cases), *starved(cases, plan), *watch.notes()]
+                results.notes += observe(place, profilers, measured, plan, scratch, stage, options.profile)
+        results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:
             lock.require()
@@ -121,6 +126,25 @@ class Measurement:
             require_untouched(place)
         self.settle(results)
         return results
+
+    def _prove(self, place: Place, cases: Sequence[Case], plan: Plan) -> str:
+        """Find the cases that need not be measured, of which none shares α. Returns the run's identifier: it decides
+        what is audited, and is drawn once head's code has run."""
+        options, again = self.options, None
+        if seeks_proof(options, place):
+            again = earlier(options.out) if options.resume else None
+            self.progress.stage("proving what did not change")
+            with self.costs.phase("prove", whole=True):
+                if again is None:
+                    prove(cases, place, plan)
+        run = again[0] if again else _new_run()
+        if again:
+            for case in cases:
+                case.proof = again[1].get(case.key)
+        else:
+            draw_audit(cases, run if options.seed is None else str(options.seed))
+        plan.m = sharing(plan.criteria, {case.key for case in cases if case.proved})
+        return run
 
     def settle(self, results: Results) -> None:
         """Put the account so far into `results`."""

@@ -166,6 +166,18 @@ class Pair(Document):
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
 
 
+class Proof(Document):
+    """The answer to whether a case can differ between base and head at all, found without measuring it."""
+
+    by: Literal["", "files", "code"] = ""
+    """The proof that it cannot. `files`: base and head are the same files. `code`: no process of the case named a file
+    that differs. Empty where nothing proves it."""
+    reason: str = Field(max_length=1000)
+    """Why, or why not, as a clause."""
+    audited: bool = False
+    """True where the case was drawn to be measured all the same."""
+
+
 class Case(Document):
     """One case on one device with everything measured of it."""
 
@@ -175,6 +187,8 @@ class Case(Document):
     origin: Literal["kernel", "command", "imported"] = "kernel"
     """`imported`: from another tool's file; a worker of a side is a file."""
     sides: dict[Side, CaseSide]
+    proof: Proof | None = None
+    """None where no proof was sought."""
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed"] = "decided"
     """Why measuring ended."""
@@ -190,6 +204,11 @@ class Case(Document):
     def key(self) -> str:
         """Unique in a results document: `id@device`."""
         return f"{self.id}@{self.device}"
+
+    @property
+    def proved(self) -> bool:
+        """True where a proof answers for the case, which is then neither checked nor timed nor profiled."""
+        return self.proof is not None and bool(self.proof.by) and not self.proof.audited
 
 
 class SideCode(Document):
@@ -236,13 +255,14 @@ Finite = Annotated[float, Field(ge=0)]
 IMPORT = r"^import \w{1,60}$"
 """A statement whose cost is told."""
 Phase = Literal[
-    "wait", "snapshot", "build", "machine", "start", "import", "check", "open", "warm", "samples", "close", "commands",
-    "profile", "other",
+    "wait", "snapshot", "build", "prove", "machine", "start", "import", "check", "open", "warm", "samples", "close",
+    "commands", "profile", "other",
 ]  # fmt: skip
-"""`wait`: for another perfci on the device. `snapshot`: base and head copied, and proved untouched. `machine`: its
-facts and ceilings. `start`: of workers, `import`: of the suite in them. `check`: results before timing. `open`: inputs
-drawn and placed, `warm`: first executions, `samples`: executions that are timed, `close`: results after timing, memory
-freed. `commands`: processes of the policy's commands. `other`: what belongs to none."""
+"""`wait`: for another perfci on the device. `snapshot`: base and head copied, and found untouched. `prove`: which cases
+cannot have changed. `machine`: its facts and ceilings. `start`: of workers, `import`: of the suite in them. `check`:
+results before timing. `open`: inputs drawn and placed, `warm`: first executions, `samples`: executions that are timed,
+`close`: results after timing, memory freed. `commands`: processes of the policy's commands. `other`: what belongs to
+none."""
 
 
 UNMEASURED = "unmeasured.json"

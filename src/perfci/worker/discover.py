@@ -131,7 +131,7 @@ def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
                 f"kernel {kernel.name!r} is declared already in {twin.file}:{twin.line}: rename one of them",
             )
     for kernel in declared:
-        kernel.file = _relative(kernel.file, top) or file
+        kernel.file, kernel.suite = _relative(kernel.file, top) or file, file
         kernels[kernel.name] = kernel
     return {"file": file, "error": None}
 

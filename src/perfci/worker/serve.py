@@ -170,7 +170,9 @@ class Server:
             for device in kernel.devices:
                 for spec in kernel.cases(device):
                     fuzz = len(kernel.fuzz_sets(device, spec.params))
-                    cases.append(dict(vars(spec), limits=kernel.limits, timing=kernel.timing, fuzz=fuzz))
+                    cases.append(
+                        dict(vars(spec), limits=kernel.limits, timing=kernel.timing, fuzz=fuzz, suite=kernel.suite)
+                    )
         # What the suite imported stays: collecting after every case need not walk it.
         gc.collect()
         gc.freeze()
