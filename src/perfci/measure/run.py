@@ -74,7 +74,7 @@ class Measurement:
         seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
-        run = self._prove(place, cases, plan)
+        run = self._prove(place, found, cases, plan)
         measured = [case for case in cases if not case.proved]
         journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
         stack.callback(journal.close)
@@ -99,13 +99,14 @@ class Measurement:
         settle_all(measured, place, found, probes, None if lock is None else lock.words())
         results.notes += history.remarks(measured, plan, facts, strict=options.strict)
 
-        stage("measuring")
+        if measured:
+            stage("measuring")
         loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs)
         self.spent = loop.spent
         try:
             loop.run(measured)
         finally:
-            results.measuring_seconds = loop.seconds
+            results.measuring_seconds = loop.seconds if measured else 0.0
         late = place.runner.late_cases(cases, options.cases)
         cases += late
         measured += late
@@ -127,7 +128,7 @@ class Measurement:
         self.settle(results)
         return results
 
-    def _prove(self, place: Place, cases: Sequence[Case], plan: Plan) -> str:
+    def _prove(self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan) -> str:
         """Find the cases that need not be measured, of which none shares α. Returns the run's identifier: it decides
         what is audited, and is drawn once head's code has run."""
         options, again = self.options, None
@@ -136,7 +137,7 @@ class Measurement:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
                 if again is None:
-                    prove(cases, place, plan)
+                    prove(cases, place, found, plan, self.progress.stage)
         run = again[0] if again else _new_run()
         if again:
             for case in cases:

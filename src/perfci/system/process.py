@@ -86,6 +86,8 @@ class Under:
     """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
     """The part of the worker's environment that passes: reports keep it."""
+    traced: bool = False
+    """True where the names that the worker looks up are to be seen, and no listing by which it could guess them."""
 
 
 def memory_of(pid: int) -> int:
@@ -273,6 +275,7 @@ class Parent:
             "threads": arena.threads,
             "cores": list(arena.cores),
             "profiled": under is not None,
+            "traced": under is not None and under.traced,
         }
         if self.forks and under is None:
             started = self._ask({"op": "fork", **setup}, "started", log=log)
@@ -405,10 +408,19 @@ class Worker:
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
+        self.begin(op, **fields)
+        return self.answer(timeout)
+
+    def begin(self, op: str, **fields: Any) -> None:
+        """Ask, and let others be asked before `answer` waits. Raises Died where the worker has ended."""
         if not self.alive:
             raise Died(Reason(kind="crash", text="the worker has ended already"))
-        try:
+        with contextlib.suppress(OSError):  # it is gone, as `answer` finds out
             self.channel.send({"op": op, **fields})
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """Wait for the answer to what was begun. Raises Died as `ask` does."""
+        try:
             self.parent._wait(self.ident, self.pid, timeout, self.channel)
             reply = self.channel.receive(timeout=timeout)
         except Died:
