@@ -272,7 +272,10 @@ def _imports(name: str) -> set[str]:
     if not isinstance(file, str) or not file.endswith(".py"):
         return set()
     names: set[str] = set()
-    todo: list[ast.AST] = [ast.parse(Path(file).read_bytes())]
+    try:
+        todo: list[ast.AST] = [ast.parse(Path(file).read_bytes())]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # it was imported all the same, from elsewhere: a tracer will tell
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Import):

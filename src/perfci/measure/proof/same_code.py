@@ -37,7 +37,7 @@ AT_ONCE = 4
 """Processes of one side that are traced beside each other."""
 SLOWER = 3.0
 """A step under strace may take this many times its time-out."""
-ENDING = 60.0
+ENDING = 20.0
 """Seconds that processes may take to end once the worker is done."""
 
 

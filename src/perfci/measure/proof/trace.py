@@ -124,6 +124,8 @@ class _Reader:
                 raise _Unsure(f"it wrote {escaped(left, 200)}, and left it there")
         except _Unsure as error:
             self.found.unsure = str(error)
+        except RecursionError:
+            self.found.unsure = "it names files too deep below folders"
         return self.found
 
     def call(self, text: str) -> None:
@@ -152,10 +154,9 @@ class _Reader:
                 self.resolve(name)
             if opened:
                 self.note(_text(opened))
-            if call == "chdir" and done:
-                for name in names[0]:
-                    self.enter(name)
-            elif done:
+            if done and (call == "chdir" or call.startswith("open") or call in _CHANGES):
+                if not names:
+                    raise _Unsure(f"its trace has a {call}() without a name")
                 self.change(call, arguments, names)
 
     def absolute(self, one: "re.Match[str]") -> list[str]:
@@ -231,18 +232,21 @@ class _Reader:
         return address == self.around.socket or re.fullmatch(short, address) is not None
 
     def change(self, call: str, arguments: str, names: list[list[str]]) -> None:
-        """Take a call that may have written: to places of its own only, which are gone in the end."""
+        """Take a call that goes to a folder, or may have written: to places of its own only, which are gone in the
+        end."""
+        if call == "chdir":
+            for folder in names[0]:
+                self.enter(folder)
+            return
         if call.startswith("open"):
             flags = arguments.rpartition('"')[2]
             if not re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC)", flags) or "O_TMPFILE" in flags:
                 return
             fresh = "O_EXCL" in flags or ("O_CREAT" in flags and "O_TRUNC" in flags)
             places = [self.resolve(name) for name in names[-1]]
-        elif call in _CHANGES:
+        else:
             fresh = call.startswith(("mk", "creat", "link", "symlink"))
             places = [self.place(name) for name in names[-1]]
-        else:
-            return
         if call.startswith("rename"):
             fresh = all(self.is_own(self.place(name)) for name in names[0])
         if call.startswith("symlink"):
