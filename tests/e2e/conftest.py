@@ -13,16 +13,12 @@ from textwrap import dedent
 
 import pytest
 
-from perfci.measure.options import MEASURE_ALL
 from perfci.system.users import NEEDED, held
 
 from .warm import Warm
 
 PLAIN_PYTHON = sys._base_executable
 """The interpreter below this virtual environment: it starts fast, having no torch to import."""
-
-ALWAYS = {"COLUMNS": "160", "NO_COLOR": "1", MEASURE_ALL: "1"}
-"""Of the caller's environment. A tree that is compared with itself is measured, unless the test is about proofs."""
 
 
 @dataclass
@@ -118,12 +114,12 @@ def env(tmp_path: Path) -> dict[str, str]:
     """The caller's environment with a temporary folder of the test's own, so that leftovers can be counted."""
     short = tmp_path / "t"
     short.mkdir()
-    return {**os.environ, "TMPDIR": str(short), **ALWAYS}
+    return {**os.environ, "TMPDIR": str(short), "COLUMNS": "160", "NO_COLOR": "1"}
 
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    started = Warm({**os.environ, **ALWAYS})
+    started = Warm({**os.environ, "COLUMNS": "160", "NO_COLOR": "1"})
     yield started
     started.close()
 
@@ -155,7 +151,7 @@ def two_users() -> Iterator[Repo]:
     (folder / "t").chmod(0o1777)
     os.chown(folder / "home", UID, GID)
     env = {
-        **os.environ, "TMPDIR": str(folder / "t"), "HOME": str(folder / "home"), **ALWAYS,
+        **os.environ, "TMPDIR": str(folder / "t"), "HOME": str(folder / "home"), "COLUMNS": "160", "NO_COLOR": "1",
         "PERFCI_WORKER": f"{UID}:{GID}", "A_CANARY": CANARY,
     }  # fmt: skip
     yield Repo(folder / "repo", env)

@@ -13,7 +13,7 @@ from perfci.measure.options import MEASURE_ALL
 
 from .conftest import PLAIN_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
 
-pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
 UNDRAWN, DRAWN = "2", "1"
 """Seeds of runs without and with an audit."""
 LIMIT = 'limits:\n  - {cases: "*", metric: time, regression: 50%}\n'
@@ -94,7 +94,9 @@ def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     proving.commit()
     proving.write("README.md", "More.")
     _without_strace(proving, tmp_path)
-    assert proofs(compared(proving)) == dict.fromkeys(("adding", "b"), ("", "strace is not installed here"))
+    assert proofs(compared(proving)) == dict.fromkeys(
+        ("adding", "b"), ("", "strace is not installed here: apt-get install strace")
+    )
 
 
 READS: dict[str, tuple[str, Change, Change, str]] = {

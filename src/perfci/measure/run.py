@@ -18,7 +18,7 @@ from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.journal import Journal, earlier
-from perfci.measure.loop import Loop
+from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
@@ -89,7 +89,7 @@ class Measurement:
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
-        if any(case.origin == "kernel" for case in measured):
+        if any(case.origin == "kernel" and can_measure(case) for case in measured):
             stage("measuring what the machine can do")
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)

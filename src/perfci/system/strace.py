@@ -6,9 +6,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfci.model.text import one_line
+
 OLDEST = (5, 3)
 """The first version with --seccomp-bpf, without which every system call would stop its process (its NEWS)."""
 INSTALL = "apt-get install strace"
+ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 3, in a container the default seccomp profile"
 TIMEOUT = 20.0
 """Seconds for an empty program under it."""
 ESCAPES = (
@@ -58,8 +61,8 @@ def refusal(tool: str, prefix: Sequence[str] = ()) -> str:
         return f"strace does not run: {type(error).__name__}"
     found = version(said.stdout)
     if found is None or found < OLDEST:
-        return f"strace is older than {'.'.join(map(str, OLDEST))}: update it"
+        return f"strace is older than {'.'.join(map(str, OLDEST))}"
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"]
-        return f"strace may trace nothing here ({lines[0][:200]}): allow ptrace, in a container by its seccomp profile"
+        return f"strace may trace nothing here: {one_line(lines[0], 200)}"
     return ""

@@ -114,6 +114,8 @@ class Server:
         """Make this process one of the side's: its folder, its path, its threads."""
         if self.setup.get("traced"):
             discover.find_without_listing()
+            with contextlib.suppress(ImportError):
+                import torch  # as the parent has done for all workers that it forks
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])
         sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]

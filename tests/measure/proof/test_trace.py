@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from perfci.measure.proof.trace import Surroundings, Trace, read
 from perfci.system import strace
 
 STRACE = strace.find()
-real = pytest.mark.skipif(STRACE is None, reason="needs strace")
+
+
+def real(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.tools(pytest.mark.skipif(STRACE is None, reason="needs strace")(test))
 
 
 def around(side: Path) -> Surroundings:
@@ -215,7 +219,7 @@ def test_strace_says_when_it_is_too_old_or_may_not_trace(tmp_path: Path) -> None
     assert strace.refusal(STRACE or "") == ""
     for text, why in (
         ("echo strace -- version 4.9", "older"),
-        ("[ $1 = --version ] && echo version 6.1 && exit; echo No. >&2; exit 1", "(No.)"),
+        ("[ $1 = --version ] && echo version 6.1 && exit; echo No. >&2; exit 1", ": No."),
     ):
         fake = tmp_path / "strace"
         fake.write_text(f"#!/bin/sh\n{text}\n")

@@ -70,7 +70,11 @@ def prove(
     if not files:
         return
     tool = strace.find()
-    refused = strace.refusal(tool, place.parent.account.prefix()) if tool else "strace is not installed here"
+    refused = (
+        strace.refusal(tool, place.parent.account.prefix())
+        if tool
+        else f"strace is not installed here: {strace.INSTALL}"
+    )
     reasons = dict.fromkeys(files, refused)
     if tool and not refused:
         tracing = _Tracing(place, tool, differs, note)
