@@ -173,9 +173,13 @@ class _Process:
         self.worker: Worker | None = None
         self.unsure = ""
         account = place.parent.account
-        with disk_errors("copied", side.cache):
+        with disk_errors("made", self.folder):
             self.folder.mkdir()
+        try:
             shutil.copytree(side.cache, self.cache, symlinks=True, ignore=self._downloads)
+        except OSError as error:  # such as for a socket, which no copy is like
+            self.unsure = f"the side's caches cannot be copied: {one_line(str(error), 200)}"
+            return
         account.give(self.folder)
         account.give(self.cache)
         under = Under(lambda argv: strace.command(tool, self.output, argv), self._environment, traced=True)
