@@ -228,6 +228,9 @@ class Server:
             if case["device"] == "cuda":
                 sys.modules["torch"].cuda.synchronize()
             one.bench.release()
+            del one
+            gc.collect()
+            _give_back()
         return {"failed": ""}
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:

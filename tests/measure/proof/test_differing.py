@@ -74,6 +74,18 @@ def test_what_discovery_leaves_counts_and_bytecode_does_not(sides: tuple[SideWor
     assert seen.paths == {"cache/pip", "tree/tuned.json"} and seen.folders == {"tree"}
 
 
+def test_what_pip_notes_of_the_folder_that_it_built_in_does_not_count(sides: tuple[SideWork, SideWork]) -> None:
+    for side in sides:
+        info = side.site / "pkg-1.0.dist-info"
+        info.mkdir()
+        (info / "direct_url.json").write_text(f'{{"url": "file://{side.tree}"}}')
+        (info / "RECORD").write_text(f"pkg/a.py,sha256=1,2\npkg-1.0.dist-info/direct_url.json,sha256={side.name},9\n")
+    assert found(sides).paths == {"cache/pip"}
+    record = sides[1].site / "pkg-1.0.dist-info" / "RECORD"
+    record.write_text(record.read_text().replace("sha256=1", "sha256=2"))
+    assert found(sides).paths == {"cache/pip", "site/pkg-1.0.dist-info/RECORD"}
+
+
 def test_bytecode_stands_for_its_source() -> None:
     assert source_of("tree/a/__pycache__/b.cpython-311.opt-1.pyc") == "tree/a/b.py"
     assert source_of("tree/a/b.pyc") == "tree/a/b.pyc"

@@ -1,6 +1,7 @@
 """The paths that differ between base and head, and all else that must be equal for equal files to mean equal speed."""
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,6 +12,8 @@ from perfci.sources.snapshot import file_digests
 
 FOLDER = "folder"
 """In the place of a digest."""
+_INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
+"""Notes of pip (PEP 610, PEP 376) that name the folder which a package was built in, so that they always differ."""
 _NO_MATTER = {"commands", "build_timeout"}
 """Keys of the policy, each side's own, that change nothing of a kernel."""
 
@@ -34,6 +37,7 @@ def differing(base: SideWork, head: SideWork) -> Differing:
     """Compare what base and head hold now: their trees, what they built, their caches. Raises MachineError."""
     ours, theirs = _entries(base), _entries(head)
     paths = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
+    paths -= {path for path in paths if _same_package(base, head, path)}
     moved = (path for path in paths if path not in ours or path not in theirs or FOLDER in (ours[path], theirs[path]))
     return Differing(frozenset(paths), frozenset(str(PurePosixPath(path).parent) for path in moved))
 
@@ -46,6 +50,22 @@ def _entries(side: SideWork) -> dict[str, str]:
     # Too large to digest, and no case needs them: whoever names them is measured.
     found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
     return found | dict.fromkeys(_folders(side, {side.cache / name for name in DOWNLOADS}), FOLDER)
+
+
+def _as_installed(side: SideWork, path: str) -> str:
+    """Return what pip noted of a package, without the name of the side's folder that it was built in. Raises OSError,
+    UnicodeDecodeError."""
+    # RECORD holds a digest of direct_url.json, which names that folder.
+    lines = (side.folder / path).read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not re.match(r"[^,]*\.dist-info/direct_url\.json,", line)]
+    return "\n".join(kept).replace(str(side.folder), "…")
+
+
+def _same_package(base: SideWork, head: SideWork, path: str) -> bool:
+    try:
+        return _INSTALLED.fullmatch(path) is not None and _as_installed(base, path) == _as_installed(head, path)
+    except (OSError, UnicodeDecodeError):
+        return False  # one of them is not there, or is no note of pip's
 
 
 def _folders(side: SideWork, skipped: Collection[Path]) -> Iterator[str]:

@@ -37,7 +37,7 @@ AT_ONCE = 4
 """Processes of one side that are traced beside each other."""
 SLOWER = 3.0
 """A step under strace may take this many times its time-out."""
-ENDING = 20.0
+ENDING = 10.0
 """Seconds that processes may take to end once the worker is done."""
 
 
@@ -202,7 +202,8 @@ class _Process:
         return {name: value.replace(str(self.side.cache), str(self.cache)) for name, value in env.items()}
 
     def _failed(self, died: Died) -> None:
-        self.unsure = f"the process that was traced failed: {one_line(died.reason.text, 300)}"
+        why = one_line(died.reason.text, 300)
+        self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
 
     def trace(self) -> Trace:
         """Wait for its end, and return what it named."""

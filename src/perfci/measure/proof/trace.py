@@ -154,6 +154,8 @@ class _Reader:
                 self.resolve(name)
             if opened:
                 self.note(_text(opened))
+            if done and not re.search('"|NULL', arguments):
+                raise _Unsure(f"its trace does not say what {call}() was given")
             if done and (call == "chdir" or call.startswith("open") or call in _CHANGES):
                 if not names:
                     raise _Unsure(f"its trace has a {call}() without a name")
