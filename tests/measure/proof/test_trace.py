@@ -1,6 +1,8 @@
 """Traces: what processes really named comes out of what strace really wrote; whatever is odd makes them unsure."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,8 +85,26 @@ def test_names_are_resolved_as_the_kernel_did(tmp_path: Path) -> None:
     assert found.unsure == ""
     assert {"tree/in", "tree/deep/er", "tree/deep/a", "tree/up", "tree/b", "tree/gone/d", "tree/e"} <= found.named
     assert "tree/a" not in found.named
+    odd = os.fsencode(tree) + b"/odd\xff"
+    os.symlink(b"deep/er", odd)  # noqa: PTH211
+    found = traced(tmp_path, "import os; os.path.exists(b'odd\\xff/z')")
+    assert {"tree/odd\\xff", "tree/deep/er/z"} <= found.named
+    (tree / "here").symlink_to("/proc/self/cwd")
+    assert "through /proc" in traced(tmp_path, "import os; os.path.exists('here/z')").unsure
     (tree / "round").symlink_to("round")
     assert "too many links" in traced(tmp_path, "import os; os.path.exists('round/c')").unsure
+
+
+@real
+def test_the_program_that_the_kernel_starts_a_script_with_counts(tmp_path: Path) -> None:
+    tree = tmp_path / "side" / "tree"
+    (tree / "bin").mkdir(parents=True)
+    for name, text in {"run": "#!bin/sh -e\ntrue\n", "bin/sh": ""}.items():
+        (tree / name).write_text(text)
+        (tree / name).chmod(0o755)
+    shutil.copy("/bin/sh", tree / "bin" / "sh")
+    found = traced(tmp_path, "import os; os.spawnl(os.P_WAIT, './run', 'run')")
+    assert found.unsure == "" and {"tree/run", "tree/bin/sh"} <= found.named
 
 
 @real
@@ -186,6 +206,7 @@ DOUBTFUL = [
     (call('unlink("{}") = 0', "/tmp/theirs"), "/tmp/theirs"),
     (call('openat(4, "{}", O_RDONLY) = 3', "x"), "in which folder"),
     (call('openat(AT_FDCWD, "{}", O_RDONLY) = 3', "/proc/self/cwd/data"), "/proc"),
+    (call('openat(AT_FDCWD, "{}", O_RDONLY) = 3', "/proc/self/fd/3/../data"), "/proc"),
     (call('openat(AT_FDCWD, "{}", O_RDONLY) = 3', "/proc/12/root/tmp/x"), "/proc"),
     (call("getdents64(3, 0x55, 32768) = 48"), "which folder"),
     ("7  [ Process PID=7 runs in 32 bit mode. ]\n7  +++ exited with 0 +++\n", "no call"),

@@ -44,7 +44,8 @@ def differing(base: SideWork, head: SideWork) -> Differing:
 
 def _entries(side: SideWork) -> dict[str, str]:
     """Return path → digest or FOLDER. Bytecode is left out: it follows from its source."""
-    found = side.seal.files() if side.seal is not None else {}
+    assert side.seal is not None  # it was built
+    found = side.seal.files()
     ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in DOWNLOADS)
     found |= {f"cache/{path}": digest for path, digest in ours.items()}
     # Too large to digest, and no case needs them: whoever names them is measured.

@@ -28,7 +28,8 @@ _CALL = re.compile(r"(\w+)\((.*?)\)? += (-?\d+|0x[0-9a-f]+|\?)" + rf"(?:<({_HEX}
 _NAME = re.compile(rf'(?:(AT_FDCWD|-?\d+)(?:<({_HEX})>(?:\(deleted\))?)?, )?"({_HEX})"(\.\.\.)?')
 _DESCRIPTOR = re.compile(rf"\d+<({_HEX})>")
 _SOCKET = re.compile(rf'sun_path="({_HEX})"')
-_THROUGH_PROC = re.compile(r"/(proc/[^/]+(/task/[^/]+)?|dev)/(cwd|root|fd/[^/]+)/.*[^/.]")
+_ELSEWHERE = re.compile(r"/proc/[^/]+(/task/[^/]+)?/(cwd|root|fd/[^/]+|map_files/[^/]+)")
+"""Links of proc(5) that lead each process elsewhere, without a name."""
 _CHANGES = {
     "mkdir", "mkdirat", "mknod", "mknodat", "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat",
     "unlink", "unlinkat", "rmdir", "truncate", "creat",
@@ -83,7 +84,7 @@ def read(file: Path, around: Surroundings) -> Trace:
 
 
 def _text(hexadecimal: str) -> str:
-    return bytes.fromhex(hexadecimal.replace("\\x", "")).decode(errors="backslashreplace")
+    return os.fsdecode(bytes.fromhex(hexadecimal.replace("\\x", "")))
 
 
 class _Unsure(Exception):
@@ -156,10 +157,22 @@ class _Reader:
                 self.note(_text(opened))
             if done and not re.search('"|NULL', arguments):
                 raise _Unsure(f"its trace does not say what {call}() was given")
+            if done and call.startswith("execve"):
+                self.interpreter(names)
             if done and (call == "chdir" or call.startswith("open") or call in _CHANGES):
                 if not names:
                     raise _Unsure(f"its trace has a {call}() without a name")
                 self.change(call, arguments, names)
+
+    def interpreter(self, names: list[list[str]]) -> None:
+        """Count what the kernel itself reads to execute a script of the side: the program behind `#!` (execve(2))."""
+        for script in (Path(self.resolve(name)) for name in itertools.chain(*names)):
+            if self.below(str(script)) is not None and script.is_file():
+                with script.open("rb") as file:
+                    begin = file.read(256).split(b"\n")[0]
+                if begin.startswith(b"#!") and (words := begin[2:].split()):
+                    for folder in list(self.folders):
+                        self.resolve(posixpath.join(folder, os.fsdecode(words[0])))
 
     def absolute(self, one: "re.Match[str]") -> list[str]:
         """Return the names that an argument may stand for: of what is relative one for each working folder."""
@@ -180,10 +193,10 @@ class _Reader:
         """Return the real path of an absolute name; all on its way counts as named."""
         name = re.sub("/+", "/", name)
         if name not in self.real:
-            if _THROUGH_PROC.fullmatch(name):
-                raise _Unsure("it names files through /proc")
             folder, last = posixpath.split(name)
             parent = self.resolve(folder, links)
+            if _ELSEWHERE.fullmatch(parent) and last not in ("", "."):
+                raise _Unsure("it names files through /proc")
             if last in ("", "."):
                 found = parent
             elif last == "..":
@@ -208,14 +221,14 @@ class _Reader:
             self.found.named.add(below)
 
     def below(self, path: str) -> str | None:
-        """Return a real path as it stands below the side's folder; None for one elsewhere."""
+        """Return a real path below the side's folder as `Differing` has it; None for one elsewhere."""
         if path == self.around.other or path.startswith(f"{self.around.other}/"):
             raise _Unsure("it names files of the other side")
         if not path.startswith(f"{self.around.side}/"):
             return None
         top, _, rest = path[len(self.around.side) + 1 :].partition("/")
         top = "cache" if top == self.around.cache else top
-        return f"{top}/{rest}" if rest else top
+        return os.fsencode(f"{top}/{rest}" if rest else top).decode(errors="backslashreplace")
 
     def speak(self, call: str, arguments: str, done: bool) -> None:
         """Take a message to another process: ours may be spoken to, and the kernel."""
