@@ -94,9 +94,10 @@ def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     proving.commit()
     proving.write("README.md", "More.")
     _without_strace(proving, tmp_path)
-    assert proofs(compared(proving)) == dict.fromkeys(
-        ("adding", "b"), ("", "strace is not installed here: apt-get install strace")
-    )
+    why = "strace is not installed here: apt-get install strace"
+    run = compared(proving)
+    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
+    assert f"note: nothing was proved unchanged: {why}" in run.out
 
 
 READS: dict[str, tuple[str, Change, Change, str]] = {

@@ -22,15 +22,15 @@ def plain(document: Document) -> Any:
     return json.loads(document.model_dump_json())
 
 
-def earlier(out: Path) -> tuple[str, dict[str, Proof]] | None:
-    """Return the identifier and the proofs of the run that left a journal in `out`; None where there is none.
+def earlier(out: Path) -> dict[str, Proof] | None:
+    """Return the proofs of the run that left a journal in `out`, by case key; None where there is none.
 
     Raises MachineError where it cannot be read.
     """
     records = read_lines(out / JOURNAL) if (out / JOURNAL).exists() else []
     if not records or records[0].get("kind") != "header":
         return None
-    return records[0]["run"], {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
+    return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
 
 
 class Journal:

@@ -74,7 +74,7 @@ class Measurement:
         seen = subjects(cases, found, facts.devices)
         plan = make_plan(options, place, seen, known)
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
-        run = self._prove(place, found, cases, plan)
+        run, unproved = self._prove(place, found, cases, plan)
         measured = [case for case in cases if not case.proved]
         journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
         stack.callback(journal.close)
@@ -84,7 +84,7 @@ class Measurement:
         results.cases = cases
         results.files = [failure for one in found.values() for failure in one.files]
         results.imports = found["head"].imports
-        results.notes = [*place.sources.notes, *idle, *remarks(options, place.sides)]
+        results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
         profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
@@ -128,24 +128,25 @@ class Measurement:
         self.settle(results)
         return results
 
-    def _prove(self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan) -> str:
-        """Find the cases that need not be measured, of which none shares α. Returns the run's identifier: it decides
-        what is audited, and is drawn once head's code has run."""
-        options, again = self.options, None
-        if seeks_proof(options, place):
-            again = earlier(options.out) if options.resume else None
+    def _prove(
+        self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan
+    ) -> tuple[str, list[str]]:
+        """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
+        once head's code has run, since it decides what is audited; and notes."""
+        options, notes = self.options, list[str]()
+        known = earlier(options.out) if options.resume else None
+        if seeks_proof(options, place) and known is None:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
-                if again is None:
-                    prove(cases, place, found, plan, self.progress.stage)
-        run = again[0] if again else _new_run()
-        if again:
-            for case in cases:
-                case.proof = again[1].get(case.key)
-        else:
+                notes = prove(cases, place, found, plan, self.progress.stage)
+        run = _new_run()
+        if known is None:
             draw_audit(cases, run if options.seed is None else str(options.seed))
+        elif seeks_proof(options, place):
+            for case in cases:
+                case.proof = known.get(case.key)
         plan.m = sharing(plan.criteria, {case.key for case in cases if case.proved})
-        return run
+        return run, notes
 
     def settle(self, results: Results) -> None:
         """Put the account so far into `results`."""

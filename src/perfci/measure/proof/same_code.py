@@ -49,8 +49,9 @@ def seeks_proof(options: Options, place: Place) -> bool:
 
 def prove(
     cases: Sequence[Case], place: Place, found: Mapping[Side, Found], plan: Plan, note: Callable[[str], None]
-) -> None:
-    """Fill `Case.proof` of all cases that work in base and in head as far as is known. Raises MachineError."""
+) -> list[str]:
+    """Fill `Case.proof` of all cases that work in base and in head. Returns notes: why none could be proved. Raises
+    MachineError."""
     sought = [case for case in cases if all(side.status == "ok" for side in case.sides.values())]
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
@@ -68,7 +69,7 @@ def prove(
             else:
                 files.setdefault(file, []).append(case)
     if not files:
-        return
+        return [f"nothing was proved unchanged: {whole}"] if whole else []
     tool = strace.find()
     refused = (
         strace.refusal(tool, place.parent.account.prefix())
@@ -85,6 +86,7 @@ def prove(
         for case in own:
             why = reasons[file]
             case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE)
+    return [f"nothing was proved unchanged: {refused}"] if refused else []
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
