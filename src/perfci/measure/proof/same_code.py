@@ -9,7 +9,6 @@ import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.measure.cases import Found
@@ -30,6 +29,8 @@ from perfci.system.process import Died, Under, Worker
 
 SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
+Files = dict[str, list[Case]]
+"""Suite file → its cases."""
 AUDITED = 0.25
 """Share of the runs in which a proved case is measured all the same: it watches over many runs, and is no safeguard of
 one."""
@@ -56,7 +57,7 @@ def prove(
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
     whole = unequal(base, head)
-    files: dict[str, list[Case]] = {}
+    files: Files = {}
     for case in sought:
         if why := unprovable(case, plan.criteria) or whole:
             case.proof = Proof(reason=why[:1000])
@@ -71,22 +72,26 @@ def prove(
     if not files:
         return [f"nothing was proved unchanged: {whole}"] if whole else []
     tool = strace.find()
-    refused = (
-        strace.refusal(tool, place.parent.account.prefix())
-        if tool
-        else f"strace is not installed here: {strace.INSTALL}"
-    )
-    reasons = dict.fromkeys(files, refused)
-    if tool and not refused:
-        tracing = _Tracing(place, tool, differs, note)
-        together = tracing.examine([_Traced(list(files.items()))])[0] if len(files) > 1 else "not tried"
-        alone = [_Traced([one]) for one in files.items()]
-        reasons = dict(zip(files, tracing.examine(alone), strict=True)) if together else dict.fromkeys(files, "")
+    if tool is None:
+        refused = f"strace is not installed here: {strace.INSTALL}"
+    else:
+        refused = strace.refusal(tool, place.parent.account.prefix())
+    if tool is None or refused:
+        reasons = dict.fromkeys(files, refused)
+    else:
+        reasons = _examined(files, _Tracing(place, tool, differs, note))
     for file, own in files.items():
         for case in own:
             why = reasons[file]
             case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE)
     return [f"nothing was proved unchanged: {refused}"] if refused else []
+
+
+def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
+    """Return file → why its cases are not proved, as a clause; empty where they are."""
+    if len(files) > 1 and tracing.examine([files]) == [""]:
+        return dict.fromkeys(files, "")
+    return dict(zip(files, tracing.examine([{file: cases} for file, cases in files.items()]), strict=True))
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
@@ -119,17 +124,6 @@ def _reads(path: str) -> str:
     return f"it reads {escaped(path, 200)}, which differs"
 
 
-@dataclass(frozen=True)
-class _Traced:
-    """The suite files that one process of each side takes, with their cases."""
-
-    files: Sequence[tuple[str, Sequence[Case]]]
-
-    @property
-    def cases(self) -> list[Case]:
-        return [case for _, cases in self.files for case in cases]
-
-
 class _Tracing:
     """Processes under strace, and what is known by them."""
 
@@ -137,7 +131,7 @@ class _Tracing:
         self.place, self.tool, self.differs, self.note = place, tool, differs, note
         self.started = 0
 
-    def examine(self, asked: Sequence[_Traced]) -> list[str]:
+    def examine(self, asked: Sequence[Files]) -> list[str]:
         """Return for each why it is not proved, as a clause; empty where it is. Head runs only where base leaves
         hope, and never while base does: only one side's code may write at a time."""
         reasons = [""] * len(asked)
@@ -152,12 +146,12 @@ class _Tracing:
                     reasons[number] = trace.unsure or (_reads(touched) if touched else "")
         return reasons
 
-    def _traces(self, side: SideWork, asked: Sequence[_Traced]) -> list[Trace]:
+    def _traces(self, side: SideWork, asked: Sequence[Files]) -> list[Trace]:
         """Trace some processes beside each other, to their ends."""
         with ExitStack() as stack:
             started = []
             for one in asked:
-                self.note(f"tracing {side.name} · {listed((file for file, _ in one.files), 3)}")
+                self.note(f"tracing {side.name} · {listed(one, 3)}")
                 self.started += 1
                 started.append(_Process(self.place, side, self.tool, one, self.started))
                 stack.callback(started[-1].close)
@@ -167,8 +161,9 @@ class _Tracing:
 class _Process:
     """One process under strace, with caches of its own: what another one left there could come from what differs."""
 
-    def __init__(self, place: Place, side: SideWork, tool: str, asked: _Traced, number: int) -> None:
-        self.place, self.side, self.asked = place, side, asked
+    def __init__(self, place: Place, side: SideWork, tool: str, asked: Files, number: int) -> None:
+        self.place, self.side = place, side
+        self.cases = [case_fields(case, side.name) for cases in asked.values() for case in cases]
         self.bench = next(iter(place.benches.values()))
         self.folder = place.parent.scratch / f"prove-{number}"
         self.cache = side.folder / f"prove-{number}"
@@ -188,8 +183,7 @@ class _Process:
         try:
             log = self.bench.logs / f"prove-{side.name}.log"
             self.worker = place.parent.worker(side.arena(self.bench.threads, []), log, under)
-            cases = [{**case_fields(case, side.name), "device": case.device} for case in asked.cases]
-            self.worker.begin("prove", suite=[file for file, _ in asked.files], cases=cases, seed=self.bench.seed)
+            self.worker.begin("prove", suite=list(asked), cases=self.cases, seed=self.bench.seed)
         except Died as died:
             self._failed(died)
 
@@ -210,7 +204,7 @@ class _Process:
     def trace(self) -> Trace:
         """Wait for its end, and return what it named."""
         if self.worker is not None:
-            steps = 1 + len(self.asked.cases)
+            steps = 1 + len(self.cases)
             try:
                 said = self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT) * SLOWER * steps)
                 if said["failed"]:
