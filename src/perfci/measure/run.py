@@ -85,7 +85,9 @@ class Measurement:
         results.files = [failure for one in found.values() for failure in one.files]
         results.imports = found["head"].imports
         results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
-        profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
+        some = any(can_measure(case) for case in measured)  # of those that are proved or skipped there may be no other
+        profiled = some and ("cuda" in place.benches or options.profile)
+        profilers = find_profilers(place, plan, options) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
@@ -99,14 +101,14 @@ class Measurement:
         settle_all(measured, place, found, probes, None if lock is None else lock.words())
         results.notes += history.remarks(measured, plan, facts, strict=options.strict)
 
-        if measured:
+        if some:
             stage("measuring")
         loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs)
         self.spent = loop.spent
         try:
             loop.run(measured)
         finally:
-            results.measuring_seconds = loop.seconds if measured else 0.0
+            results.measuring_seconds = loop.seconds if some else 0.0
         late = place.runner.late_cases(cases, options.cases)
         cases += late
         measured += late
