@@ -85,7 +85,7 @@ class Measurement:
         results.files = [failure for one in found.values() for failure in one.files]
         results.imports = found["head"].imports
         results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
-        some = any(can_measure(case) for case in measured)  # of those that are proved or skipped there may be no other
+        some = any(can_measure(case) for case in measured)  # else all is proved or skipped
         profiled = some and ("cuda" in place.benches or options.profile)
         profilers = find_profilers(place, plan, options) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:

@@ -173,7 +173,7 @@ class _Process:
         with disk_errors("made", self.folder):
             self.folder.mkdir()
         try:
-            shutil.copytree(side.cache, self.cache, symlinks=True, ignore=self._downloads)
+            shutil.copytree(side.cache, self.cache, symlinks=True, ignore=self._downloads, copy_function=self._copy)
         except OSError as error:  # such as for a socket, which no copy is like
             self.unsure = f"the side's caches cannot be copied: {one_line(str(error), 200)}"
             return
@@ -193,6 +193,13 @@ class _Process:
 
     def _downloads(self, folder: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(folder) == self.side.cache and name in DOWNLOADS]
+
+    def _copy(self, source: str, target: str) -> None:
+        """Copy a file for the user of the code under test. Raises OSError where that could be another's: one of several
+        names."""
+        if self.place.parent.account.ids is not None and Path(source).lstat().st_nlink > 1:
+            raise OSError(f"{source} has several names")
+        shutil.copy2(source, target, follow_symlinks=False)
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return {name: value.replace(str(self.side.cache), str(self.cache)) for name, value in env.items()}
