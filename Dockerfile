@@ -5,7 +5,7 @@ FROM ${BASE}
 
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
-ARG PACKAGES="ca-certificates g++=4:13.2.* git=1:2.43.* ninja-build=1.11.* python3-dev=3.12.* python3-venv=3.12.* tini=0.19.*"
+ARG PACKAGES="ca-certificates g++=4:13.2.* git=1:2.43.* ninja-build=1.11.* python3-dev=3.12.* python3-venv=3.12.* strace=6.8* tini=0.19.*"
 # hadolint ignore=DL3008
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends ${PACKAGES} \

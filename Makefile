@@ -12,7 +12,7 @@ NPM := $(if $(shell command -v npm),node_modules)
 .PHONY: run test test-all test-docker test-gpu check schemas pictures dist image prove-image clean
 
 run: $(VENV)/ready
-	$(BIN)/perfci compare --base HEAD
+	$(BIN)/perfci compare --base HEAD --measure-all
 
 test: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)

@@ -143,7 +143,7 @@ def main(kind: str, runs: int) -> int:
         repo = Path(folder)
         base = make(kind, repo)
         for number in range(runs):
-            code = perfci(repo, "compare", "--base", base, "--seed", str(number), *asked)
+            code = perfci(repo, "compare", "--base", base, "--measure-all", "--seed", str(number), *asked)
             codes[code] += 1
             report = json.loads((repo / "perfci-out" / "report.json").read_text())
             verdicts[report["verdict"]] += 1

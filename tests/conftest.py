@@ -14,6 +14,9 @@ from hypothesis import settings
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
 
+# What is compared with itself here is to be measured, but where a test is about proofs.
+os.environ["PERFCI_MEASURE_ALL"] = "1"
+
 # Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
 sys.dont_write_bytecode = False
 

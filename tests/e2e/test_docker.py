@@ -197,7 +197,7 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     project.repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\nbudget: 3m\n{limit}")
     project.repo.commit()
     project.hand_over()
-    run = Started(project, image, "compare", "--base", "HEAD")
+    run = Started(project, image, "compare", "--base", "HEAD", "--measure-all")
     journal = project.out / "journal.jsonl"
     deadline = time.monotonic() + 120
     while not journal.exists() or pairs(journal) < 3:
@@ -210,7 +210,7 @@ def test_sigterm_keeps_finished_pairs_and_resume_goes_on(image: Image, project: 
     kept = pairs(journal)
     assert kept >= 3
     assert project.owners() == {project.user}
-    run = Started(project, image, "compare", "--base", "HEAD", "--resume", "--budget", "30s")
+    run = Started(project, image, "compare", "--base", "HEAD", "--measure-all", "--resume", "--budget", "30s")
     code, out, err = run.end()
     assert code == 0, out + err
     assert pairs(journal) > kept

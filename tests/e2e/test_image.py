@@ -282,7 +282,7 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
     project.repo.commit("a limit that no run of a minute can decide")
     project.hand_over()
     docker("run", "--detach", "--name", name, "--volume", f"{project.root}:/workspace", image.name, "compare", "adding",
-           "--base", "HEAD")  # fmt: skip
+           "--base", "HEAD", "--measure-all")  # fmt: skip
     try:
         journal = project.out / "journal.jsonl"
         deadline = time.monotonic() + 120
@@ -297,7 +297,9 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
     kept = pairs(journal)
     assert kept >= 3
     assert project.owners() == {project.user}
-    done = image.run(project.root, "compare", "adding", "--base", "HEAD", "--resume", "--budget", "30s")
+    done = image.run(
+        project.root, "compare", "adding", "--base", "HEAD", "--measure-all", "--resume", "--budget", "30s"
+    )
     assert done.returncode == 0, done.stderr
     assert pairs(journal) > kept
     assert project.owners() == {project.user}

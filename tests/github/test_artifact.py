@@ -75,6 +75,17 @@ def planned(**fields: Any) -> str:
     return json.dumps(data)
 
 
+def proved(**fields: Any) -> str:
+    """What says of its first case that it is proved, and was not measured."""
+    data = json.loads(GOOD)
+    case = data["cases"][0] | {"pairs": [], "proof": {"by": "code", "reason": "it reads nothing that differs"}}
+    data["cases"][0] = case | fields
+    data["plan"]["m"] = max(1, data["plan"]["m"] - 1)
+    return json.dumps(data)
+
+
+FAILED = {name: one | {"status": "failed"} for name, one in json.loads(GOOD)["cases"][0]["sides"].items()}
+FILES = {"by": "files", "reason": "base and head are the same files"}
 LOOKS = json.loads(GOOD)["plan"]["looks"]
 ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "above": (lambda: zipped(("results.json", GOOD), ("../../etc/passwd", "x")), "leads elsewhere"),
@@ -115,6 +126,16 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "odd commit": (lambda: packed(measured(1.0, head="../../pulls/1")), "which commit"),
     "never slower": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
     "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
+    "proved and measured": (
+        lambda: archive({"results.json": proved(pairs=json.loads(GOOD)["cases"][0]["pairs"])}),
+        "calls a case proved",
+    ),
+    "proved and failed": (lambda: archive({"results.json": proved(sides=FAILED)}), "calls a case proved"),
+    "proved by files that differ": (lambda: archive({"results.json": proved(proof=FILES)}), "its files differ"),
+    "proved, and shares α": (
+        lambda: archive({"results.json": json.dumps(json.loads(proved()) | {"plan": json.loads(GOOD)["plan"]})}),
+        "error rates",
+    ),
     "no share": (
         lambda: archive({"results.json": planned(looks=LOOKS | {"alpha_spending": [0.0] * len(LOOKS["pairs"])})}),
         "error rates",

@@ -563,6 +563,22 @@ def test_cutlass(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("script", "status", "words"),
+    [
+        ("echo version 6.8", "ok", "need not be measured"),
+        ("echo version 5.2", "warn", "older than 5.3"),
+        ("[ $1 = --version ] && echo version 6.8 && exit; echo 'PTRACE_SEIZE: Operation not permitted' >&2; exit 1", "warn", "not permitted"),
+        (None, "warn", "apt-get install strace"),
+    ],
+)  # fmt: skip
+def test_strace(tmp_path, script, status, words):
+    if script is not None:
+        program(tmp_path / "bin", "strace", script)
+    line = only(tools.check_strace, machine(tmp_path))
+    assert line.status == status and words in f"{line.found} {line.remedy}"
+
+
+@pytest.mark.parametrize(
     ("info", "code", "err", "nvml", "status", "words"),
     [
         ({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}, "nvidia": {}}}, 0, "", Nvml(), "ok", "GPUs by runtime nvidia"),

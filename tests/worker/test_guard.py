@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import sys
 import time
 import types
 
@@ -57,6 +58,16 @@ def test_a_function_whose_code_was_exchanged_is_named(monkeypatch):
     trusted = guard.Trusted()
     monkeypatch.setattr(torch.cuda.synchronize, "__code__", other.__code__)
     assert "torch.cuda.synchronize" in trusted.tampered()
+
+
+def test_torch_that_the_suite_imports_first_is_no_replacement(monkeypatch):
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "torch", raising=False)
+        trusted = guard.Trusted()
+    fake = types.ModuleType("torch")
+    fake.cuda = types.SimpleNamespace(Event=type("Event", (), {"__new__": lambda cls: object.__new__(cls)}))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    assert trusted.tampered() is None
 
 
 def test_what_the_suite_adds_is_no_replacement():

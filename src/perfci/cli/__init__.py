@@ -192,7 +192,10 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
             raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
         write_atomic(path, (templates / template).read_text(encoding="utf-8"))
         typer.echo(f"wrote  {name}")
-    typer.echo("\nNow: `git add -A && git commit`, then `perfci compare --base HEAD` measures the tree against itself.")
+    typer.echo(
+        "\nNow: `git add -A && git commit`, then `perfci compare --base HEAD --measure-all` measures the tree "
+        "against itself."
+    )
     typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
 
 

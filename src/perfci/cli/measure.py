@@ -168,6 +168,8 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
             "--cache: what is built into a folder of its own, as in a container, is not kept: leave it out"
         )
     require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
+    given = {name: asked[name] for name in _AS_ASKED if name in asked}
+    given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
@@ -176,7 +178,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
         command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
-        **{name: asked[name] for name in _AS_ASKED if name in asked},
+        **given,
         **sides,
         **times,
     )

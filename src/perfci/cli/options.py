@@ -66,6 +66,9 @@ class Deciding:
     ] = False
     budget: Budget = None
     strict: Strict = False
+    measure_all: Annotated[bool, typer.Option("--measure-all", help="Measure what is proved to be unchanged, too.")] = (
+        False
+    )
     resume: Resume = False
     lock_clocks: LockClocks = None
 

@@ -29,6 +29,7 @@ CHECKS: dict[str, Check] = {
     "token": repository.check_token,
     "nvcc": tools.check_nvcc,
     "cutlass": tools.check_cutlass,
+    "strace": tools.check_strace,
     "docker": tools.check_docker,
 }
 """Name of the check → the check; what matters more comes first."""

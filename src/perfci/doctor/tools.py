@@ -10,6 +10,7 @@ from perfci.doctor.gpu import boards, cuda_words
 from perfci.doctor.machine import Machine, ok, warn
 from perfci.doctor.pytorch import inside
 from perfci.model.doctor import Finding
+from perfci.system import strace
 
 DOCKER_TIME = 8.0
 """Seconds: a daemon that is being started answers late."""
@@ -79,6 +80,18 @@ def _headers(machine: Machine) -> tuple[str, str] | None:
         numbers = [re.search(rf"#define CUTLASS_{part} (\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
         return folder, ".".join(number[1] for number in numbers if number) or "of unknown version"
     return None
+
+
+def check_strace(machine: Machine) -> Iterator[Finding]:
+    """Check strace, by which `compare` proves that a case cannot have changed."""
+    path = machine.which("strace")
+    if path is None:
+        text = "not installed: cases that read nothing of a change are measured, too"
+        yield warn("strace", text, strace.INSTALL, path=None)
+    elif why := strace.refusal(path):
+        yield warn("strace", f"cases that read nothing of a change are measured, too: {why}", strace.ALLOW, path=path)
+    else:
+        yield ok("strace", f"{path}: cases that read nothing of a change need not be measured", path=path)
 
 
 def check_docker(machine: Machine) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from perfci.github.api import Api, NotFound
 from perfci.github.settings import ArtifactName
-from perfci.model.plan import Looks
+from perfci.model.plan import Looks, sharing
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results
 from perfci.model.text import shorten
@@ -243,6 +243,7 @@ def _check_text(data: Any) -> None:
 
 def _check_bounds(results: Results) -> None:
     plan = results.plan
+    proved = {case.key for case in results.cases if case.proved}
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"has more than {MOST_CASES} cases")
     if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
@@ -252,7 +253,7 @@ def _check_bounds(results: Results) -> None:
     if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
     # By such a plan a change may pass that perfci's own plan would find slower than the limit.
-    if plan.looks != Looks.fitted(plan.m) or plan.m > max(1, sum(one.shares_alpha for one in plan.criteria)):
+    if plan.looks != Looks.fitted(plan.m) or plan.m > sharing(plan.criteria, proved):
         raise Unfit("was planned with looks or error rates that are not perfci's")
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")
@@ -261,6 +262,7 @@ def _check_bounds(results: Results) -> None:
         raise Unfit("calls a case skipped that was measured, or works")
     if any(case.origin == "imported" for case in results.cases):
         raise Unfit("has cases that another tool measured")
+    _check_proofs(results)
     kernels = set(plan.declared.kernels) if plan.declared is not None else None
     if kernels is not None and any((case.origin == "kernel") != (case.id in kernels) for case in results.cases):
         raise Unfit("takes a kernel for a command, or a command for a kernel")
@@ -276,3 +278,16 @@ def _check_bounds(results: Results) -> None:
             raise Unfit("has a limit that nothing can answer")
         if one.source.origin == "kernel" and one.source.where not in places:
             raise Unfit("has a limit that stands neither in a policy nor beside a kernel")
+
+
+def _check_proofs(results: Results) -> None:
+    """Raise Unfit for a proof that perfci would not have made, or that the results themselves contradict."""
+    digests = {side.tree for side in results.sides.values()}
+    for case in results.cases:
+        if case.proof is None or not case.proof.by:
+            continue
+        working = len(case.sides) > 1 and all(side.status == "ok" for side in case.sides.values())
+        if results.mode != "compare" or case.origin != "kernel" or not working or (case.proved and case.pairs):
+            raise Unfit("calls a case proved that cannot be, or was measured")
+        if case.proof.by == "files" and (len(digests) > 1 or digests == {""}):
+            raise Unfit("calls a case proved by equal files, and its files differ")

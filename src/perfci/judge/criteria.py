@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from perfci.judge.observed import observed_row
+from perfci.judge.proved import contradicted, proved_row
 from perfci.judge.speed_of_light import TIMED, impossible
 from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, judged, presence, state
 from perfci.judge.timed import timed_row
@@ -38,10 +39,18 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
     if not judged:
         return _unanswered(context, case, asked)
     return [
-        timed_row(context, case, one) if one.timed else observed_row(context, case, one)
+        _row(context, case, one)
         for one in judged
         if (comparable or not one.relative) and (believable or one.metric not in TIMED)
     ]
+
+
+def _row(context: Context, case: Case, criterion: Criterion) -> Row:
+    if found := proved_row(case, criterion):
+        return found
+    if criterion.timed:
+        return contradicted(case, timed_row(context, case, criterion))
+    return observed_row(context, case, criterion)
 
 
 def _unknown(criterion: Criterion) -> Row:

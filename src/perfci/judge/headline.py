@@ -216,7 +216,9 @@ def _passing(worst: list[Row], compared: bool) -> str:
     counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
     parts = []
     if n := counts["unchanged"]:
-        parts.append(f"{count(n, 'case')} {'unchanged' if compared else 'within'}")
+        proved = sum(row.proved for row in worst)
+        aside = f" ({'all' if proved == n else proved} proved)" if proved else ""
+        parts.append(f"{count(n, 'case')} {'unchanged' if compared else 'within'}{aside}")
     if n := counts["improvement"]:
         best = next(row for row in worst if row.class_ == "improvement")
         parts.append(f"{count(n, 'improvement')} ({row_words(best)})")

@@ -7,12 +7,14 @@ from perfci.judge.criteria import rows_of
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.headline import headline, worst_rows
 from perfci.judge.measured import facts, measured, noise, trails
+from perfci.judge.proved import remarks
 from perfci.judge.speed_of_light import TIMED
 from perfci.judge.status import ANSWERED, Context, file_rows, order
 from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
+from perfci.model.plan import sharing
 from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import one_line
@@ -37,7 +39,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     resemblance = lag(results.cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
         looks=kept(results.plan.looks, resemblance),
-        m=max(1, sum(one.shares_alpha for one in asked)) if exploratory else results.plan.m,
+        m=sharing(asked, {case.key for case in results.cases if case.proved}) if exploratory else results.plan.m,
         strict=strict,
         compared=results.mode == "compare",
         criteria=_by_case(asked),
@@ -51,7 +53,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     profiles = _profiles(ceilings, cases, rows)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
     statistics, notes = measured(context, cases)
-    notes += told(asked)
+    notes += [*told(asked), *remarks(context, cases)]
     if resemblance is not None and resemblance.beyond_chance:
         found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
         notes.append(

@@ -55,6 +55,7 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
         checks={name: side.check for name, side in sides.items()},
         timing=said.timing,
         reasons={name: side.reason for name, side in sides.items() if side.reason},
+        proof=case.proof,
         noise=_parts(components(case, first)),
         roof=roof(case, ceilings),
     )

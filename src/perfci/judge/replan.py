@@ -27,6 +27,9 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     own = [one for one in results.plan.criteria if one.source.origin == "kernel"]
     waiting = [one for one in (*written, *own) if one.waits]
     asked = [one for one in (*strictest(written, own), *waiting) if results.mode == "compare" or not one.relative]
+    if not policy.prove:
+        cases = [case.model_copy(update={"proof": None}) for case in results.cases]
+        results = results.model_copy(update={"cases": cases})
     results = results.model_copy(
         update={"gate": policy.mode, "on_undecided": policy.on_undecided, "custom_metrics": policy.metrics}
     )

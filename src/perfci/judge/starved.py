@@ -48,7 +48,7 @@ def unreached(context: Context, case: Case) -> bool:
 def _asked(context: Context, case: Case) -> bool:
     """Tell whether a limit on what pairs tell waits for an answer from this case."""
     base, head = state(case, "base"), state(case, "head")
-    if head.status != "ok":
+    if head.status != "ok" or case.proved:
         return False
     compares = context.compared and base.status == "ok" and not differences(base, head)
     asked = [one for one in context.criteria.get(case.key, []) if one.timed]

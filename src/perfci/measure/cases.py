@@ -31,17 +31,19 @@ class Found:
     """Suite files that did not import."""
     imports: dict[str, float] = field(default_factory=dict)
     """`import NAME` → seconds that it takes."""
+    reach: dict[str, list[str]] = field(default_factory=dict)
+    """Suite file → paths of the repository's modules that it imports, below `tree/` and `site/`."""
 
 
 def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
     """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails."""
-    reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden))
+    reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden), reach=True)
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
     told = reply["imports"].items()  # the suite's code could say anything
     sound = {name: one for name, one in told if isinstance(one, float) and 0 <= one < math.inf}
     imports = {name: one for name, one in sound.items() if re.search(IMPORT, name)}
-    found = Found(imports=imports)
+    found = Found(imports=imports, reach=reply["reach"])
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.model.base import Document, Side, UsageError
-from perfci.model.results import Case, CaseSide, Pair, Reason
+from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
 from perfci.system.files import Appender, read_lines
 
 JOURNAL = "journal.jsonl"
@@ -22,10 +22,22 @@ def plain(document: Document) -> Any:
     return json.loads(document.model_dump_json())
 
 
+def earlier(out: Path) -> dict[str, Proof] | None:
+    """Return the proofs of the run that left a journal in `out`, by case key; None where there is none.
+
+    Raises MachineError where it cannot be read.
+    """
+    records = read_lines(out / JOURNAL) if (out / JOURNAL).exists() else []
+    if not records or records[0].get("kind") != "header":
+        return None
+    return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
+
+
 class Journal:
     """Append-only record of one run. Raises MachineError when the disk refuses."""
 
-    def __init__(self, out: Path, identity: dict[str, Any], run: str, resume: bool) -> None:
+    def __init__(self, out: Path, identity: dict[str, Any], run: str, resume: bool, cases: Iterable[Case] = ()) -> None:
+        """`cases`: with the proofs that a resumed run is to find here."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
@@ -40,7 +52,8 @@ class Journal:
         self._file = Appender(path)
         self._samples = Appender(out / SAMPLES)
         if not resumed:
-            self._file.append({"kind": "header", "run": run, "identity": identity})
+            proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
+            self._file.append({"kind": "header", "run": run, "identity": identity, "proofs": proofs})
 
     def _load(self, path: Path, identity: dict[str, Any]) -> bool:
         """Take over what is there. False where the earlier run was killed before it wrote anything."""

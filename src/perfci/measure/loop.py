@@ -139,7 +139,8 @@ class Loop:
             math.fsum(each) / len(each) * (self.plan.max_pairs - len(case.pairs))
             for each, case in zip(spent, cases, strict=True)
         ]
-        if self.plan.exact_pairs is not None or math.fsum(needed) <= self.budget.left or not all(map(self._hopeless, cases)):
+        reached = self.plan.exact_pairs is not None or math.fsum(needed) <= self.budget.left
+        if reached or not all(map(self._hopeless, cases)):
             return cases
         for case in cases:
             case.stopped = "hopeless"

@@ -1,5 +1,6 @@
 """The options of a measurement, and its progress as the caller is told it."""
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from perfci.model.base import DeviceKind, Side
 OUT = "perfci-out"
 COMMAND = "PERFCI_COMMAND"
 """Variable with the command line as it was given, where another one was made of it: in a container."""
+MEASURE_ALL = "PERFCI_MEASURE_ALL"
+"""Variable that does what `--measure-all` does, for whatever calls perfci to compare a tree with itself."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Options:
     strict: bool = False
     """Refuse limits that are under what a calibration of this machine promises."""
     seed: int | None = None
+    measure_all: bool = field(default_factory=lambda: os.environ.get(MEASURE_ALL, "") not in ("", "0"))
+    """Prove nothing: measure what cannot have changed, too."""
     lock_clocks: str | None = None
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     profile: bool = False

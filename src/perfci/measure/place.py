@@ -317,5 +317,6 @@ def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
         whole.files += one.files
         whole.broken |= one.broken
         whole.imports.update(one.imports)
+        whole.reach.update(one.reach)
     side.suite = working
     return whole

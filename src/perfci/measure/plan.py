@@ -12,7 +12,7 @@ from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion
 from perfci.model.limits import Subject, criteria, late
-from perfci.model.plan import Declared, Looks, Plan
+from perfci.model.plan import Declared, Looks, Plan, sharing
 from perfci.model.policy import Command
 from perfci.model.results import Case
 from perfci.model.text import hides_failures
@@ -26,13 +26,18 @@ QUICK_PAIRS = 16
 """`--quick`: seconds, and pairs at most."""
 
 
+def fitted(m: int, options: Options) -> Looks:
+    """Return the looks of a run in which m criteria share α."""
+    return Looks.fitted(m, QUICK_PAIRS if options.quick else None)
+
+
 def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
     asked: list[Criterion] = []
     if not options.profile:
         asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
-    m = max(1, sum(one.shares_alpha for one in asked))
-    looks = Looks.fitted(m, QUICK_PAIRS if options.quick else None)
+    m = sharing(asked)
+    looks = fitted(m, options)
     return Plan(
         seed=place.seed,
         sides=list(place.sides),

@@ -28,8 +28,10 @@ STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"
 """Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
 history of the process whether an output is paged in anew each time: workers of the same code then differed by a
 factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
+DOWNLOADS = ("pip", "uv")
+"""Folders of a side's caches that hold packages as they come from an index."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
-_OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
+OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
 """Keys of the policy that each side takes from its own; all others are base's for both."""
 _OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour"}
 
@@ -174,7 +176,7 @@ def judged_otherwise(base: Policy, head: Policy) -> list[str]:
 
 
 def _judging(policy: Policy) -> dict[str, Any]:
-    found = policy.model_dump(exclude=_OF_EACH_SIDE | _OF_NO_JUDGEMENT)
+    found = policy.model_dump(exclude=OF_EACH_SIDE | _OF_NO_JUDGEMENT)
     return found | {"limits": [in_units(limit, policy) for limit in policy.limits]}
 
 

@@ -52,7 +52,7 @@ class Bench:
         arena = side.arena(self.threads, self.cores)
         with self.costs.phase("start"):
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
-        worker.post("load", suite=side.suite, forbidden=self.forbidden)
+        worker.begin("load", suite=side.suite, forbidden=self.forbidden)
         return worker
 
     def loaded(self, worker: Worker) -> Worker:

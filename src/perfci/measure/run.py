@@ -18,18 +18,19 @@ from perfci.measure.cases import Found, merge, redeclared, require_some, subject
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.journal import Journal
-from perfci.measure.loop import Loop
+from perfci.measure.journal import Journal, earlier
+from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
-from perfci.measure.plan import ask_late, identity, make_plan, piped, remarks
+from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks
 from perfci.measure.profiling.collect import find_profilers, observe
+from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import looser, told
-from perfci.model.plan import Plan
+from perfci.model.plan import Plan, sharing
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
 
@@ -79,7 +80,9 @@ class Measurement:
         plan = make_plan(options, place, seen, known)
         budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
-        journal = Journal(options.out, identity(options, place, plan, cases), _new_run(), options.resume)
+        run, unproved = self._prove(place, found, cases, plan)
+        measured = [case for case in cases if not case.proved]
+        journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.gate, results.on_undecided = limits.mode, limits.on_undecided
@@ -87,31 +90,37 @@ class Measurement:
         results.cases = cases
         results.files = [failure for one in found.values() for failure in one.files]
         results.imports = found["head"].imports
-        results.notes = [*place.sources.notes, *idle, *remarks(options, place.sides)]
-        profilers = find_profilers(place, plan, options) if "cuda" in place.benches or options.profile else None
+        results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
+        some = any(can_measure(case) for case in measured)  # else all is proved or skipped
+        profiled = some and ("cuda" in place.benches or options.profile)
+        profilers = find_profilers(place, plan, options) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
-        if any(case.origin == "kernel" for case in cases):
+        if any(case.origin == "kernel" and can_measure(case) for case in measured):
             stage("measuring what the machine can do")
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)
         with self.costs.phase("check"):
-            probes = check_all(cases, place, found, journal, budget, fuzz=not options.quick, note=stage)
-        journal.restore(cases)
-        settle_all(cases, place, found, probes, None if lock is None else lock.words())
-        results.notes += history.remarks(cases, plan, facts, strict=options.strict)
+            probes = check_all(measured, place, found, journal, budget, fuzz=not options.quick, note=stage)
+        journal.restore(measured)
+        settle_all(measured, place, found, probes, None if lock is None else lock.words())
+        results.notes += history.remarks(measured, plan, facts, strict=options.strict)
 
-        stage("measuring")
+        if some:
+            stage("measuring")
         loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs, budget)
         self.spent = loop.spent
         try:
-            loop.run(cases)
+            loop.run(measured)
         finally:
-            results.measuring_seconds, results.budget_needed = loop.seconds, loop.needed
-        cases += place.runner.late_cases(cases, options.cases)
+            results.measuring_seconds = loop.seconds if some else 0.0
+            results.budget_needed = loop.needed
+        late = place.runner.late_cases(cases, options.cases)
+        cases += late
+        measured += late
         results.cases = cases
-        for case in cases:
+        for case in measured:
             place.runner.hold_units(case)
         ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
 
@@ -119,8 +128,8 @@ class Measurement:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
                 say = partial(self.timed, results)
-                results.notes += observe(place, profilers, cases, plan, scratch, stage, options.profile, budget, say)
-        results.notes += [*unredrawn(cases), *starved(cases, plan), *watch.notes()]
+                results.notes += observe(place, profilers, measured, plan, scratch, stage, options.profile, budget, say)
+        results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:
             lock.require()
@@ -128,6 +137,27 @@ class Measurement:
             require_untouched(place)
         self.settle(results)
         return results
+
+    def _prove(
+        self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan
+    ) -> tuple[str, list[str]]:
+        """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
+        once head's code has run, since it decides what is audited; and notes."""
+        options, notes = self.options, list[str]()
+        known = earlier(options.out) if options.resume else None
+        if seeks_proof(options, place) and known is None:
+            self.progress.stage("proving what did not change")
+            with self.costs.phase("prove", whole=True):
+                notes = prove(cases, place, found, plan, self.progress.stage)
+        run = _new_run()
+        if known is None:
+            draw_audit(cases, run if options.seed is None else str(options.seed))
+        elif seeks_proof(options, place):
+            for case in cases:
+                case.proof = known.get(case.key)
+        plan.m = sharing(plan.criteria, {case.key for case in cases if case.proved})
+        plan.looks = fitted(plan.m, options)
+        return run, notes
 
     def settle(self, results: Results) -> None:
         """Put the account so far into `results`."""

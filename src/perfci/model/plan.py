@@ -1,6 +1,7 @@
 """The plan: everything that is fixed before the first sample."""
 
 import math
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import Annotated
 
@@ -121,6 +122,11 @@ class Declared(Document):
     """True where no suite file and no build failed, so that every kernel is known."""
 
 
+def sharing(criteria: Iterable[Criterion], proved: Collection[str] = ()) -> int:
+    """Return the number of criteria that share α, at least 1: none of the cases whose keys are in `proved`."""
+    return max(1, sum(one.shares_alpha for one in criteria if one.case_key not in proved))
+
+
 class Plan(Document):
     """The plan of a run: what is measured, in which order, and how it will be decided."""
 
@@ -137,7 +143,8 @@ class Plan(Document):
     declared: Declared | None = None
     """None in documents that do not tell."""
     m: int = Field(1, ge=1)
-    """Number of criteria that share α, by which statistics can let the run fail: each gets α/m."""
+    """Number of criteria that share α, by which statistics can let the run fail: each gets α/m. What is proved shares
+    nothing."""
     budget: Positive = 900.0
     """Seconds for everything after the builds: checks, pairs, profilers."""
     max_pairs: int = Field(64, ge=1)

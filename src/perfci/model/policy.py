@@ -232,6 +232,8 @@ class Policy(Document):
     """When a case is profiled: where it changed, always or never; always where a limit needs what profilers see."""
     counters: Literal["default", "deep"] = "default"
     """Hardware counters of the profile: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
+    prove: bool = True
+    """Leave unmeasured what is proved to be unchanged; false measures every case."""
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads that a case may use; the same cores for base and head."""
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value

@@ -7,7 +7,7 @@ from pydantic import Field
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, against, beyond
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.results import Check, Phase, Reason, SideCode, Work
+from perfci.model.results import Check, Phase, Proof, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.model.units import Price
 
@@ -91,6 +91,8 @@ class Row(Document):
     """True where a look before the first one decided: the change is obvious in a few pairs."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
+    proved: bool = False
+    """True where a proof answers, and nothing was measured."""
     cause: str = ""
     """The explanation of the change from profiles, in one sentence; empty where there is none."""
     file: str = ""
@@ -202,6 +204,8 @@ class CaseFacts(Document):
     timing: Timing | None = None
     """None where nothing was measured."""
     reasons: dict[Side, Reason] = Field(default_factory=dict)
+    proof: Proof | None = None
+    """None where no proof was sought."""
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
     roof: Roof | None = None

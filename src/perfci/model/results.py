@@ -171,6 +171,18 @@ class Pair(Document):
     """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
 
 
+class Proof(Document):
+    """The answer to whether a case can differ between base and head at all, found without measuring it."""
+
+    by: Literal["", "files", "code"] = ""
+    """The proof that it cannot. `files`: base and head are the same files. `code`: no process of the case named a file
+    that differs. Empty where nothing proves it."""
+    reason: str = Field(max_length=1000)
+    """Why, or why not, as a clause."""
+    audited: bool = False
+    """True where the case was drawn to be measured all the same."""
+
+
 class Case(Document):
     """One case on one device with everything measured of it."""
 
@@ -180,6 +192,8 @@ class Case(Document):
     origin: Literal["kernel", "command", "imported"] = "kernel"
     """`imported`: from another tool's file; a worker of a side is a file."""
     sides: dict[Side, CaseSide]
+    proof: Proof | None = None
+    """None where no proof was sought."""
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
     """Why measuring ended. `hopeless`: by its scatter the pairs that the budget allowed would not have decided it."""
@@ -195,6 +209,11 @@ class Case(Document):
     def key(self) -> str:
         """Unique in a results document: `id@device`."""
         return f"{self.id}@{self.device}"
+
+    @property
+    def proved(self) -> bool:
+        """True where a proof answers for the case, which is then neither checked nor timed nor profiled."""
+        return self.proof is not None and bool(self.proof.by) and not self.proof.audited
 
 
 class SideCode(Document):
@@ -241,13 +260,14 @@ Finite = Annotated[float, Field(ge=0)]
 IMPORT = r"^import \w{1,60}$"
 """A statement whose cost is told."""
 Phase = Literal[
-    "wait", "snapshot", "build", "machine", "start", "import", "check", "open", "warm", "samples", "close", "commands",
-    "profile", "other",
+    "wait", "snapshot", "build", "prove", "machine", "start", "import", "check", "open", "warm", "samples", "close",
+    "commands", "profile", "other",
 ]  # fmt: skip
-"""`wait`: for another perfci on the device. `snapshot`: base and head copied, and proved untouched. `machine`: its
-facts and ceilings. `start`: of workers, `import`: of the suite in them. `check`: results before timing. `open`: inputs
-drawn and placed, `warm`: first executions, `samples`: executions that are timed, `close`: results after timing, memory
-freed. `commands`: processes of the policy's commands. `other`: what belongs to none."""
+"""`wait`: for another perfci on the device. `snapshot`: base and head copied, and found untouched. `prove`: which cases
+cannot have changed. `machine`: its facts and ceilings. `start`: of workers, `import`: of the suite in them. `check`:
+results before timing. `open`: inputs drawn and placed, `warm`: first executions, `samples`: executions that are timed,
+`close`: results after timing, memory freed. `commands`: processes of the policy's commands. `other`: what belongs to
+none."""
 
 
 UNMEASURED = "unmeasured.json"

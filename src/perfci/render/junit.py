@@ -19,7 +19,8 @@ def render(report: Report) -> str:
     """Render JUnit XML: a suite per device with a test per row, and a suite `perfci` with one test for the run.
 
     A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
-    the reason; a warning is a passed test with output. Under a policy that only observes nothing is a failure.
+    the reason; a warning, and what was proved, is a passed test with output. Under a policy that only observes nothing
+    is a failure.
     """
     view = View(report)
     root = ET.Element("testsuites", name=_RUN, time=f"{report.seconds:.3f}")
@@ -79,7 +80,7 @@ def _case(view: View, row: Row) -> ET.Element:
         _child(case, "skipped", text, message=f"observed only: {message}")
     elif row.effect == "undecided":
         _child(case, "skipped", text, message=f"{message} · {words.help_page(row)}")
-    elif row.effect != "pass":
+    elif row.effect != "pass" or row.proved:
         _child(case, "system-out", text)
     return case
 

@@ -208,9 +208,9 @@ class View:
                 assert_never(row.against)
 
     def change(self, row: Row, interval: bool = True) -> str:
-        """Return `+211 % (±0.4) slower`; `–` where nothing was compared."""
+        """Return `+211 % (±0.4) slower`; `proved` where a proof excludes a change, `–` where nothing was compared."""
         if row.change is None:
-            return "–"
+            return "proved" if row.proved else "–"
         width = half_width(row) if interval else ""
         return " ".join(
             part for part in (show_change(row.change), f"({width})" if width else "", direction(row)) if part

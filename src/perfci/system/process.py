@@ -86,6 +86,8 @@ class Under:
     """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
     """The part of the worker's environment that passes: reports keep it."""
+    traced: bool = False
+    """True where the names that the worker looks up are to be seen, and no listing by which it could guess them."""
 
 
 def memory_of(pid: int) -> int:
@@ -283,6 +285,7 @@ class Parent:
             "threads": arena.threads,
             "cores": list(arena.cores),
             "profiled": under is not None,
+            "traced": under is not None and under.traced,
         }
         if self.forks and under is None:
             started = self._ask({"op": "fork", **setup}, "started", log=log)
@@ -415,20 +418,18 @@ class Worker:
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
-        self.post(op, **fields)
+        self.begin(op, **fields)
         return self.answer(timeout)
 
-    def post(self, op: str, **fields: Any) -> None:
-        """Ask, and leave the answer to `answer`. Raises Died."""
+    def begin(self, op: str, **fields: Any) -> None:
+        """Ask, and let others be asked before `answer` waits. Raises Died where the worker has ended."""
         if not self.alive:
             raise Died(Reason(kind="crash", text="the worker has ended already"))
-        try:
+        with contextlib.suppress(OSError):  # it is gone, as `answer` finds out
             self.channel.send({"op": op, **fields})
-        except OSError:
-            raise self._gone() from None
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """Wait for the answer to what was posted. Raises Died as ask() does."""
+        """Wait for the answer to what was begun. Raises Died as `ask` does."""
         try:
             self.parent._wait(self.ident, self.pid, timeout, self.channel)
             reply = self.channel.receive(timeout=timeout)

@@ -59,6 +59,8 @@ class Kernel:
     """How it is timed on a GPU; None leaves it to the policy."""
     file: str = ""
     line: int = 0
+    suite: str = ""
+    """Of the suite, the file that declares it when it is imported; `file` may be another."""
 
     def cases(self, device: str) -> list[CaseSpec]:
         """Return the cases on `device` ("cuda" or "cpu"), in the order declared; none where it is not named."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -15,7 +17,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -55,6 +56,28 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
                 seen.add(file)
                 files.append(_load(top, file, kernels))
     return {"files": files, "kernels": list(kernels.values())}
+
+
+class _Names:
+    """The names in a folder, as the import system asks for them: each by a look at that name alone."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __contains__(self, name: str) -> bool:
+        return os.path.lexists(os.path.join(self.folder, name))
+
+
+def find_without_listing() -> None:
+    """Let this process search for modules name by name, so that a tracer sees which it asked for.
+
+    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) lists every folder on sys.path, and asks its list.
+    """
+
+    def fill(finder: Any) -> None:
+        finder._path_cache = _Names(finder.path or os.getcwd())
+
+    importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -131,7 +154,7 @@ def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
                 f"kernel {kernel.name!r} is declared already in {twin.file}:{twin.line}: rename one of them",
             )
     for kernel in declared:
-        kernel.file = _relative(kernel.file, top) or file
+        kernel.file, kernel.suite = _relative(kernel.file, top) or file, file
         kernels[kernel.name] = kernel
     return {"file": file, "error": None}
 
@@ -223,6 +246,49 @@ def repo_modules(root: str, site: str) -> dict[str, str]:
     return dict(sorted(modules.items()))
 
 
+def reach(root: str, site: str) -> dict[str, list[str]]:
+    """Return suite file → paths, as `repo_modules` has them, of the repository's modules that it imports as it is
+    imported, by itself or through others: by their text, since one that is there already is not imported again."""
+    paths = repo_modules(root, site)
+    asked = {name: _imports(name) for name in paths}
+    found = {}
+    for name in [name for name in sys.modules if name.startswith(SUITE_PREFIX)]:
+        reached, todo = set(), _imports(name)
+        while todo:
+            one = todo.pop()
+            if one in paths and one not in reached:
+                reached.add(one)
+                todo |= asked[one]
+        file = _relative(str(sys.modules[name].__file__), _real(root))
+        if file is not None:
+            found[file] = sorted(paths[one] for one in reached)
+    return found
+
+
+def _imports(name: str) -> set[str]:
+    """Return the names that the statements of a module import when it is imported, with the packages they are in."""
+    module = sys.modules[name]
+    file, package = module.__dict__.get("__file__"), module.__dict__.get("__package__") or ""
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return set()
+    names: set[str] = set()
+    try:
+        todo: list[ast.AST] = [ast.parse(Path(file).read_bytes())]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # it was imported all the same, from elsewhere: a tracer will tell
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names.update("{}.{}".format(base, alias.name) for alias in node.names)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(node)
+    return {one.rsplit(".", less)[0] for one in names for less in range(one.count(".") + 1)}
+
+
 def _real(path: str) -> Path:
     return Path(os.path.realpath(path))
 
@@ -264,7 +330,7 @@ def _is_namespace(top: str) -> bool:
 def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
     """Return top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
     entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if _inside(path, own))]
-    suffixes = (".py", *EXTENSION_SUFFIXES)
+    suffixes = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
     regular: set[str] = set()
     namespaces: set[str] = set()
     for entry in dict.fromkeys(entries):

@@ -123,6 +123,8 @@ def _watched(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         first, *rest = name.split(".")
         found = sys.modules.get(first)
         for step in rest:
+            if found is None:
+                break  # None itself has attributes, such as __new__
             # From a class its own dictionary: getattr would bind, and make something new each time.
             inside: Any = vars(found) if isinstance(found, type) else {}
             found = inside[step] if step in inside else getattr(found, step, None)

@@ -112,6 +112,10 @@ class Server:
 
     def enter_side(self) -> None:
         """Make this process one of the side's: its folder, its path, its threads."""
+        if self.setup.get("traced"):
+            discover.find_without_listing()
+            with contextlib.suppress(ImportError):
+                import torch  # as the parent has done for all workers that it forks
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])
         sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]
@@ -172,7 +176,9 @@ class Server:
             for device in kernel.devices:
                 for spec in kernel.cases(device):
                     fuzz = len(kernel.fuzz_sets(device, spec.params))
-                    cases.append(dict(vars(spec), limits=kernel.limits, timing=kernel.timing, fuzz=fuzz))
+                    cases.append(
+                        dict(vars(spec), limits=kernel.limits, timing=kernel.timing, fuzz=fuzz, suite=kernel.suite)
+                    )
         # What the suite imported stays: collecting after every case need not walk it.
         gc.collect()
         gc.freeze()
@@ -182,6 +188,7 @@ class Server:
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
             "imports": imports,
+            "reach": discover.reach(root, site) if message.get("reach") else {},
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +210,30 @@ class Server:
         )
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
+
+    def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Import suite files alone and take cases from their checks to the first execution behind them: all that a
+        tracer is to see. The answer's `failed` says what was not right, and is empty where all was."""
+        found = discover.discover(self.setup["tree"], message["suite"])
+        self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
+        for file in found["files"]:
+            if file["error"]:
+                return {"failed": "{}: {}".format(file["file"], file["error"]["text"])}
+        for case in message["cases"]:
+            if case["kernel"] not in self.kernels:
+                return {"failed": "{} is not declared by its file alone".format(case["kernel"])}
+            checked = self.do_check(dict(case, seed=message["seed"], fuzz=False))
+            if not checked["ok"]:
+                return {"failed": "{}: {}".format(case["kernel"], checked["text"])}
+            one = bench.prepare(self.kernels[case["kernel"]], case["params"], case["device"], message["seed"], 0, False)
+            one.fn()
+            if case["device"] == "cuda":
+                sys.modules["torch"].cuda.synchronize()
+            one.bench.release()
+            del one
+            gc.collect()
+            _give_back()
+        return {"failed": ""}
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw and place a case's inputs anew and warm it up.

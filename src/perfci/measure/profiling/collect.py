@@ -13,7 +13,7 @@ from typing import Any
 from perfci.measure.costs import Budget
 from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.prepare import SideWork
+from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, wanted
 from perfci.measure.rounds import Bench
@@ -34,8 +34,6 @@ UNTRUSTED = (
     "counters are not read: the code is a fork's, its author is not known, or --no-counters was given",
     "have somebody who may write here push it to a branch of this repository",
 )
-DOWNLOADS = ("pip", "uv")
-"""Caches of packages: what of them runs has been installed."""
 KEPT = "profile"
 """Folder below the output folder for what a profile keeps."""
 

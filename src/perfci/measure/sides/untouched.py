@@ -43,6 +43,20 @@ class Seal:
                 found = {p: d for p, d in found.items() if not _is_cached(p) or f"{which}/{p}" in built}
             self._then[which] = found
 
+    def files(self) -> dict[str, str]:
+        """Return all files and links as they are now, `tree/PATH` and `site/PATH` → digest, but for cached bytecode.
+
+        Those that were there are as they were then, or the run ends without a verdict. Raises MachineError.
+        """
+        found: dict[str, str] = {}
+        for which, folder in self._folders.items():
+            found |= {
+                f"{which}/{path}": digest
+                for path, digest in (self._then[which] | self._later(which, folder)).items()
+                if not _is_cached(path)
+            }
+        return found
+
     @contextmanager
     def own(self) -> Iterator[None]:
         """Take what the side makes within it for its own, such as an extension compiled when it is first imported.
@@ -54,6 +68,11 @@ class Seal:
         for which, known in before.items():
             new = self._added(which)
             self._then[which].update((path, digest) for path, digest in new.items() if path not in known)
+
+    def _later(self, which: str, folder: Path) -> dict[str, str]:
+        """Return whatever was not there, but for cached bytecode."""
+        then = self._then[which]
+        return file_digests(folder, lambda path, _: path not in then and not _is_cached(path))
 
     def _added(self, which: str) -> dict[str, str]:
         """Return what Python could import and was not there."""

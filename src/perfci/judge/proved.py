@@ -1,0 +1,43 @@
+"""Cases that a proof answers for, and those that were measured in spite of one."""
+
+from collections.abc import Sequence
+
+from perfci.judge.status import Context, about, about_criterion, judged
+from perfci.model.criteria import Criterion
+from perfci.model.report import Row
+from perfci.model.results import Case
+from perfci.model.text import count, listed
+
+_BY = {"files": "base and head are the same files", "code": "they read no file that differs"}
+
+
+def proved_row(case: Case, criterion: Criterion) -> Row | None:
+    """Return the row of a criterion that the proof of its case answers; None where values must.
+
+    What is the same keeps every limit on its change. It keeps a bound on what profilers and checks see as base keeps
+    it, which is all that head is asked. A bound on what is timed asks for a number.
+    """
+    if case.proof is None or not case.proved or not (criterion.relative or criterion.observed):
+        return None
+    fields = judged("unchanged", "pass", f"proved: {case.proof.reason}")
+    return Row(**about(case), **about_criterion(criterion), **fields, proved=True)
+
+
+def contradicted(case: Case, row: Row) -> Row:
+    """Return the row of an audited case; where it is slower, although it is proved to be the same, that fails."""
+    if case.proof is None or not case.proof.audited or row.class_ != "regression":
+        return row
+    reason = f"contradicts its proof, by which {case.proof.reason}: {row.reason}; prove: false measures every case"
+    return row.model_copy(update={"effect": "fail", "reason": reason})
+
+
+def remarks(context: Context, cases: Sequence[Case]) -> list[str]:
+    """Return notes that say how many cases were proved, by what, and the one that was measured all the same."""
+    asked = [case for case in cases if context.criteria.get(case.key)]
+    notes = []
+    for by, why in _BY.items():
+        if number := sum(case.proved and case.proof is not None and case.proof.by == by for case in asked):
+            notes.append(f"{number} of {count(len(asked), 'case')} proved unchanged, and not measured: {why}")
+    if audited := [case.id for case in cases if case.proof is not None and case.proof.audited]:
+        notes.append(f"{listed(audited, mark='`')} was proved unchanged and measured all the same, to audit the proofs")
+    return notes

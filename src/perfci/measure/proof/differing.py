@@ -1,0 +1,102 @@
+"""The paths that differ between base and head, and all else that must be equal for equal files to mean equal speed."""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from perfci.measure.prepare import DOWNLOADS, OF_EACH_SIDE, SideWork
+from perfci.model.text import escaped, listed
+from perfci.sources.snapshot import file_digests
+
+FOLDER = "folder"
+"""In the place of a digest."""
+_INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
+"""Notes of pip (PEP 610, PEP 376) that name the folder which a package was built in, so that they always differ."""
+_NO_MATTER = {"commands", "build_timeout"}
+"""Keys of the policy, each side's own, that change nothing of a kernel."""
+
+
+@dataclass(frozen=True)
+class Differing:
+    """Paths below a side's folder (`tree/…`, `site/…`, `cache/…`), the same for both sides."""
+
+    paths: frozenset[str]
+    """Files, links and folders that differ in content, mode, target or presence."""
+    folders: frozenset[str]
+    """Folders in which names were added or are gone: a listing of one differs."""
+
+    def first(self, named: Iterable[str], listings: Iterable[str]) -> str:
+        """Return a path that differs and was named or listed; empty where none was. Bytecode stands for its source."""
+        touched = {source_of(path) for path in named} & self.paths
+        return min(touched, default="") or min(self.folders.intersection(listings), default="")
+
+
+def differing(base: SideWork, head: SideWork) -> Differing:
+    """Compare what base and head hold now: their trees, what they built, their caches. Raises MachineError."""
+    ours, theirs = _entries(base), _entries(head)
+    paths = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
+    paths -= {path for path in paths if _same_package(base, head, path)}
+    moved = (path for path in paths if path not in ours or path not in theirs or FOLDER in (ours[path], theirs[path]))
+    return Differing(frozenset(paths), frozenset(str(PurePosixPath(path).parent) for path in moved))
+
+
+def _entries(side: SideWork) -> dict[str, str]:
+    """Return path → digest or FOLDER. Bytecode is left out: it follows from its source."""
+    assert side.seal is not None  # it was built
+    found = side.seal.files()
+    ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in DOWNLOADS)
+    found |= {f"cache/{path}": digest for path, digest in ours.items()}
+    # Too large to digest, and no case needs them: whoever names them is measured.
+    found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
+    return found | dict.fromkeys(_folders(side, {side.cache / name for name in DOWNLOADS}), FOLDER)
+
+
+def _as_installed(side: SideWork, path: str) -> str:
+    """Return what pip noted of a package, without the name of the side's folder that it was built in. Raises OSError,
+    UnicodeDecodeError."""
+    # RECORD holds a digest of direct_url.json, which names that folder.
+    lines = (side.folder / path).read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not re.match(r"[^,]*\.dist-info/direct_url\.json,", line)]
+    return "\n".join(kept).replace(str(side.folder), "…")
+
+
+def _same_package(base: SideWork, head: SideWork, path: str) -> bool:
+    try:
+        return _INSTALLED.fullmatch(path) is not None and _as_installed(base, path) == _as_installed(head, path)
+    except (OSError, UnicodeDecodeError):
+        return False  # one of them is not there, or is no note of pip's
+
+
+def _folders(side: SideWork, skipped: Collection[Path]) -> Iterator[str]:
+    for top in (side.tree, side.site, side.cache):
+        for place, names, _ in os.walk(top):
+            names[:] = [name for name in names if name != "__pycache__" and Path(place, name) not in skipped]
+            yield Path(place).relative_to(side.folder).as_posix()
+
+
+def source_of(path: str) -> str:
+    """Return the source of cached bytecode, `a/__pycache__/b.cpython-311.pyc` → `a/b.py` (PEP 3147); any other path as
+    it is."""
+    pure = PurePosixPath(path)
+    if pure.suffix != ".pyc" or pure.parent.name != "__pycache__":
+        return path
+    return str(pure.parent.parent / f"{pure.name.partition('.')[0]}.py")
+
+
+def unequal(base: SideWork, head: SideWork) -> str:
+    """Return what else makes base and head execute equal files differently, as a clause; empty where nothing does."""
+    if base.python != head.python:
+        return f"base runs on {escaped(base.python)}, head on {escaped(head.python)}"
+    mine, theirs = (side.policy.model_dump(include=OF_EACH_SIDE - _NO_MATTER) for side in (base, head))
+    if keys := [key for key in mine if mine[key] != theirs[key]]:
+        return f"the policies of base and head differ in {listed(sorted(keys), 5)}"
+    ours, others = _environment(base), _environment(head)
+    names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
+    return f"the environments of base and head differ in {listed(names, 5)}" if names else ""
+
+
+def _environment(side: SideWork) -> dict[str, str]:
+    """Return a side's environment without the name of its folder."""
+    return {name: value.replace(str(side.folder), "…") for name, value in side.env.items()}

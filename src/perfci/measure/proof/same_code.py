@@ -1,0 +1,243 @@
+"""The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
+
+strace sees what they name: in each side one process imports suite files and takes their cases from the check to the
+first execution behind it. All files go together first, since mostly none names what differs; else each goes alone, and
+is its own proof. What is not proved is measured, and says why.
+"""
+
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from perfci.measure.cases import Found
+from perfci.measure.options import Options
+from perfci.measure.place import LOAD_TIMEOUT, Place
+from perfci.measure.prepare import DOWNLOADS, SideWork
+from perfci.measure.proof.differing import Differing, differing, unequal
+from perfci.measure.proof.trace import Surroundings, Trace, read
+from perfci.measure.rounds import case_fields
+from perfci.model.base import Side
+from perfci.model.criteria import Criterion
+from perfci.model.plan import Plan
+from perfci.model.results import Case, Proof
+from perfci.model.text import escaped, listed, one_line
+from perfci.system import strace
+from perfci.system.files import disk_errors, remove_tree
+from perfci.system.process import Died, Under, Worker
+
+SAME_FILES = "base and head are the same files"
+SAME_CODE = "no file that it reads differs between base and head"
+Files = dict[str, list[Case]]
+"""Suite file → its cases."""
+AUDITED = 0.25
+"""Share of the runs in which a proved case is measured all the same: it watches over many runs, and is no safeguard of
+one."""
+AT_ONCE = 4
+"""Processes of one side that are traced beside each other."""
+SLOWER = 3.0
+"""A step under strace may take this many times its time-out."""
+ENDING = 10.0
+"""Seconds that processes may take to end once the worker is done."""
+
+
+def seeks_proof(options: Options, place: Place) -> bool:
+    """Tell whether cases may stay unmeasured: a comparison that is to be judged, where nobody asked for all."""
+    whole = options.measure_all or options.profile or options.exact_pairs is not None
+    return options.mode == "compare" and place.limits.prove and not whole
+
+
+def prove(
+    cases: Sequence[Case], place: Place, found: Mapping[Side, Found], plan: Plan, note: Callable[[str], None]
+) -> list[str]:
+    """Fill `Case.proof` of all cases that work in base and in head. Returns notes: why none could be proved. Raises
+    MachineError."""
+    sought = [case for case in cases if all(side.status == "ok" for side in case.sides.values())]
+    base, head = place.sides["base"], place.sides["head"]
+    differs = differing(base, head)
+    whole = unequal(base, head)
+    files: Files = {}
+    for case in sought:
+        if why := unprovable(case, plan.criteria) or whole:
+            case.proof = Proof(reason=why[:1000])
+        elif not differs.paths:
+            case.proof = Proof(by="files", reason=SAME_FILES)
+        else:
+            file = found["head"].cases[case.key]["suite"]
+            if why := _hopeless(file, found, differs):
+                case.proof = Proof(reason=why[:1000])
+            else:
+                files.setdefault(file, []).append(case)
+    if not files:
+        return [f"nothing was proved unchanged: {whole}"] if whole else []
+    tool = strace.find()
+    if tool is None:
+        refused = f"strace is not installed here: {strace.INSTALL}"
+    else:
+        refused = strace.refusal(tool, place.parent.account.prefix())
+    if tool is None or refused:
+        reasons = dict.fromkeys(files, refused)
+    else:
+        reasons = _examined(files, _Tracing(place, tool, differs, note))
+    for file, own in files.items():
+        for case in own:
+            why = reasons[file]
+            case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE)
+    return [f"nothing was proved unchanged: {refused}"] if refused else []
+
+
+def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
+    """Return file → why its cases are not proved, as a clause; empty where they are."""
+    if len(files) > 1 and tracing.examine([files]) == [""]:
+        return dict.fromkeys(files, "")
+    return dict(zip(files, tracing.examine([{file: cases} for file, cases in files.items()]), strict=True))
+
+
+def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
+    """Return why a case is measured whatever its code is, as a clause; empty where a proof would do."""
+    if case.origin != "kernel":
+        return "it is a command's, and only cases of kernels are proved"
+    asked = [one for one in criteria if one.case_key == case.key and not one.waits]
+    if not asked:
+        return "no limit asks for its change"
+    number = next((one for one in asked if one.timed and not one.relative), None)
+    return f"{number.words()} asks for a number" if number else ""
+
+
+def draw_audit(cases: Sequence[Case], lot: str) -> None:
+    """Let one of the proved cases be measured all the same in some runs, as `lot` says, which the code under test must
+    not foresee."""
+    rng = random.Random(f"{lot}/audit")
+    proved = [case.proof for case in cases if case.proof is not None and case.proof.by]
+    if proved and rng.random() < AUDITED:
+        rng.choice(proved).audited = True
+
+
+def _hopeless(file: str, found: Mapping[Side, Found], differs: Differing) -> str:
+    """Return why no trace is needed to know that a suite file reads what differs; empty where one is."""
+    imported = [path for one in found.values() for path in one.reach.get(file, [])]
+    return next((_reads(path) for path in [f"tree/{file}", *imported] if path in differs.paths), "")
+
+
+def _reads(path: str) -> str:
+    return f"it reads {escaped(path, 200)}, which differs"
+
+
+class _Tracing:
+    """Processes under strace, and what is known by them."""
+
+    def __init__(self, place: Place, tool: str, differs: Differing, note: Callable[[str], None]) -> None:
+        self.place, self.tool, self.differs, self.note = place, tool, differs, note
+        self.started = 0
+
+    def examine(self, asked: Sequence[Files]) -> list[str]:
+        """Return for each why it is not proved, as a clause; empty where it is. Head runs only where base leaves
+        hope, and never while base does: only one side's code may write at a time."""
+        reasons = [""] * len(asked)
+        for side in self.place.sides.values():
+            hopeful = [number for number, why in enumerate(reasons) if not why]
+            for first in range(0, len(hopeful), AT_ONCE):
+                some = hopeful[first : first + AT_ONCE]
+                with side.own():
+                    traces = self._traces(side, [asked[number] for number in some])
+                for number, trace in zip(some, traces, strict=True):
+                    touched = self.differs.first(trace.named, trace.listed)
+                    reasons[number] = trace.unsure or (_reads(touched) if touched else "")
+        return reasons
+
+    def _traces(self, side: SideWork, asked: Sequence[Files]) -> list[Trace]:
+        """Trace some processes beside each other, to their ends."""
+        with ExitStack() as stack:
+            started = []
+            for one in asked:
+                self.note(f"tracing {side.name} · {listed(one, 3)}")
+                self.started += 1
+                started.append(_Process(self.place, side, self.tool, one, self.started))
+                stack.callback(started[-1].close)
+            return [process.trace() for process in started]
+
+
+class _Process:
+    """One process under strace, with caches of its own: what another one left there could come from what differs."""
+
+    def __init__(self, place: Place, side: SideWork, tool: str, asked: Files, number: int) -> None:
+        self.place, self.side = place, side
+        self.cases = [case_fields(case, side.name) for cases in asked.values() for case in cases]
+        self.bench = next(iter(place.benches.values()))
+        self.folder = place.parent.scratch / f"prove-{number}"
+        self.cache = side.folder / f"prove-{number}"
+        self.worker: Worker | None = None
+        self.unsure = ""
+        account = place.parent.account
+        with disk_errors("made", self.folder):
+            self.folder.mkdir()
+        try:
+            shutil.copytree(side.cache, self.cache, symlinks=True, ignore=self._downloads, copy_function=self._copy)
+        except OSError as error:  # such as for a socket, which no copy is like
+            self.unsure = f"the side's caches cannot be copied: {one_line(str(error), 200)}"
+            return
+        account.give(self.folder)
+        account.give(self.cache)
+        under = Under(lambda argv: strace.command(tool, self.output, argv), self._environment, traced=True)
+        try:
+            log = self.bench.logs / f"prove-{side.name}.log"
+            self.worker = place.parent.worker(side.arena(self.bench.threads, []), log, under)
+            self.worker.begin("prove", suite=list(asked), cases=self.cases, seed=self.bench.seed)
+        except Died as died:
+            self._failed(died)
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "trace"
+
+    def _downloads(self, folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder) == self.side.cache and name in DOWNLOADS]
+
+    def _copy(self, source: str, target: str) -> None:
+        """Copy a file for the user of the code under test. Raises OSError where that could be another's: one of several
+        names."""
+        if self.place.parent.account.ids is not None and Path(source).lstat().st_nlink > 1:
+            raise OSError(f"{source} has several names")
+        shutil.copy2(source, target, follow_symlinks=False)
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {name: value.replace(str(self.side.cache), str(self.cache)) for name, value in env.items()}
+
+    def _failed(self, died: Died) -> None:
+        why = one_line(died.reason.text, 300)
+        self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
+
+    def trace(self) -> Trace:
+        """Wait for its end, and return what it named."""
+        if self.worker is not None:
+            steps = 1 + len(self.cases)
+            try:
+                said = self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT) * SLOWER * steps)
+                if said["failed"]:
+                    self.unsure = f"its check failed as it was traced: {one_line(str(said['failed']), 300)}"
+            except Died as died:
+                self._failed(died)
+            if self.worker.alive and self.worker.finish(ENDING) is None:
+                self.unsure = f"its processes did not end within {ENDING:g} s"
+        if self.unsure:
+            return Trace(unsure=self.unsure)
+        self.place.parent.account.reclaim(self.folder)
+        other = next(one for one in self.place.sides.values() if one is not self.side)
+        return read(
+            self.output,
+            Surroundings(
+                side=str(self.side.folder.resolve()),
+                other=str(other.folder.resolve()),
+                cache=self.cache.name,
+                start=str(self.side.tree),
+                socket=self.place.parent.address,
+            ),
+        )
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.worker is not None and self.worker.alive:
+            self.worker.kill()
+        for folder in (self.folder, self.cache):
+            remove_tree(folder)

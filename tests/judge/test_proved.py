@@ -1,0 +1,97 @@
+"""Proofs answer for cases that nobody measured, and never against what was measured."""
+
+import pytest
+
+from perfci.judge import judge
+from perfci.judge.replan import judge_by
+from perfci.model.plan import sharing
+from perfci.model.policy_text import parse_policy
+from perfci.model.results import Proof
+from perfci.render import csv, junit, markdown
+from perfci.render.html import render as html
+
+from .build import case, limit, results, side
+
+BY_CODE = Proof(by="code", reason="no file that it reads differs between base and head")
+POLICY = "version: 1\nsuite: [a.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
+
+
+def proved(ident: str = "copy", **fields):
+    bare = side(timing=None, inputs="")
+    return case(ident, None, base=bare, head=bare.model_copy(), proof=BY_CODE.model_copy(update=fields))
+
+
+def test_a_proof_answers_and_shares_no_alpha() -> None:
+    made = results([proved(), proved("b"), case()])
+    made.plan.m = sharing(made.plan.criteria, {one.key for one in made.cases if one.proved})
+    assert made.plan.m == 1
+    report = judge(made)
+    assert report.verdict == "pass" and not report.exploratory
+    assert report.sentence == "No regression: 3 cases unchanged (2 proved)"
+    rows = {row.case: row for row in report.rows}
+    assert rows["copy"].proved and rows["copy"].class_ == "unchanged" and rows["copy"].change is None
+    assert rows["copy"].reason == f"proved: {BY_CODE.reason}"
+    assert not rows["matmul/n=64"].proved
+    assert "2 of 3 cases proved unchanged, and not measured: they read no file that differs" in report.notes
+
+
+def test_where_all_is_proved_nothing_has_to_be_measured() -> None:
+    report = judge(results([proved(), proved("b", by="files", reason="base and head are the same files")]))
+    assert report.verdict == "pass" and report.exit_code == 0
+    assert report.sentence == "No regression: 2 cases unchanged (all proved)"
+    assert "1 of 2 cases proved unchanged, and not measured: base and head are the same files" in report.notes
+
+
+@pytest.mark.parametrize(
+    "metric, kind", [("registers", "regression"), ("registers", "max"), ("launches", "regression")]
+)
+def test_what_profilers_see_is_answered_too(metric: str, kind: str) -> None:
+    report = judge(results([proved()], [limit("copy", metric, kind, 0.0 if kind == "regression" else 64)]))
+    assert [(row.class_, row.proved, row.effect) for row in report.rows] == [("unchanged", True, "pass")]
+
+
+def test_a_bound_on_time_has_no_answer_without_a_number() -> None:
+    report = judge(results([proved()], [limit("copy"), limit("copy", kind="max", bound=1.0)]))
+    rows = {row.kind: row for row in report.rows}
+    assert rows["regression"].class_ == "unchanged" and rows["max"].class_ == "invalid"
+    assert report.verdict != "pass"
+
+
+def test_what_is_not_proved_is_never_answered_by_its_reason() -> None:
+    report = judge(results([proved(by="", reason="it reads tree/a, which differs")]))
+    assert report.rows[0].class_ == "invalid" and report.verdict != "pass"
+    assert report.facts[0].proof is not None and report.facts[0].proof.reason == "it reads tree/a, which differs"
+
+
+@pytest.mark.parametrize("status", ["failed", "absent", "skipped"])
+def test_a_proof_hides_no_failure(status: str) -> None:
+    made = proved()
+    made.sides["head"] = side(status, "crash", "killed by SIGSEGV")
+    assert judge(results([made]), strict=True).verdict in ("fail", "error")
+
+
+def test_an_audit_that_finds_a_change_contradicts_the_proof_and_fails() -> None:
+    audited = BY_CODE.model_copy(update={"audited": True})
+    slower = case(ratio=1.3, proof=audited)
+    report = judge(results([slower], [limit(severity="warn")]))
+    assert report.verdict == "fail"
+    (row,) = report.rows
+    assert row.class_ == "regression" and "contradicts its proof, by which no file that it reads differs" in row.reason
+    same = judge(results([case(proof=audited)]))
+    assert same.verdict == "pass" and not same.rows[0].proved
+    assert any("measured all the same, to audit the proofs" in note for note in same.notes)
+
+
+def test_base_may_refuse_proofs_where_results_are_judged_again() -> None:
+    made = results([proved()])
+    assert judge_by(parse_policy(POLICY), made).verdict == "pass"
+    refused = judge_by(parse_policy(f"{POLICY}prove: false\n"), made)
+    assert refused.verdict != "pass" and refused.rows[0].class_ == "invalid"
+
+
+def test_every_rendering_says_that_it_was_proved() -> None:
+    report = judge(results([proved(), case()]))
+    for text in (html(report), markdown.render(report)):
+        assert "1 of 2 cases proved unchanged, and not measured" in text
+    assert "unchanged: proved: no file that it reads differs" in junit.render(report)
+    assert "copy" not in csv.render(report), "there are no values"
