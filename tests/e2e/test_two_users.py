@@ -98,7 +98,9 @@ def read(pattern):
     return b"{canary}" in told
 def readable(path):
     return os.access(path, os.R_OK)
-runner = int(open("/proc/%d/stat" % os.getppid()).read().rsplit(")", 1)[1].split()[1])
+runner = os.getppid()
+while os.stat("/proc/%d" % runner).st_uid == os.getuid():
+    runner = int(open("/proc/%d/stat" % runner).read().rsplit(")", 1)[1].split()[1])
 attempt("environ", lambda: open("/proc/%d/environ" % runner).read())
 attempt("memory", lambda: open("/proc/%d/mem" % runner, "rb"))
 attempt("descriptors", lambda: os.listdir("/proc/%d/fd" % runner))

@@ -19,6 +19,7 @@ from perfci.github.artifact import Unfit, parse, read_member
 from perfci.github.check import annotations
 from perfci.github.sticky import Marker
 from perfci.model.criteria import Criterion, LimitSource
+from perfci.model.plan import Looks
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
@@ -80,7 +81,8 @@ def proved(**fields: Any) -> str:
     data = json.loads(GOOD)
     case = data["cases"][0] | {"pairs": [], "proof": {"by": "code", "reason": "it reads nothing that differs"}}
     data["cases"][0] = case | fields
-    data["plan"]["m"] = max(1, data["plan"]["m"] - 1)
+    m = data["plan"]["m"] = max(1, data["plan"]["m"] - 1)
+    data["plan"]["looks"] = Looks.fitted(m).model_dump(mode="json")
     return json.dumps(data)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 from . import serve
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
-from .preload import Place, Preload, relocate
+from .preload.paths import Place, relocate
+from .preload.steps import Preload
 
 
 def children() -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfci.system.process import Arena, Parent
-from perfci.worker.preload import _answer
+from perfci.worker.preload.steps import _answer
 
 SUITE = """
 import json, os, sys

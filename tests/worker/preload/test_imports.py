@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.worker.imports import Scan, Statement
+from perfci.worker.preload.imports import Scan, Statement
 
 
 def scanned(root: Path, files: dict[str, str], patterns: tuple[str, ...] = ("kernels/*.py",)) -> Scan:

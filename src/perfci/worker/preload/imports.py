@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from .discover import matches
+from ..discover import matches
 
 CHANGES = frozenset({"environ", "putenv", "unsetenv", "modules", "path", "meta_path", "path_hooks", "chdir"})
 """Attributes of os, sys and site by which code decides what a later import does."""

@@ -13,7 +13,6 @@ place that leads to the path is a name that can be given the side's own path aft
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import gc
 import importlib
@@ -21,19 +20,18 @@ import importlib.util
 import json
 import os
 import random
-import re
 import select
 import signal
 import sys
-import sysconfig
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any, Optional
 
-from .discover import PACKAGES
+from ..leash import PR_SET_PDEATHSIG, prctl
 from .imports import Scan, Statement
-from .leash import PR_SET_PDEATHSIG, prctl
+from .inherited import changed, shared_memory, spoils_forks, state
+from .paths import Place, holders, places
+from .watch import Watch, normal
 
 STEP = 60.0
 """Seconds for one step at most."""
@@ -43,204 +41,7 @@ WHOLE = 100.0
 """Seconds for all of them at most; then the parent stays as it was."""
 FEW, MANY = 8, 128
 """Modules of one step, where they are tried one by one: twice as many after each that went well."""
-HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub", "joblib"})
-"""Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
 _Report = dict[str, Any]
-Place = tuple[dict[str, Any], str]
-"""The names of a module or an object, and one of them."""
-
-
-class Watch:
-    """A finder that finds nothing: it notes which modules are looked for, and which are complete."""
-
-    def __init__(self, claimed: set[str], distributions: set[str], refused: dict[str, str]) -> None:
-        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side."""
-        self.claimed, self.distributions, self.refused = claimed, distributions, refused
-        self.order: list[str] = []
-        self.needs: dict[str, set[str]] = {}
-        """Module → those that it asks for while it is loaded."""
-        self.fault = ""
-        self._loading: list[str] = []
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Let others find it. Raises ModuleNotFoundError for what a side may have."""
-        if name.partition(".")[0] in self.claimed:
-            self._deny(f"looks for {name}, which the repository may provide", name)
-
-    def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
-        name = getattr(context, "name", None)
-        if self.distributions and (name is None or normal(name) in self.distributions):
-            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
-        return iter(())
-
-    def _note(self, name: str) -> None:
-        if self._loading:
-            self.needs.setdefault(self._loading[-1], set()).add(name)
-
-    def _deny(self, fault: str, name: str) -> None:
-        self.fault = self.fault or fault
-        raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
-
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
-        """Watch imports and handlers of forks."""
-        machinery: Any = importlib._bootstrap
-        load, register, ordinary = machinery._load_unlocked, os.register_at_fork, builtins.__import__
-
-        def loaded(spec: Any) -> Any:
-            self._note(spec.name)
-            if spec.name in self.refused:  # not before: to ask whether it is there does no harm
-                self._deny(f"needs {spec.name}", spec.name)
-            self._loading.append(spec.name)
-            try:
-                module = load(spec)
-            finally:
-                self._loading.pop()
-            self.order.append(spec.name)
-            return module
-
-        def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-            made = ordinary(name, globals, locals, fromlist, level)
-            whole = name if not level else getattr(made, "__name__", name)  # of `from . import`, the package
-            for one in (whole, *(f"{whole}.{part}" for part in fromlist or ())):
-                if one in sys.modules:
-                    self._note(one)
-            return made
-
-        def registered(**handlers: Any) -> None:
-            if not _harmless(sys._getframe(1)):
-                self.fault = self.fault or "has a handler of forks"
-            register(**handlers)
-
-        machinery._load_unlocked, os.register_at_fork, builtins.__import__ = loaded, registered, imported
-        sys.meta_path.insert(0, self)
-        try:
-            yield
-        finally:
-            machinery._load_unlocked, os.register_at_fork, builtins.__import__ = load, register, ordinary
-            sys.meta_path.remove(self)
-
-
-def _harmless(frame: FrameType) -> bool:
-    """Tell whether the code that registers a handler of forks is known to make a child ready."""
-    library = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
-    file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-    if name.partition(".")[0] in HARMLESS or file.startswith("<frozen"):
-        return True
-    file = os.path.realpath(file)
-    return file.startswith(library) and PACKAGES.isdisjoint(file.split(os.sep))
-
-
-def normal(name: str) -> str:
-    """Return the normalised name of a distribution (packaging.python.org, name normalization)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def state() -> dict[str, Any]:
-    """Return, by what a difference means, all that a fork would inherit and a worker should not."""
-    found: dict[str, Any] = {
-        "starts a thread": len(os.listdir("/proc/self/task")),
-        "leaves a child": _has_children(),
-        "opens a descriptor": _descriptors(),
-        "changes the folder": os.getcwd(),
-        "seeds Python's random numbers": random.getstate()[1][:-1],  # draws move the last alone, forks draw anew
-    }
-    with open("/proc/self/status") as file:
-        found["handles signals"] = [line for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
-    numpy = sys.modules.get("numpy.random")
-    found["draws NumPy's random numbers"] = None if numpy is None else numpy.get_state()[1].tobytes()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        found["draws torch's random numbers"] = torch.get_rng_state().tolist()
-        found["touches the GPU"] = torch.cuda.is_initialized()
-    return found
-
-
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return what an import did that a fork would inherit; empty where that is nothing."""
-    for what, now in after.items():
-        if before.get(what) != now and not (what.startswith("draws") and before.get(what) is None):
-            return what
-    return ""
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _descriptors() -> dict[str, str]:
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
-            target = os.readlink("/proc/self/fd/" + name)
-            if target not in ("/dev/null", "/dev/urandom"):
-                found[name] = target
-    return found
-
-
-def _shared_memory() -> list[str]:
-    """Return the files that are mapped writable and shared: writes of one worker would reach all others."""
-    with open("/proc/self/maps") as file:
-        return [line.split()[-1] for line in file if line.split()[1] == "rw-s"]
-
-
-def _spoils_forks() -> bool:
-    """Tell whether CUDA would refuse to work in a fork of this process."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    pid = os.fork()
-    if pid == 0:
-        os._exit(int(bool(torch.cuda._is_in_bad_fork())))
-    return os.waitpid(pid, 0)[1] != 0
-
-
-def holders(path: str) -> dict[int, Any]:
-    """Return the texts, by identity, that hold `path` and that any tracked and not frozen object leads to."""
-    raw = os.fsencode(path)
-    found: dict[int, Any] = {}
-    reached = gc.get_referents(*gc.get_objects())
-    seen: set[int] = set()
-    while reached:
-        for one in reached:
-            if (type(one) is str and path in one) or (type(one) is bytes and raw in one and one is not raw):
-                found[id(one)] = one
-        # Tuples and dicts of plain values are not tracked, and so not among the objects.
-        flat = {id(one): one for one in reached if type(one) in (tuple, dict) and not gc.is_tracked(one)}
-        reached = gc.get_referents(*(one for ident, one in flat.items() if ident not in seen))
-        seen.update(flat)
-    return found
-
-
-def places(texts: dict[int, Any], known: Sequence[Place]) -> Optional[list[Place]]:
-    """Return the names under which modules and objects hold these texts; None where something else leads to one, too.
-    `known`: of those, the ones found before, since a dict of plain values is no longer found once it is made.
-
-    So many names there are, so often a text must be referred to: what C code holds counts as well.
-    """
-    found = {(id(names), name): (names, name) for names, name in known if id(names.get(name)) in texts}
-    for one in gc.get_referrers(*texts.values()):
-        names = one if type(one) is dict else getattr(one, "__dict__", None)
-        if one is texts or type(names) is not dict:
-            continue
-        held = [name for name in names if type(name) is str and type(names[name]) is str and id(names[name]) in texts]
-        found.update(((id(names), name), (names, name)) for name in held)
-    times = dict.fromkeys(texts, 0)
-    for names, name in found.values():
-        times[id(names[name])] += 1
-    counts = {ident: sys.getrefcount(texts[ident]) - 2 for ident in times}  # but for `texts` and the argument
-    return list(found.values()) if counts == times else None
-
-
-def relocate(held: Sequence[Place], nowhere: str, folder: str) -> None:
-    """Put a side's folder in the place of `nowhere`: what the module would have found in the side's environment."""
-    for names, name in held:
-        names[name] = names[name].replace(nowhere, folder)
 
 
 class Preload:
@@ -392,7 +193,7 @@ class Preload:
         """Import some units in this process, and tell whether it can go on so."""
         gc.freeze()
         random.random()  # makes all words, of which the next draws take one after the other
-        watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), _shared_memory()
+        watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), shared_memory()
         with watch.on():
             for at, unit in enumerate(units):
                 mark = len(watch.order)
@@ -402,8 +203,8 @@ class Preload:
                     needs = {name: sorted(asked) for name, asked in watch.needs.items()}
                     return {"ok": False, "at": at, "fault": fault, "order": watch.order[mark:], "needs": needs}
         gc.collect()
-        fault = "shares memory" if _shared_memory() != shared else ""
-        fault = fault or ("keeps CUDA from working in a fork" if _spoils_forks() else "")
+        fault = "shares memory" if shared_memory() != shared else ""
+        fault = fault or ("keeps CUDA from working in a fork" if spoils_forks() else "")
         told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
         if not fault and (self._places() is None or any(self.nowhere in value for value in told)):
             fault = "keeps a path of a side"

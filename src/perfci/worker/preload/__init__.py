@@ -1,0 +1,1 @@
+"""Importing once, in the parent, what the suites of both sides import."""

@@ -1,0 +1,106 @@
+"""Watches imports: which modules are looked for, loaded and complete, and what must not be loaded."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from ..discover import PACKAGES
+
+HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub", "joblib"})
+"""Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
+
+
+class Watch:
+    """A finder that finds nothing: it notes which modules are looked for, and which are complete."""
+
+    def __init__(self, claimed: set[str], distributions: set[str], refused: dict[str, str]) -> None:
+        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side."""
+        self.claimed, self.distributions, self.refused = claimed, distributions, refused
+        self.order: list[str] = []
+        self.needs: dict[str, set[str]] = {}
+        """Module → those that it asks for while it is loaded."""
+        self.fault = ""
+        self._loading: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Let others find it. Raises ModuleNotFoundError for what a side may have."""
+        if name.partition(".")[0] in self.claimed:
+            self._deny(f"looks for {name}, which the repository may provide", name)
+
+    def find_distributions(self, context: Any) -> Iterator[Any]:
+        """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
+        name = getattr(context, "name", None)
+        if self.distributions and (name is None or normal(name) in self.distributions):
+            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
+        return iter(())
+
+    def _note(self, name: str) -> None:
+        if self._loading:
+            self.needs.setdefault(self._loading[-1], set()).add(name)
+
+    def _deny(self, fault: str, name: str) -> None:
+        self.fault = self.fault or fault
+        raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch imports and handlers of forks."""
+        machinery: Any = importlib._bootstrap
+        load, register, ordinary = machinery._load_unlocked, os.register_at_fork, builtins.__import__
+
+        def loaded(spec: Any) -> Any:
+            self._note(spec.name)
+            if spec.name in self.refused:  # not before: to ask whether it is there does no harm
+                self._deny(f"needs {spec.name}", spec.name)
+            self._loading.append(spec.name)
+            try:
+                module = load(spec)
+            finally:
+                self._loading.pop()
+            self.order.append(spec.name)
+            return module
+
+        def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            made = ordinary(name, globals, locals, fromlist, level)
+            whole = name if not level else getattr(made, "__name__", name)  # of `from . import`, the package
+            for one in (whole, *(f"{whole}.{part}" for part in fromlist or ())):
+                if one in sys.modules:
+                    self._note(one)
+            return made
+
+        def registered(**handlers: Any) -> None:
+            if not _harmless(sys._getframe(1)):
+                self.fault = self.fault or "has a handler of forks"
+            register(**handlers)
+
+        machinery._load_unlocked, os.register_at_fork, builtins.__import__ = loaded, registered, imported
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            machinery._load_unlocked, os.register_at_fork, builtins.__import__ = load, register, ordinary
+            sys.meta_path.remove(self)
+
+
+def _harmless(frame: FrameType) -> bool:
+    """Tell whether the code that registers a handler of forks is known to make a child ready."""
+    library = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+    file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    if name.partition(".")[0] in HARMLESS or file.startswith("<frozen"):
+        return True
+    file = os.path.realpath(file)
+    return file.startswith(library) and PACKAGES.isdisjoint(file.split(os.sep))
+
+
+def normal(name: str) -> str:
+    """Return the normalised name of a distribution (packaging.python.org, name normalization)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
