@@ -2,12 +2,20 @@
 
 import math
 import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.rounds import _turns, starved, worker_value
+from perfci.measure.costs import Costs
+from perfci.measure.rounds import _Taking, _turns, starved, together, worker_value
+from perfci.measure.timing import Setup
+from perfci.model.base import SIDES
+from perfci.model.results import Case, CaseSide, Reason
+from perfci.system.process import Died
 
 
 @given(st.integers(1, 20), st.integers())
@@ -38,7 +46,7 @@ def test_an_outlier_is_trimmed() -> None:
 def test_a_case_that_starves_the_gpu_is_named() -> None:
     """In more than half of its blocks the GPU waited: its times hold launch gaps, and the report must say so."""
     from perfci.model.plan import Plan
-    from perfci.model.results import Case, CaseSide, Pair
+    from perfci.model.results import Pair
 
     plan = Plan(seed=0, sides=["base", "head"])
 
@@ -51,3 +59,66 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
     assert starved([case("queued", 0), case("now_and_then", 2)], plan) == []
     (note,) = starved([case("queued", 0), case("synchronises", 4)], plan)
     assert "times of synchronises:" in note
+
+
+class Told:
+    """In the place of a worker: writes down what it is asked and when its answer is waited for."""
+
+    def __init__(self, name: str, said: list[str], dies_at: str = "") -> None:
+        self.name, self.said, self.dies_at, self.log = name, said, dies_at, Path(f"{name}.log")
+
+    def begin(self, op: str, **fields: object) -> None:
+        self.op = op
+        self.said.append(f"{op} {self.name}")
+
+    def answer(self, timeout: float) -> dict[str, object]:
+        self.said.append(f"- {self.name}")
+        if self.op == self.dies_at:
+            raise Died(Reason(kind="crash", text="gone"))
+        return {"warm": 0.0, "times": [1e-3], "hertz": None, "drained": False, "ok": True, "tuner": ""}
+
+
+def taken(mode: str, tuner: str | None, dies_at: str = "") -> tuple[list[str], _Taking]:
+    """What the workers of one pair are asked, of one placement with two blocks a side."""
+    sides = {name: CaseSide(tuner=tuner) for name in SIDES}
+    case = Case(id="a", kernel="a", device="cuda", sides=sides)
+    setup = Setup(mode, batch=1, samples=1, placements=1, blocks=2, seconds=0.1)
+    bench: Any = SimpleNamespace(setups={case.key: setup}, costs=Costs(), timeout=1.0)
+    said: list[str] = []
+    workers: Any = {"base": Told("base", said, dies_at), "head": Told("head", said)}
+    taking = _Taking(bench, case, list(SIDES), verify=False)
+    taking.take(workers, together(setup, taking.names, random.Random(1)))
+    return said, taking
+
+
+def names(said: list[str], op: str) -> list[str]:
+    return [line.removeprefix(f"{op} ") for line in said if line.startswith(f"{op} ")]
+
+
+@pytest.mark.parametrize(("mode", "tuner"), [("rotating", ""), ("hot", "")])
+def test_opening_and_closing_is_done_side_by_side_and_timing_never(mode: str, tuner: str) -> None:
+    said, taking = taken(mode, tuner)
+    first, second = names(said, "open")
+    assert said[:4] == [f"open {first}", f"open {second}", f"- {first}", f"- {second}"]
+    for start in range(4, 12, 2):
+        op, name = said[start].split()
+        assert op == "block" and said[start + 1] == f"- {name}", "one at a time"
+    assert said[12:] == [f"close {first}", f"close {second}", f"- {first}", f"- {second}"]
+    assert taking.failures == {} and taking.outcome().pair is not None
+
+
+@pytest.mark.parametrize(("mode", "tuner"), [("rotating", "Triton's"), ("rotating", None), ("cold", ""), ("cpu", "")])
+def test_a_case_that_may_tune_or_learns_as_it_warms_is_opened_in_turns(mode: str, tuner: str | None) -> None:
+    said, _ = taken(mode, tuner)
+    first, second = names(said, "open")
+    assert said[:4] == [f"open {first}", f"- {first}", f"open {second}", f"- {second}"]
+
+
+@pytest.mark.parametrize("op", ["open", "close"])
+def test_where_one_side_dies_the_other_s_answer_is_read_all_the_same(op: str) -> None:
+    """An answer that is left would be taken for that to the next question."""
+    said, taking = taken("rotating", "", dies_at=op)
+    assert said[-4:-2] == [f"{op} {name}" for name in names(said, op)]
+    assert sorted(said[-2:]) == ["- base", "- head"]
+    assert list(taking.failures) == ["base"] and taking.failures["base"].log == "logs/base.log"
+    assert taking.outcome().pair is None

@@ -140,6 +140,28 @@ def test_settings_and_packages_that_may_choose_are_told(setting: str, words: str
 
 
 @pytest.mark.slow
+def test_what_was_imported_for_the_suite_beforehand_is_not_taken_for_torchs(tmp_path: Path) -> None:
+    """As in the parent, which imports torch, then what suites import, and then forks."""
+    path = tmp_path / "launches.so"
+    subprocess.run(
+        ["cc", "-shared", "-x", "c", "-", "-o", path],
+        input=b'char n[] = "cudaLaunchKernel"; int f() {return 1;}',
+        check=True,
+    )
+    told = told_by(
+        f"""
+        from perfci.worker import parent
+        tuners._before = None
+        parent.preload()
+        import ctypes
+        ctypes.CDLL({str(path)!r})
+        tuners.watch()
+        say("beforehand")
+        """
+    )
+    assert told == {"beforehand": "launches.so works on the GPU, and what it chooses cannot be told"}
+
+
 def test_a_library_that_launches_work_by_itself_is_told(tmp_path: Path) -> None:
     """Built here from C: `cudaLaunchKernel` stands in it. Another one, and what Triton builds, are not told."""
     for name, symbol in (("launches", "cudaLaunchKernel"), ("harmless", "add"), ("cache/stub", "cuLaunchKernel")):

@@ -4,8 +4,9 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from perfci.model.base import Side
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Clock, Pair, Phase, Reason
 from perfci.model.text import listed
+from perfci.model.timing import GRAPH_MODES
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.process import Died, Parent, Under, Worker
@@ -201,43 +203,77 @@ class _Taking:
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
         self.tuners: dict[Side, str] = {}
+        self.untuned = all(case.sides[name].tuner == "" for name in self.names)
+        """True where no trace of a tuner was seen: what it chooses would depend on the other side's work."""
+        self.lost = False
+        """True where a worker gave no answer, so that nothing more is asked."""
+        self._number = count()
 
     def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
         """Carry out `steps`. A worker that dies, or a wrong result, is a failure of its side."""
-        for step in steps:
-            worker = workers[step.side]
-            start = time.monotonic()
-            try:
-                with self.bench.costs.phase(_PHASES[step.op]):
-                    self._take(step, worker)
-            except Died as died:
-                log = f"logs/{worker.log.name}"
-                self.failures[step.side] = died.reason.model_copy(update={"log": log})
+        for _, some in groupby(steps, self._beside):
+            start, group = time.monotonic(), list(some)
+            op = group[0].op
+            with self.bench.costs.phase(_PHASES[op]):
+                self._take(group, workers)
+            if self.lost:
                 return
-            kind = "first" if step.op == "open" and step.placement == 0 else step.op
+            kind = "first" if op == "open" and group[0].placement == 0 else op
             self.seconds[kind] += time.monotonic() - start
 
-    def _take(self, step: Step, worker: Worker) -> None:
-        """Carry out one step. Raises Died."""
-        timeout, setup = self.bench.timeout, self.setup
+    def _beside(self, step: Step) -> object:
+        """Return the same for steps that workers may take at the same time: nothing is timed then, nor tuned."""
+        if step.op == "close" or (step.op == "open" and self.setup.mode in GRAPH_MODES and self.untuned):
+            return step.op, step.placement
+        return step, next(self._number)
+
+    def _take(self, steps: Sequence[Step], workers: Mapping[Side, Worker]) -> None:
+        """Carry out steps of different sides side by side. A worker that dies is a failure of its side."""
+        asked: list[Step] = []
+        for step in steps:
+            with self._failing(step, workers):
+                workers[step.side].begin(step.op, **self._fields(step))
+                asked.append(step)
+        warm = 0.0
+        for step in asked:
+            with self._failing(step, workers):
+                answer = workers[step.side].answer(self.bench.timeout)
+                warm = max(warm, answer["warm"]) if step.op == "open" else 0.0
+                self._keep(step, answer)
+        self.bench.costs.move("warm", warm)
+
+    @contextmanager
+    def _failing(self, step: Step, workers: Mapping[Side, Worker]) -> Iterator[None]:
+        try:
+            yield
+        except Died as died:
+            self.lost = True
+            log = f"logs/{workers[step.side].log.name}"
+            self.failures[step.side] = died.reason.model_copy(update={"log": log})
+
+    def _fields(self, step: Step) -> dict[str, Any]:
+        """Return what a worker is asked in a step."""
+        setup = self.setup
         if step.op == "open":
             fields: dict[str, Any] = {"mode": setup.mode, "sets": setup.sets}
-            fields.update(seed=step.seed, placement=step.placement, **case_fields(self.case, step.side))
-            self.bench.costs.move("warm", worker.ask("open", timeout, **fields)["warm"])
+            return fields | {"seed": step.seed, "placement": step.placement, **case_fields(self.case, step.side)}
+        if step.op == "block":
+            return {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
+        check = _tolerance_side(self.case).check
+        return {"verify": step.last and self.verify, "rtol": check.rtol, "atol": check.atol}
+
+    def _keep(self, step: Step, answer: dict[str, Any]) -> None:
+        """Keep a worker's answer to a step."""
+        if step.op == "open":
             self.blocks[step.side].append([])
         elif step.op == "block":
-            asked = {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
-            block = worker.ask("block", timeout, **asked)
-            self.blocks[step.side][-1].append(Block(block["times"], block["hertz"], bool(block["drained"])))
-        else:
-            check = _tolerance_side(self.case).check
-            verify = step.last and self.verify
-            closed = worker.ask("close", timeout, verify=verify, rtol=check.rtol, atol=check.atol)
-            if not closed["ok"]:
-                text = f"after timing: {closed['text']}"
-                self.failures[step.side] = Reason(kind=closed["kind"], text=text[:1000])
-            elif closed["tuner"] is not None:
-                self.tuners[step.side] = self.tuners.get(step.side) or closed["tuner"]
+            block = Block(answer["times"], answer["hertz"], bool(answer["drained"]))
+            self.blocks[step.side][-1].append(block)
+        elif not answer["ok"]:
+            text = f"after timing: {answer['text']}"
+            self.failures[step.side] = Reason(kind=answer["kind"], text=text[:1000])
+        elif answer["tuner"] is not None:
+            self.tuners[step.side] = self.tuners.get(step.side) or answer["tuner"]
 
     def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""

@@ -11,6 +11,8 @@ TimingMode = Literal["auto", "rotating", "cold", "hot"]
 cold."""
 Mode = Literal["cpu", "rotating", "cold", "hot"]
 """The way a worker samples a case: `cpu` where it runs on the CPU."""
+GRAPH_MODES: tuple[Mode, ...] = ("rotating", "hot")
+"""Modes that time replays of a CUDA graph."""
 Setting = str | int | float | bool
 _SAID: dict[str, str] = {"alternating": "sides", "statistic": "time"}
 """Fields that people read under another name."""

@@ -20,12 +20,10 @@ import numpy as np
 
 from perfci.model.base import SIDES
 from perfci.model.results import Case
+from perfci.model.timing import GRAPH_MODES
 from perfci.stats.decide import Decision, Status
 from perfci.stats.series import in_order
 from perfci.stats.walsh import Array, hodges_lehmann
-
-MODES = ("rotating", "hot")
-"""Timing modes whose pairs scatter about one value in recordings: replays of graphs."""
 
 
 def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
@@ -60,12 +58,17 @@ def obvious(x: Array, measured: Array, r_log: float, alpha: float) -> Decision |
 def one_peak(case: Case, n: int) -> bool:
     """Return whether nothing speaks against the first n pairs of a case scattering about one value.
 
-    They are of replayed graphs, the workers of a pair live together, and in no process that tells, which all must,
-    was there a trace of a tuner (`worker/tuners.py`).
+    They are of replayed graphs, whose pairs do so in recordings, the workers of a pair live together, and in no process
+    that tells, which all must, was there a trace of a tuner (`worker/tuners.py`).
     """
     for name in SIDES:
         side = case.sides.get(name)
-        if side is None or side.timing is None or side.timing.mode not in MODES or side.timing.alternating is not None:
+        if (
+            side is None
+            or side.timing is None
+            or side.timing.mode not in GRAPH_MODES
+            or side.timing.alternating is not None
+        ):
             return False
         if side.tuner != "" or any(pair.tuners.get(name) != "" for pair in in_order(case)[:n]):
             return False

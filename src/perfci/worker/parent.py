@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from . import serve
+from . import serve, tuners
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
 from .preload.paths import Place, relocate
@@ -224,6 +224,8 @@ def preload() -> dict[str, Any]:
     failure = None
     try:
         import torch  # noqa: F401
+
+        tuners.remember()  # before libraries come that are imported for the suite
     except ModuleNotFoundError as error:
         if error.name != "torch":
             failure = serve.described(error)

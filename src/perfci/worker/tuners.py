@@ -46,13 +46,19 @@ _ever = ""
 """A trace whose choice later cases of this process may share."""
 
 
+def remember() -> None:
+    """Take the libraries that are here for torch's: to be called when it was imported and nothing else was."""
+    global _before
+    _before = _libraries()
+
+
 def watch() -> None:
     """Watch what times work on the GPU in this process. To be called before `guard.trust`, with torch imported."""
-    global _before
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    _before = _libraries()
+    if _before is None:
+        remember()
     cuda = torch.cuda
     cuda.Event.elapsed_time = _noting(cuda.Event.elapsed_time, "reads events of the GPU")
     for owner in (cuda, cuda.Event, cuda.Stream, getattr(torch, "accelerator", None)):
@@ -144,6 +150,8 @@ def _foreign() -> Optional[str]:
 
 def _libraries() -> set[str]:
     """Return the paths of the files whose code is in this process."""
+    if not os.path.exists("/proc/self/maps"):  # macOS, which has no CUDA
+        return set()
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         lines = [line.split(maxsplit=5) for line in maps]
     return {parts[5].rstrip("\n") for parts in lines if len(parts) == 6 and "x" in parts[1] and parts[5][0] == "/"}
