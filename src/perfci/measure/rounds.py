@@ -48,13 +48,19 @@ class Bench:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         return self.loaded(self.begin(name, under, log))
 
-    def begin(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
-        """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died."""
+    def begin(
+        self, name: Side, under: Under | None = None, log: Path | None = None, *, bytecode: bool = True
+    ) -> Worker:
+        """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
+
+        `bytecode`: False where it must write none. Beside a worker of head, one of base would mend what head's code did
+        to base's, and nobody would see it.
+        """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
         with self.costs.phase("start"):
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
-        worker.begin("load", suite=side.suite, forbidden=self.forbidden)
+        worker.begin("load", suite=side.suite, forbidden=self.forbidden, bytecode=bytecode)
         return worker
 
     def loaded(self, worker: Worker) -> Worker:
@@ -110,7 +116,7 @@ def run_round(
                 rng.shuffle(order)
                 try:
                     for name in order:
-                        workers[name] = bench.begin(name)
+                        workers[name] = bench.begin(name, bytecode=False)
                     for name in order:
                         bench.loaded(workers[name])
                 except Died as died:

@@ -167,6 +167,7 @@ class Server:
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
         root, site = self.setup["tree"], self.setup["site"]
+        sys.dont_write_bytecode |= not message.get("bytecode", True)
         with discover.timed_imports(root, site) as imports:
             found = discover.discover(root, message["suite"])
         tuners.find()
