@@ -149,7 +149,8 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     progress.stage("starting the workers")
     with costs.phase("start"):
         parent.preload()
-    progress.stage("importing what the suite imports")
+    if any(side.suite for side in sides.values()):
+        progress.stage("importing what the suite imports")
     with costs.phase("import"):
         preload(sides, parent, scratch / NOWHERE, logs)
     with costs.phase("machine"):

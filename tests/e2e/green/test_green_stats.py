@@ -20,7 +20,7 @@ with open(os.environ["PERFCI_METRICS"], "a") as file:
         line = {"case": case, "metric": "time", "value": slept(seconds), "unit": "s"}
         file.write(json.dumps(line) + "\\n")
 """
-LAST_PAIR = 13
+LAST_PAIR = 9
 BUDGET = 15
 TARRY = """
 import pathlib
@@ -31,12 +31,12 @@ times = began.read_text().split()
 if len(times) > {pairs}:  # once in discovery
     time.sleep(max(0.0, float(times[1]) + {budget} + 1 - time.time()))
 """
-"""In head, outside what is timed: from the thirteenth pair on it waits until the budget is spent."""
+"""In head, outside what is timed: from the ninth pair on it waits until the budget is spent."""
 
 
 @pytest.mark.slow
 def test_what_was_plain_to_see_when_the_budget_ended_is_no_pass(repo: Repo, tmp_path: Path) -> None:
-    """4.6 times as long, and 2.5 times as fast, in thirteen pairs: neither is left open or called unchanged."""
+    """4.6 times as long in nine pairs, where ten would prove it, and 2.5 times as fast: neither is called unchanged."""
     repo.write(
         "perfci.yaml",
         f"""
@@ -54,15 +54,16 @@ def test_what_was_plain_to_see_when_the_budget_ended_is_no_pass(repo: Repo, tmp_
     repo.write("app.py", APP.replace("SLOW", "0.092").replace("FAST", "0.032") + tarry)
     repo.commit("head")
     run = repo.perfci("compare", "--base", "HEAD~1")
-    assert run.code == 1, run.out + run.err
+    assert run.code == 0, run.out + run.err
     assert "PASS" not in run.out
     rows = {row["case"]: row for row in run.report["rows"]}
     slow, fast = rows["app/slow"], rows["app/fast"]
-    assert 11 <= slow["pairs"] <= LAST_PAIR, "the budget was to end between looks"
-    assert (slow["class"], slow["look"], slow["last_look"]) == ("regression", None, True), slow
+    assert slow["pairs"] == LAST_PAIR, "the budget was to end between looks"
+    assert slow["class"] == "inconclusive", slow
     assert (fast["class"], fast["look"], fast["last_look"]) == ("improvement", None, True), fast
-    assert run.report["verdict"] == "fail"
-    assert "the limit is 10 %" in slow["reason"]
+    assert run.report["verdict"] == "undecided"
+    assert "app/slow seems 4.6× slower, which 9 pairs do not prove" in run.out
+    assert "all of it beyond the limit of 10 %" in slow["reason"]
     assert fast["interval"]["high"] < 0.5
     assert "1 improvement" in run.out
     assert "unchanged" not in run.out
