@@ -146,13 +146,14 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     built = _open_sides(options, progress, stack, costs)
     sources, limits, seed, sides, parent = built.sources, built.limits, built.seed, built.sides, built.parent
     logs, scratch = options.out / "logs", parent.scratch
+    forbidden = [str(sources.root), *(str(side.folder) for side in sides.values())]
     progress.stage("starting the workers")
     with costs.phase("start"):
         parent.preload()
     if any(side.suite for side in sides.values()):
         progress.stage("importing what the suite imports")
     with costs.phase("import"):
-        preload(sides, parent, scratch / NOWHERE, logs)
+        preload(sides, parent, scratch / NOWHERE, forbidden, logs)
     with costs.phase("machine"):
         facts = _facts(sides["head"], parent, scratch / NOWHERE, limits.threads, logs / "facts.log")
     lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
@@ -160,7 +161,6 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         raise MachineError(lost)
     devices = choose_devices(options, limits, "cuda" in facts.devices)
     cores = _cores(limits.threads)
-    forbidden = [str(sources.root), *(str(side.folder) for side in sides.values())]
     benches = {
         device: Bench(
             parent=parent,

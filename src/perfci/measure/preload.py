@@ -29,13 +29,15 @@ def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
     return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
 
 
-def preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, logs: Path) -> None:
+def preload(
+    sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, forbidden: Sequence[str], logs: Path
+) -> None:
     """Import in the parent what the suites of all sides import; `preload.log` says what was left to the workers, and
     why. Where nothing can be, the workers import everything."""
-    write_atomic(logs / LOG, "\n".join(_preload(sides, parent, nowhere)) + "\n")
+    write_atomic(logs / LOG, "\n".join(_preload(sides, parent, nowhere, forbidden)) + "\n")
 
 
-def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path) -> Sequence[str]:
+def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, forbidden: Sequence[str]) -> Sequence[str]:
     if not parent.forks:
         return ["nothing is imported beforehand: the workers are not forks of one process here"]
     if any(side.failure for side in sides.values()):
@@ -45,7 +47,7 @@ def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path) -> S
         differ = sorted({name for other in others for name, _ in first.items() ^ other.items()})
         return [f"nothing is imported beforehand: base and head differ in the environment: {', '.join(differ)}"]
     asked = [{"tree": str(one.tree), "path": one.path(), "suite": one.suite} for one in sides.values()]
-    told = parent.preload_suite(asked, nowhere)
+    told = parent.preload_suite(asked, nowhere, forbidden)
     if told is None:
         return ["nothing is imported beforehand: no way was found that leaves the workers as they would be"]
     try:

@@ -253,13 +253,17 @@ class Parent:
         if reply["error"]:
             raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): fix that installation")
 
-    def preload_suite(self, sides: Sequence[Mapping[str, Any]], nowhere: Path) -> dict[str, Any] | None:
+    def preload_suite(
+        self, sides: Sequence[Mapping[str, Any]], nowhere: Path, forbidden: Sequence[str]
+    ) -> dict[str, Any] | None:
         """Import in the parent what the suites of all `sides` (`tree`, `path`, `suite`) import, while no worker runs.
 
-        `nowhere`: the folder that stands in the parent's environment for a side's. None where nothing could be kept.
+        `nowhere`: the folder that stands in the parent's environment for a side's; `forbidden`: folders whose code must
+        not run there. None where nothing could be kept.
         """
         imported: dict[str, Any] | None = self._ask(
-            {"op": "preload_suite", "sides": list(sides), "nowhere": str(nowhere)}, "imported"
+            {"op": "preload_suite", "sides": list(sides), "nowhere": str(nowhere), "forbidden": list(forbidden)},
+            "imported",
         )["imported"]
         return imported
 

@@ -91,7 +91,7 @@ def timed_imports(root: str, site: str) -> Iterator[dict[str, float]]:
     ordinary, thread = builtins.__import__, threading.get_ident()
 
     def own(file: Any) -> bool:
-        return isinstance(file, str) and _inside(Path(file), tops)
+        return isinstance(file, str) and inside(Path(file), tops)
 
     def timed(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         start = time.monotonic()
@@ -131,7 +131,7 @@ def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
     path = top / file
     if path.suffix != ".py":
         return _failure(file, "is no Python file: narrow the glob under suite")
-    if not _inside(path.resolve(), [top]):
+    if not inside(path.resolve(), [top]):
         return _failure(file, "is a link that leads out of the repository")
     name = _module_name(file)
     spec = importlib.util.spec_from_file_location(name, str(path))
@@ -195,10 +195,11 @@ def _relative(file: str, top: Path) -> Optional[str]:
     if not os.path.isabs(file):
         return None  # such as <string>
     path = Path(os.path.realpath(file))
-    return path.relative_to(top).as_posix() if _inside(path, [top]) else None
+    return path.relative_to(top).as_posix() if inside(path, [top]) else None
 
 
-def _inside(path: Path, folders: Sequence[Path]) -> bool:
+def inside(path: Path, folders: Sequence[Path]) -> bool:
+    """Tell whether a path is one of `folders` or below one; all are real paths."""
     whole = os.path.join(path, "")
     return any(whole.startswith(os.path.join(folder, "")) for folder in folders)
 
@@ -219,14 +220,14 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
     found = []
     for name, file, spread in _imported():
         top = name.split(".", 1)[0]
-        if top in NEVER_FOREIGN or any(_inside(path, own) for path in spread):
+        if top in NEVER_FOREIGN or any(inside(path, own) for path in spread):
             continue
-        if any(_inside(path, library) and not PACKAGES.intersection(path.parts) for path in spread):
+        if any(inside(path, library) and not PACKAGES.intersection(path.parts) for path in spread):
             continue  # the standard library wins over a file of the same name in the repository
         # A folder without __init__.py provides a name only if nothing else does: `packaging/` holding a
         # script does not clash with the package of that name.
         claimed = top in regular or (top in namespaces and _is_namespace(top))
-        if claimed or any(_inside(path, forbidden) and not _inside(path, packages) for path in spread):
+        if claimed or any(inside(path, forbidden) and not inside(path, packages) for path in spread):
             found.append((name, file))
     return sorted(found)
 
@@ -239,9 +240,9 @@ def repo_modules(root: str, site: str) -> dict[str, str]:
         path = spread[0]
         if name.startswith(SUITE_PREFIX):
             continue
-        if _inside(path, [overlay]):
+        if inside(path, [overlay]):
             modules[name] = (Path("site") / path.relative_to(overlay)).as_posix()
-        elif _inside(path, [tree]):
+        elif inside(path, [tree]):
             modules[name] = (Path("tree") / path.relative_to(tree)).as_posix()
     return dict(sorted(modules.items()))
 
@@ -329,7 +330,7 @@ def _is_namespace(top: str) -> bool:
 
 def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
     """Return top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
-    entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if _inside(path, own))]
+    entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if inside(path, own))]
     suffixes = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
     regular: set[str] = set()
     namespaces: set[str] = set()

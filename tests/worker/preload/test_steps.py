@@ -58,7 +58,7 @@ class Place:
 
     def preload(self, imports: str, names: list[str], value: str = "None") -> dict[str, Any] | None:
         self.write(imports, names, value)
-        return self.parent.preload_suite(self.sides, self.nowhere)
+        return self.parent.preload_suite(self.sides, self.nowhere, [str(self.root / "checkout")])
 
     def write(self, imports: str, names: list[str], value: str = "None") -> None:
         """The suite of both sides."""
@@ -108,7 +108,7 @@ def test_what_one_side_imports_is_left_to_it(made):
     place.write("import dear, other", ["dear", "other"])
     base = Path(place.sides[0]["tree"], "kernels/s.py")
     base.write_text(base.read_text().replace("import dear, other", "import dear"))
-    assert place.parent.preload_suite(place.sides, place.nowhere) is not None
+    assert place.parent.preload_suite(place.sides, place.nowhere, []) is not None
     assert place.told("base") == {"dear": True, "other": None, "value": None}
     assert place.told("head") == {"dear": True, "other": False, "value": None}
 
@@ -188,6 +188,35 @@ def test_no_module_is_taken_from_elsewhere_that_a_side_may_have(made, where):
     report = place.preload("import fine, asks", ["fine", "asks"])
     assert report is not None
     assert report["refused"] == {"asks": "looks for own, which the repository may provide"}
+
+
+@pytest.mark.parametrize("how", ["a path", "an editable installation", "a namespace package"])
+def test_code_of_the_repository_never_runs_in_the_parent(made, how):
+    """It could reach base's workers there, as head's."""
+    place = made({"fine.py": ""})
+    checkout, ran = place.root / "checkout/python", place.root / "ran"
+    checkout.mkdir(parents=True)
+    module = checkout / ("spaces/mine.py" if how == "a namespace package" else "mine.py")
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(f"open({str(ran)!r}, 'w')\n")
+    packages = place.root / "packages"
+    if how == "an editable installation":
+        finder = (
+            "import importlib.util, sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == 'mine': return importlib.util.spec_from_file_location(name, {str(module)!r})\n"
+            "sys.meta_path.append(Finder())\n"
+        )
+        (packages / "leads.py").write_text(finder)
+    else:
+        (packages / "leads.py").write_text(f"import sys\nsys.path.append({str(checkout)!r})\n")
+    (packages / "asks.py").write_text("import leads\n" + ("import spaces.mine\n" if "name" in how else "import mine\n"))
+    report = place.preload("import fine, asks", ["fine"])
+    assert report is not None and report["refused"]["asks"] == "is the repository's own code"
+    assert not ran.exists()
+    place.write("import fine", ["fine"])
+    assert place.told()["fine"] is True
 
 
 def test_a_package_that_is_installed_into_a_side_is_not_looked_up_elsewhere(made):

@@ -48,8 +48,10 @@ class Preload:
     """The steps. It is carried from process to process as they succeed."""
 
     def __init__(self, message: _Report) -> None:
-        """`message`: the request, with the sides' `tree`, `path` and `suite`, and `nowhere`."""
+        """`message`: the request, with the sides' `tree`, `path` and `suite`, `nowhere`, and `forbidden` as `Watch`
+        takes it."""
         self.nowhere: str = message["nowhere"]
+        self.forbidden: list[str] = message["forbidden"]
         self.sides: list[_Report] = message["sides"]
         self.claimed: set[str] = set()
         self.distributions: set[str] = set()
@@ -150,6 +152,7 @@ class Preload:
                 order = [] if report is None else report["order"]
                 if unit.module not in single and set(order) - {unit.module}:
                     needs.update(report["needs"] if report is not None else {})
+                    order = [name for name in order if name != unit.module] + [unit.module]  # which may have failed
                     single.update(order)
                     todo[:0] = [Statement(name) for name in order]
                 else:
@@ -171,11 +174,11 @@ class Preload:
             try:
                 report = work()
                 told = {name: one for name, one in report.items() if name != "places"}
-                os.write(write, json.dumps(told).encode() + b"\n")
+                with os.fdopen(write, "wb") as pipe:
+                    pipe.write(json.dumps(told).encode() + b"\n")
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
                 os._exit(1)
-            os.close(write)
             if not report["ok"]:
                 os._exit(0)
             return report, True
@@ -193,7 +196,8 @@ class Preload:
         """Import some units in this process, and tell whether it can go on so."""
         gc.freeze()
         random.random()  # makes all words, of which the next draws take one after the other
-        watch, before, shared = Watch(self.claimed, self.distributions, self.refused), state(), shared_memory()
+        watch = Watch(self.claimed, self.distributions, self.forbidden, self.refused)
+        before, shared = state(), shared_memory()
         with watch.on():
             for at, unit in enumerate(units):
                 mark = len(watch.order)

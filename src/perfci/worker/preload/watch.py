@@ -9,11 +9,12 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..discover import PACKAGES
+from ..discover import PACKAGES, inside
 
 HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub", "joblib"})
 """Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
@@ -22,9 +23,14 @@ HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub",
 class Watch:
     """A finder that finds nothing: it notes which modules are looked for, and which are complete."""
 
-    def __init__(self, claimed: set[str], distributions: set[str], refused: dict[str, str]) -> None:
-        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side."""
+    def __init__(
+        self, claimed: set[str], distributions: set[str], forbidden: Sequence[str], refused: dict[str, str]
+    ) -> None:
+        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side;
+        `forbidden`: folders whose code must not run here, where it could reach the workers of both sides."""
         self.claimed, self.distributions, self.refused = claimed, distributions, refused
+        self.forbidden = [Path(os.path.realpath(folder)) for folder in forbidden]
+        self.packages = [Path(os.path.realpath(sysconfig.get_path(kind))) for kind in ("purelib", "platlib")]
         self.order: list[str] = []
         self.needs: dict[str, set[str]] = {}
         """Module → those that it asks for while it is loaded."""
@@ -42,6 +48,14 @@ class Watch:
         if self.distributions and (name is None or normal(name) in self.distributions):
             self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
         return iter(())
+
+    def _deny_repository(self, spec: Any) -> None:
+        """Raise ModuleNotFoundError for the repository's own code, which an editable installation or a path may lead
+        to; an environment's packages may lie inside the repository."""
+        for place in [spec.origin, *(spec.submodule_search_locations or [])]:
+            path = Path(os.path.realpath(place)) if isinstance(place, str) and os.path.isabs(place) else None
+            if path is not None and inside(path, self.forbidden) and not inside(path, self.packages):
+                self._deny("is the repository's own code", spec.name)
 
     def _note(self, name: str) -> None:
         if self._loading:
@@ -61,6 +75,7 @@ class Watch:
             self._note(spec.name)
             if spec.name in self.refused:  # not before: to ask whether it is there does no harm
                 self._deny(f"needs {spec.name}", spec.name)
+            self._deny_repository(spec)
             self._loading.append(spec.name)
             try:
                 module = load(spec)
