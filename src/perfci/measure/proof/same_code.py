@@ -135,27 +135,35 @@ class _Tracing:
         """Return for each why it is not proved, as a clause; empty where it is. Head runs only where base leaves
         hope, and never while base does: only one side's code may write at a time."""
         reasons = [""] * len(asked)
-        for side in self.place.sides.values():
-            hopeful = [number for number, why in enumerate(reasons) if not why]
-            for first in range(0, len(hopeful), AT_ONCE):
-                some = hopeful[first : first + AT_ONCE]
-                with side.own():
-                    traces = self._traces(side, [asked[number] for number in some])
-                for number, trace in zip(some, traces, strict=True):
-                    touched = self.differs.first(trace.named, trace.listed)
-                    reasons[number] = trace.unsure or (_reads(touched) if touched else "")
+        for first in range(0, len(asked), AT_ONCE):
+            some = range(len(asked))[first : first + AT_ONCE]
+            with ExitStack() as stack:
+                # Starting takes longest: none of the side's code runs then, so that both sides may.
+                ready = [
+                    (side, [self._started(side, asked[number], stack) for number in some])
+                    for side in self.place.sides.values()
+                ]
+                for side, processes in ready:
+                    hopeful = {n: one for n, one in zip(some, processes, strict=True) if not reasons[n]}
+                    self._examine(side, hopeful, reasons)
         return reasons
 
-    def _traces(self, side: SideWork, asked: Sequence[Files]) -> list[Trace]:
-        """Trace some processes beside each other, to their ends."""
-        with ExitStack() as stack:
-            started = []
-            for one in asked:
-                self.note(f"tracing {side.name} · {listed(one, 3)}")
-                self.started += 1
-                started.append(_Process(self.place, side, self.tool, one, self.started))
-                stack.callback(started[-1].close)
-            return [process.trace() for process in started]
+    def _examine(self, side: SideWork, processes: Mapping[int, "_Process"], reasons: list[str]) -> None:
+        """Let some processes of one side run beside each other, to their ends."""
+        with side.own():
+            for process in processes.values():
+                self.note(f"tracing {side.name} · {listed(process.asked, 3)}")
+                process.begin()
+            traces = {number: process.trace() for number, process in processes.items()}
+        for number, trace in traces.items():
+            touched = self.differs.first(trace.named, trace.listed)
+            reasons[number] = trace.unsure or (_reads(touched) if touched else "")
+
+    def _started(self, side: SideWork, asked: Files, stack: ExitStack) -> "_Process":
+        self.started += 1
+        process = _Process(self.place, side, self.tool, asked, self.started)
+        stack.callback(process.close)
+        return process
 
 
 class _Process:
@@ -163,6 +171,7 @@ class _Process:
 
     def __init__(self, place: Place, side: SideWork, tool: str, asked: Files, number: int) -> None:
         self.place, self.side = place, side
+        self.asked = list(asked)
         self.cases = [case_fields(case, side.name) for cases in asked.values() for case in cases]
         self.bench = next(iter(place.benches.values()))
         self.folder = place.parent.scratch / f"prove-{number}"
@@ -183,9 +192,16 @@ class _Process:
         try:
             log = self.bench.logs / f"prove-{side.name}.log"
             self.worker = place.parent.worker(side.arena(self.bench.threads, []), log, under)
-            self.worker.begin("prove", suite=list(asked), cases=self.cases, seed=self.bench.seed)
         except Died as died:
             self._failed(died)
+
+    def begin(self) -> None:
+        """Let it import its suite files and execute their cases."""
+        if self.worker is not None:
+            try:
+                self.worker.begin("prove", suite=self.asked, cases=self.cases, seed=self.bench.seed)
+            except Died as died:
+                self._failed(died)
 
     @property
     def output(self) -> Path:
