@@ -286,7 +286,7 @@ class View:
             parts.append(f"{report.pairs} {one if report.pairs == 1 else many}")
         if report.noise is not None and math.isfinite(report.noise):
             parts.append(f"noise {significant(report.noise * 100, 2)} %")
-        if report.measuring_seconds:
+        if report.pairs and report.measuring_seconds:
             parts.append(f"measured for {duration(report.measuring_seconds)}")
         parts.append(f"{duration(report.seconds)} {'of GPU' if 'cuda' in self.kinds else 'in all'}{self._cost}")
         return parts
