@@ -84,7 +84,7 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_first_execution_and
     benches: Any = {"cpu": bench}
 
     def cost(one: Case, spent: list[float]) -> tuple[float, ...]:
-        return pair_cost(one, benches, spent, runner)  # type: ignore[arg-type]
+        return pair_cost(one, benches, spent, runner)  # type: ignore[arg-type]  # a stand-in
 
     assert cost(case("fresh", 0, 0.0), []) == pytest.approx((1.8, 0.2, 3.6)), "samples alone are certain"
     app = case("app", 0, 0.0).model_copy(update={"origin": "command"})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch")  # perfci runs without it, and then watches nothing
 
 SOURCE = Path(__file__).parents[2] / "src"
 SETUP = """
@@ -220,9 +220,9 @@ def add(x, n, BLOCK: tl.constexpr):
 @pytest.mark.slow
 def test_on_a_gpu_tritons_own_autotuner_is_told(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("triton")
+    pytest.importorskip("triton")  # comes with torch for GPUs alone
     if not torch.cuda.is_available():
-        pytest.skip("needs an NVIDIA GPU")
+        pytest.skip("needs an NVIDIA GPU")  # a stand-in of its autotuner is told above
     (tmp_path / "kernels_of_the_test.py").write_text(KERNEL)
     script = TRITON.replace("sys.argv[1]", repr(str(tmp_path)))
     told = told_by(script, TRITON_CACHE_DIR=str(tmp_path / "cache"))

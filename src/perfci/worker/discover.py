@@ -77,7 +77,7 @@ def find_without_listing() -> None:
     def fill(finder: Any) -> None:
         finder._path_cache = _Names(finder.path or os.getcwd())
 
-    importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]
+    importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]  # not public
 
 
 @contextlib.contextmanager

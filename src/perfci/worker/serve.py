@@ -114,7 +114,9 @@ class Server:
         """Make this process one of the side's: its folder, its path, its threads."""
         if self.setup.get("traced"):
             discover.find_without_listing()
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(
+                ModuleNotFoundError
+            ):  # there need be none; one that is broken ended the run before
                 import torch  # as the parent has done for all workers that it forks
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])

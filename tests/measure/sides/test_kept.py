@@ -171,7 +171,7 @@ def test_it_is_bounded_and_those_that_were_not_used_for_longest_go(
     kept: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.keep("0" * 64, side(tmp_path / "one"))
-    size = json.loads((kept.entries / ("0" * 64) / "entry.json").read_text())["bytes"]
+    size = kept_bytes(kept, "0")
     monkeypatch.setattr(module, "MOST_BYTES", int(2.5 * size))
     kept.keep("1" * 64, side(tmp_path / "two"))
     for number, age in (("0", 100), ("1", 50)):
@@ -186,6 +186,24 @@ def test_it_is_bounded_and_those_that_were_not_used_for_longest_go(
     kept.keep("3" * 64, side(tmp_path / "five"))
     assert "is not kept: it takes" in kept.said[-1]
     assert not os.path.lexists(kept.entries / ("3" * 64))
+
+
+def test_a_disk_that_will_not_drop_what_is_beyond_the_bound_is_told(
+    kept: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: Path) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    kept.keep("0" * 64, side(tmp_path / "one"))
+    monkeypatch.setattr(module, "MOST_BYTES", 1.5 * kept_bytes(kept, "0"))
+    monkeypatch.setattr(module, "_drop", refuses)
+    kept.keep("1" * 64, side(tmp_path / "two"))
+    assert "cannot be removed, and takes room beyond the bound: " in kept.said[-1]
+    assert len(list(kept.entries.iterdir())) == 2
+
+
+def kept_bytes(kept: Here, digit: str) -> int:
+    return int(json.loads((kept.entries / (digit * 64) / "entry.json").read_text())["bytes"])
 
 
 class Executes:
@@ -217,7 +235,7 @@ def test_the_key_holds_all_that_a_build_is_known_to_depend_on(tmp_path: Path, mo
             "base", SideCode(tree=tree), Policy(version=1, suite=["k.py"], **policy), tmp_path / name, python
         )
         made.tree.mkdir(parents=True, exist_ok=True)
-        found = key_of(made, Executes(), tmp_path / "tools.log")  # type: ignore[arg-type]
+        found = key_of(made, Executes(), tmp_path / "tools.log")  # type: ignore[arg-type]  # a stand-in
         assert found is not None, (tmp_path / "tools.log").read_text()
         return found
 
@@ -252,7 +270,7 @@ def test_the_key_holds_all_that_a_build_is_known_to_depend_on(tmp_path: Path, mo
             tmp_path / "l",
         )
         is None
-    )  # type: ignore[arg-type]
+    )  # type: ignore[arg-type]  # a stand-in
 
 
 def test_where_the_code_under_test_runs_as_this_user_nothing_is_kept(tmp_path: Path) -> None:

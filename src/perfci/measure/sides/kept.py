@@ -120,7 +120,7 @@ class Kept:
             fresh.rename(self.entries / key)  # onto an entry of another machine's run: it refuses
         except (OSError, ValueError, MachineError) as error:
             self.note(f"the build of {side.name} is not kept: {_words(error)}")
-            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.rmtree(fresh, ignore_errors=True)  # what stays has no key, and goes once it is STALE
             return
         self._bound(key)
 
@@ -136,13 +136,18 @@ class Kept:
                 made = Entry.model_validate_json((entry / "entry.json").read_bytes())
                 found.append((entry.name == newest, (entry / "entry.json").stat().st_mtime, entry.name, made.bytes))
             except (OSError, ValueError):
-                with suppress(OSError):
-                    _drop(entry)
+                self._remove(entry)
         for _, _, name, size in sorted(found, reverse=True):
             left -= size
             if left < 0:
-                with suppress(OSError):
-                    _drop(self.entries / name)
+                self._remove(self.entries / name)
+
+    def _remove(self, entry: Path) -> None:
+        """Remove an entry; a disk that refuses makes the folder grow, which is told."""
+        try:
+            _drop(entry)
+        except OSError as error:
+            self.note(f"{entry} cannot be removed, and takes room beyond the bound: {_words(error)}")
 
 
 def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[str], None]) -> Kept | None:
@@ -182,7 +187,7 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
         remove_tree(kept.home)
         kept.home.mkdir(mode=0o711)
         account.show(kept.home)
-        stack.callback(shutil.rmtree, kept.home, ignore_errors=True)
+        stack.callback(shutil.rmtree, kept.home, ignore_errors=True)  # the next run removes it, or says why it cannot
         stack.callback(account.sweep)  # nothing of this run may reach what the next one builds there
     return kept
 
@@ -216,11 +221,13 @@ def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:
 
 
 def _lines(path: str, *begins: str) -> list[str]:
-    """Return the different lines of a file of the system, or those that begin so; none where there is no such file."""
-    try:
-        lines = Path(path).read_text(errors="replace").splitlines()
-    except OSError:
+    """Return the different lines of a file of the system, or those that begin so; none where there is no such file.
+    Raises MachineError."""
+    file = Path(path)
+    if not file.exists():
         return []
+    with disk_errors("read", file):
+        lines = file.read_text(errors="replace").splitlines()
     return sorted({line for line in lines if line.startswith(begins or ("",))})
 
 
@@ -277,7 +284,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _drop(path: Path) -> None:
     """Remove an entry, whatever stands in its place, if it is still there. Raises OSError."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # another run was faster
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)
         else:

@@ -176,7 +176,7 @@ class Preload:
                 told = {name: one for name, one in report.items() if name != "places"}
                 with os.fdopen(write, "wb") as pipe:
                     pipe.write(json.dumps(told).encode() + b"\n")
-            except BaseException as error:
+            except BaseException as error:  # whatever it is, this fork must not return into the code of its maker
                 os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
                 os._exit(1)
             if not report["ok"]:
@@ -187,7 +187,7 @@ class Preload:
         os.close(read)
         if report is not None and report["ok"]:
             _wait_behind(pid)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.kill(pid, signal.SIGKILL)  # with it go the forks that were made of it
         os.waitpid(pid, 0)
         return report, False
