@@ -28,7 +28,8 @@ from perfci.profilers.sass import profiler as sass
 from perfci.profilers.torch import profiler as kineto_profiler
 from perfci.profilers.torch import trace as kineto
 from perfci.profilers.torch.profiler import NAME, Kineto
-from perfci.system.process import Died, Exit, Parent
+from perfci.system.child import Died, Exit
+from perfci.system.process import Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_account, held
 
 from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root

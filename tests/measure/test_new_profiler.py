@@ -24,7 +24,7 @@ from perfci.profilers.base import TRACED, WHOLE, Profiler, Read, trimmed
 from perfci.profilers.faults import fault
 from perfci.profilers.registry import register, registered
 from perfci.render import markdown
-from perfci.system.process import Under
+from perfci.system.child import Under
 
 from ..judge import build
 

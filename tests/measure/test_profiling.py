@@ -35,7 +35,7 @@ from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys.command import InstalledNsys, probe
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
-from perfci.system.process import Under
+from perfci.system.child import Under
 from perfci.worker.profile import WARM_CALLS
 from tests.judge.build import limit
 

@@ -15,7 +15,7 @@ from perfci.measure.rounds import _Taking, _turns, starved, together, worker_val
 from perfci.measure.timing import Setup
 from perfci.model.base import SIDES
 from perfci.model.results import Case, CaseSide, Reason
-from perfci.system.process import Died
+from perfci.system.child import Died
 
 
 @given(st.integers(1, 20), st.integers())

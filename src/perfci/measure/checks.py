@@ -14,7 +14,8 @@ from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
-from perfci.system.process import Died, Worker
+from perfci.system.child import Died
+from perfci.system.process import Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""

@@ -8,9 +8,9 @@ from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.model.base import MachineError, UsageError
 from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment
+from perfci.system.child import Arena, Died
 from perfci.system.clocks import Lock, locked, parse
 from perfci.system.gpu import Gpu, GpuState, describe
-from perfci.system.process import Arena, Died
 
 
 class Watch:

@@ -22,9 +22,10 @@ from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageErr
 from perfci.model.fingerprint import Fingerprint, GpuFacts
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
+from perfci.system.child import Arena, Died
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
-from perfci.system.process import Arena, Died, Parent
+from perfci.system.process import Parent
 from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9

@@ -21,8 +21,9 @@ from perfci.model.text import escaped
 from perfci.sources.environment import side_environment
 from perfci.sources.git import Commit, Repository, means_itself
 from perfci.sources.snapshot import snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.system.child import Arena, Died
 from perfci.system.files import end_of
-from perfci.system.process import Arena, Died, Parent
+from perfci.system.process import Parent
 
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
 """Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the

@@ -20,7 +20,8 @@ from perfci.model.text import listed
 from perfci.model.timing import GRAPH_MODES
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
-from perfci.system.process import Died, Parent, Under, Worker
+from perfci.system.child import Died, Under
+from perfci.system.process import Parent, Worker
 
 Samples = dict[Side, list[list[float]]]
 VERIFIED = 0.25

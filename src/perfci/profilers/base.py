@@ -16,8 +16,8 @@ from perfci.model.profile import Counters, Fault, KernelCode, KernelUse, Part, T
 from perfci.model.results import Reason
 from perfci.sources.environment import is_secret, passes
 from perfci.system.bounded import MIB, Bounds
+from perfci.system.child import Exit, Under
 from perfci.system.files import end_of
-from perfci.system.process import Exit, Under
 from perfci.system.users import SAME, Account
 
 TRACED = 3

@@ -17,7 +17,7 @@ from perfci.measure.sides.kept import Kept, key_of, open_kept
 from perfci.model.base import UsageError
 from perfci.model.policy import Policy
 from perfci.model.results import SideCode
-from perfci.system.process import Exit
+from perfci.system.child import Exit
 from perfci.system.users import SAME
 
 KEY = "a" * 64

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from perfci.system.process import Arena, Parent
+from perfci.system.child import Arena
+from perfci.system.process import Parent
 from perfci.worker.preload.steps import _answer
 
 SUITE = """

@@ -19,7 +19,8 @@ from perfci.model.policy import Command
 from perfci.model.results import Case, CaseSide, Pair, Reason, Work, ever
 from perfci.model.timing import Timing
 from perfci.stats.describe import trimmed_mean
-from perfci.system.process import Died, Parent
+from perfci.system.child import Died
+from perfci.system.process import Parent
 
 PAIR_SECONDS = 0.5
 """A pair repeats short commands until each side has run for about this long."""

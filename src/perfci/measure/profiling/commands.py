@@ -10,7 +10,7 @@ from perfci.model.base import Side
 from perfci.model.policy import Command
 from perfci.model.results import Case
 from perfci.profilers.base import SMALLER, WHOLE, Profiler, Seen
-from perfci.system.process import Died, Exit
+from perfci.system.child import Died, Exit
 
 
 def profile_command(

@@ -21,7 +21,7 @@ from perfci.profilers.registry import Kind
 from perfci.stats.answer import answer
 from perfci.stats.decide import margin
 from perfci.stats.walsh import hodges_lehmann
-from perfci.system.process import Died, Exit
+from perfci.system.child import Died, Exit
 
 SLOWER, FASTER = 1.03, 0.90
 """Changes of time from which on a profile is worth its seconds, whatever the limit."""

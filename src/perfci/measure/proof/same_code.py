@@ -24,8 +24,9 @@ from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof
 from perfci.model.text import escaped, listed, one_line
 from perfci.system import strace
+from perfci.system.child import Died, Under
 from perfci.system.files import disk_errors, remove_tree
-from perfci.system.process import Died, Under, Worker
+from perfci.system.process import Worker
 
 SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"

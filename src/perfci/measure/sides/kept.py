@@ -29,8 +29,9 @@ from perfci.measure.prepare import SideWork, environment
 from perfci.model.base import Document, MachineError, UsageError
 from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
+from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree, write_atomic
-from perfci.system.process import Died, Parent
+from perfci.system.process import Parent
 from perfci.system.users import VARIABLE, Account
 
 MOST_BYTES = 20 * 2**30

@@ -20,7 +20,8 @@ from pathlib import Path, PurePosixPath
 from perfci.model.base import MachineError, Side
 from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
-from perfci.system.process import BOOT, Died, Parent
+from perfci.system.child import Died
+from perfci.system.process import BOOT, Parent
 
 BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0

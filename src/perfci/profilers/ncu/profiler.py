@@ -16,8 +16,8 @@ from perfci.profilers.ncu import report as ncu_report
 from perfci.profilers.ncu.command import InstalledNcu, may_count
 from perfci.profilers.ncu.launch import fault
 from perfci.system.bounded import MIB, Unread, call, desk, regular
+from perfci.system.child import Exit, Under
 from perfci.system.files import end_of
-from perfci.system.process import Exit, Under
 from perfci.system.users import SAME, Account
 
 LAUNCHES = 5000

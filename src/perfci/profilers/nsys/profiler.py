@@ -21,7 +21,7 @@ from perfci.profilers.nsys import trace as nsys_trace
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.export import fault
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
-from perfci.system.process import Exit, Under
+from perfci.system.child import Exit, Under
 from perfci.system.users import SAME, Account
 from perfci.worker.profile import NSYS
 

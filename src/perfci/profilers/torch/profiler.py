@@ -14,7 +14,7 @@ from perfci.profilers.faults import fault
 from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto_trace
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
-from perfci.system.process import Exit
+from perfci.system.child import Exit
 from perfci.system.users import SAME, Account
 from perfci.worker.profile import NAME
 
