@@ -164,6 +164,36 @@ def test_what_needs_a_refused_module_goes_with_it_and_what_that_imports_stays(ma
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "bad", ["import mmap\nM = mmap.mmap(-1, 4096)\n", "os._exit(3)\n", "import random\nrandom.seed(0)\n"]
+)
+def test_a_package_goes_with_the_module_that_it_imports(made, bad):
+    place = made(
+        {"top/__init__.py": "from . import part, fine\n", "top/part.py": bad, "top/fine.py": "", "other.py": ""}
+    )
+    names = ["top", "top.fine", "other"]
+    report = place.preload("import top.fine, other", names)
+    assert report is not None and "top.fine" in report["refused"]
+    place.write("import other", names)
+    assert place.told() == {"top": None, "top.fine": None, "other": True, "value": None}
+
+
+def test_threads_that_forks_do_without_are_no_reason(made):
+    """jemalloc's, as pyarrow starts it; a name is given after the start."""
+    text = (
+        "import ctypes, threading, time\n"
+        "def run():\n"
+        "    time.sleep(0.01)\n"
+        "    ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)\n"
+        "    time.sleep(60)\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
+    )
+    place = made({"quiet.py": text.format(name=b"jemalloc_bg_thd"), "loud.py": text.format(name=b"jemalloc")})
+    report = place.preload("import quiet, loud", ["quiet", "loud"])
+    assert report is not None and report["refused"] == {"loud": "starts a thread"}
+    assert place.told() == {"quiet": True, "loud": False, "value": None}
+
+
 def test_a_path_that_a_module_keeps_becomes_the_sides_own(made):
     text = "class Store:\n    def __init__(self): self.where = os.environ['SOME_CACHE'] + '/store'\n"
     place = made({"keeper.py": text + "HOME = os.environ['SOME_CACHE']\nALSO = HOME\nSTORE = Store()\n"})

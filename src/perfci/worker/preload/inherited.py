@@ -6,35 +6,72 @@ import contextlib
 import os
 import random
 import sys
+import time
 from typing import Any
+
+QUIET = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that a fork does without: jemalloc's handlers of forks take their work back (pyarrow has them)."""
+GLIBC = 3 << 31
+"""The signals 32 and 33, which glibc handles for itself once there was a thread (nptl(7))."""
+NAMED = 0.05
+"""Seconds within which a new thread has given itself its name."""
+_loud: dict[str, bool] = {}
 
 
 def state() -> dict[str, Any]:
     """Return, by what a difference means, all that a fork would inherit and a worker should not."""
     found: dict[str, Any] = {
-        "starts a thread": len(os.listdir("/proc/self/task")),
+        "starts a thread": _threads(),
         "leaves a child": _has_children(),
         "opens a descriptor": _descriptors(),
         "changes the folder": os.getcwd(),
         "seeds Python's random numbers": random.getstate()[1][:-1],  # draws move the last alone, forks draw anew
     }
     with open("/proc/self/status") as file:
-        found["handles signals"] = [line for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
-    numpy = sys.modules.get("numpy.random")
-    found["draws NumPy's random numbers"] = None if numpy is None else numpy.get_state()[1].tobytes()
+        lines = [line.split() for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+    found["handles signals"] = [int(mask, 16) & ~GLIBC for _, mask in lines]
+    numpy: Any = getattr(sys.modules.get("numpy.random"), "get_state", None)  # which is not there while it is loaded
+    found["draws NumPy's random numbers"] = None if numpy is None else numpy()[1].tobytes()
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["draws torch's random numbers"] = torch.get_rng_state().tolist()
+        found["draws torch's random numbers"] = bytes(torch.get_rng_state().numpy())
         found["touches the GPU"] = torch.cuda.is_initialized()
     return found
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return what an import did that a fork would inherit; empty where that is nothing."""
-    for what, now in after.items():
-        if before.get(what) != now and not (what.startswith("draws") and before.get(what) is None):
-            return what
-    return ""
+    return [
+        what
+        for what, now in after.items()
+        if before.get(what) != now and not (what.startswith("draws") and before.get(what) is None)
+    ]
+
+
+def _threads() -> int:
+    """Return how many threads there are that a fork would miss."""
+    return sum(_is_loud(thread) for thread in os.listdir("/proc/self/task"))
+
+
+def _is_loud(thread: str) -> bool:
+    """Tell whether a fork would miss a thread, by its name; one that has none yet bears that of the process."""
+    if thread not in _loud:
+        deadline = time.monotonic() + NAMED
+        name = _name(thread)
+        while thread != str(os.getpid()) and name == _name(str(os.getpid())) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            name = _name(thread)
+        _loud[thread] = name not in QUIET
+    return _loud[thread]
+
+
+def _name(thread: str) -> str:
+    """Return a thread's name; empty where it has ended."""
+    try:
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _has_children() -> bool:

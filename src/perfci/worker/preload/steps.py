@@ -2,8 +2,8 @@
 
 Each step is tried in a fork: where that process is then as a worker needs it, it goes on in the parent's place, and the
 one before waits behind it; where it is not, it ends, and nothing of the step remains. So nothing is imported twice that
-can be kept. A step that fails is tried again module by module, in the order in which modules were complete: what spoils
-a process is left to the workers, with all that needs it.
+can be kept. After a step that fails its modules are imported one by one, in the order in which they were complete: what
+spoils a process is left to the workers, with all that needs it.
 
 A module is kept where no side has one of that name or is asked for one, and where it leaves no thread, child,
 descriptor, shared memory, signal handler, other folder, seeded generator or touched GPU. In the parent's environment a
@@ -29,7 +29,7 @@ from typing import Any, Optional
 
 from ..leash import PR_SET_PDEATHSIG, prctl
 from .imports import Scan, Statement
-from .inherited import changed, shared_memory, spoils_forks, state
+from .inherited import shared_memory, spoils_forks
 from .paths import Place, holders, places
 from .watch import Watch, normal
 
@@ -39,8 +39,6 @@ ENOUGH = 40.0
 """Seconds after which nothing more is tried."""
 WHOLE = 100.0
 """Seconds for all of them at most; then the parent stays as it was."""
-FEW, MANY = 8, 128
-"""Modules of one step, where they are tried one by one: twice as many after each that went well."""
 _Report = dict[str, Any]
 
 
@@ -129,37 +127,36 @@ class Preload:
         }
 
     def _steps(self, units: Sequence[Statement]) -> None:
-        """Import all units that can be kept. Returns in the process that has them."""
-        todo, needs, single = list(units), dict[str, list[str]](), set[str]()
-        size, end = len(todo), time.monotonic() + ENOUGH
+        """Import all units that can be kept. Returns in the process that has them.
+
+        The first try imports everything, and finds out which modules spoil a process: where none does it is kept.
+        """
+        todo, needs, single = [list(units)], dict[str, list[str]](), set[str]()
+        end = time.monotonic() + ENOUGH
         while todo:
+            batch = [unit for unit in todo.pop(0) if unit.module not in self.refused]
             if time.monotonic() >= end:
-                self.refused.update((unit.module, "came too late to be tried") for unit in todo)
-                return
-            batch = todo[: max(1, size)]
-            report, accepted = self._try(lambda batch=batch: self._step(batch), STEP)
-            if accepted:
-                del todo[: len(batch)]
-                size = min(2 * len(batch), MANY)
+                self.refused.update((unit.module, "came too late to be tried") for unit in batch)
                 continue
-            at = report["at"] if report is not None else None
-            if at is None and len(batch) > 1:
-                size = len(batch) // 2
-            elif at:
-                size = at
-            else:
-                unit, size = todo.pop(0), FEW
-                order = [] if report is None else report["order"]
-                if unit.module not in single and set(order) - {unit.module}:
-                    needs.update(report["needs"] if report is not None else {})
-                    order = [name for name in order if name != unit.module] + [unit.module]  # which may have failed
-                    single.update(order)
-                    todo[:0] = [Statement(name) for name in order]
-                else:
-                    self.refused[unit.module] = report["fault"] if report is not None else "ends the process"
-                    lost = _above(unit.module, needs)
-                    self.refused.update((name, f"needs {unit.module}") for name in lost if name not in self.refused)
-                    todo = [one for one in todo if one.module not in lost]
+            report, accepted = self._try(lambda batch=batch: self._step(batch), STEP) if batch else (None, True)
+            if accepted:
+                continue
+            faults = report["faults"] if report is not None else {}
+            needs.update(report["needs"] if report is not None else {})
+            order = report["order"] if report is not None else []
+            if not faults and len(batch) > 1:
+                half = len(batch) // 2
+                todo[:0] = [batch[:half], batch[half:]]
+                continue
+            if not faults and (batch[0].module in single or set(order) <= {batch[0].module}):
+                faults = {batch[0].module: report["fault"] if report is not None else "ends the process"}
+            for name, fault in faults.items():
+                self.refused.setdefault(name, fault)
+            for name in faults:
+                for above in _above(name, needs):
+                    self.refused.setdefault(above, f"needs {name}")
+            todo[:0] = [[Statement(name) for name in order]]
+            single.update(order)
 
     def _try(self, work: Any, seconds: float) -> tuple[Optional[_Report], bool]:
         """Run `work` in a fork. Returns its report: there, and True, where it is ok; here, and False, where not.
@@ -197,23 +194,28 @@ class Preload:
         gc.freeze()
         random.random()  # makes all words, of which the next draws take one after the other
         watch = Watch(self.claimed, self.distributions, self.forbidden, self.refused)
-        before, shared = state(), shared_memory()
+        shared, failed = shared_memory(), dict[str, str]()
         with watch.on():
-            for at, unit in enumerate(units):
-                mark = len(watch.order)
-                fault = perform(unit)
-                fault = watch.fault or fault or changed(before, state())
-                if fault:
-                    needs = {name: sorted(asked) for name, asked in watch.needs.items()}
-                    return {"ok": False, "at": at, "fault": fault, "order": watch.order[mark:], "needs": needs}
-        gc.collect()
-        fault = "shares memory" if shared_memory() != shared else ""
-        fault = fault or ("keeps CUDA from working in a fork" if spoils_forks() else "")
-        told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
-        if not fault and (self._places() is None or any(self.nowhere in value for value in told)):
-            fault = "keeps a path of a side"
+            for unit in units:
+                watch.unit = unit.module
+                failure = perform(unit)
+                watch.loaded(unit.module)
+                if failure:
+                    failed[unit.module] = failure
+        watch.settle()
+        faults = {**failed, **watch.faults}
         needs = {name: sorted(asked) for name, asked in watch.needs.items()}
-        return {"ok": not fault, "at": None, "fault": fault, "order": watch.order, "needs": needs}
+        fault = ""
+        if not faults:
+            gc.collect()
+            told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
+            if shared_memory() != shared:
+                fault = "shares memory"
+            elif spoils_forks():
+                fault = "keeps CUDA from working in a fork"
+            elif self._places() is None or any(self.nowhere in value for value in told):
+                fault = "keeps a path of a side"
+        return {"ok": not faults and not fault, "fault": fault, "faults": faults, "order": watch.order, "needs": needs}
 
 
 def _above(name: str, needs: dict[str, list[str]]) -> set[str]:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ..discover import PACKAGES, inside
+from .inherited import changed, state
 
 HARMLESS = frozenset({"torch", "numpy", "filelock", "fsspec", "huggingface_hub", "joblib"})
 """Packages whose handlers of forks make a child ready: locks and loops anew. So do those of the standard library."""
@@ -34,8 +35,14 @@ class Watch:
         self.order: list[str] = []
         self.needs: dict[str, set[str]] = {}
         """Module → those that it asks for while it is loaded."""
-        self.fault = ""
+        self.faults: dict[str, str] = {}
+        """Module → why a worker must import it itself: the innermost one that was being loaded."""
+        self.unit = ""
+        """The module that the suite asks for."""
         self._loading: list[str] = []
+        self._state = self._first = state()
+        self._suspects: dict[str, list[str]] = {}
+        """What may not be inherited → the modules that changed it as they were loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Let others find it. Raises ModuleNotFoundError for what a side may have."""
@@ -46,7 +53,7 @@ class Watch:
         """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
         name = getattr(context, "name", None)
         if self.distributions and (name is None or normal(name) in self.distributions):
-            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
+            self._blame(f"asks which version of {name or 'all packages'} is installed")
         return iter(())
 
     def _deny_repository(self, spec: Any) -> None:
@@ -57,12 +64,28 @@ class Watch:
             if path is not None and inside(path, self.forbidden) and not inside(path, self.packages):
                 self._deny("is the repository's own code", spec.name)
 
+    def settle(self) -> None:
+        """Blame the modules after which something was otherwise that still is."""
+        for what in changed(self._first, state()):
+            for name in self._suspects.get(what, [self.unit]):
+                self.faults.setdefault(name, what)
+
+    def _blame(self, fault: str) -> None:
+        self.faults.setdefault(self._loading[-1] if self._loading else self.unit, fault)
+
+    def loaded(self, name: str) -> None:
+        """Note what the loading of a module changed, and that of those within it did not."""
+        now = state()
+        for what in changed(self._state, now):
+            self._suspects.setdefault(what, []).append(name)
+        self._state = now
+
     def _note(self, name: str) -> None:
         if self._loading:
             self.needs.setdefault(self._loading[-1], set()).add(name)
 
     def _deny(self, fault: str, name: str) -> None:
-        self.fault = self.fault or fault
+        self._blame(fault)
         raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
 
     @contextlib.contextmanager
@@ -81,6 +104,9 @@ class Watch:
                 module = load(spec)
             finally:
                 self._loading.pop()
+                self.loaded(spec.name)
+                if "." in spec.name:
+                    self.needs.setdefault(spec.name, set()).add(spec.name.rpartition(".")[0])
             self.order.append(spec.name)
             return module
 
@@ -94,7 +120,7 @@ class Watch:
 
         def registered(**handlers: Any) -> None:
             if not _harmless(sys._getframe(1)):
-                self.fault = self.fault or "has a handler of forks"
+                self._blame("has a handler of forks")
             register(**handlers)
 
         machinery._load_unlocked, os.register_at_fork, builtins.__import__ = loaded, registered, imported
