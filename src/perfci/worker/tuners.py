@@ -134,6 +134,12 @@ def told() -> str:
     return f"{other} works on the GPU, and what it chooses cannot be told" if other else ""
 
 
+def learn() -> None:
+    """Look through the libraries that are here: forks of this process need not read them."""
+    if _before is not None:
+        _foreign()
+
+
 def _foreign() -> Optional[str]:
     """Return a library in this process that works on the GPU and is neither torch's, Triton's nor NVIDIA's, if there is
     one."""

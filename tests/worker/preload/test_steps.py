@@ -221,6 +221,36 @@ def test_no_module_is_taken_from_elsewhere_that_a_side_may_have(made, where):
     assert report["refused"] == {"asks": "looks for own, which the repository may provide"}
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import importlib.util as u\nHAS = u.find_spec('own') is not None\n", None),
+        ("import own\nHAS = getattr(own, 'version', True)\ndel own\n", None),
+        ("import own\n", "keeps own, which the repository provides"),
+        ("import importlib.util as u\nSPEC = u.find_spec('own')\n", "keeps own, which the repository provides"),
+        ("try:\n    import own.part\nexcept ImportError:\n    pass\n", "looks for own.part, which the repository may provide"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_all_sides_may_be_asked_for_but_not_kept(made, text, why):
+    """transformers asks whether there is a package `kernels`, as the folder of a suite is often called."""
+    place = made({"asks.py": text, "fine.py": ""})
+    for side in ("base", "head"):
+        (place.root / side / "site/own").mkdir()
+        (place.root / side / "site/own/data.txt").write_text("")
+    value = "[getattr(sys.modules.get('asks'), 'HAS', None), 'own' in sys.modules]"
+    report = place.preload("import fine, asks", ["fine", "asks"], value)
+    assert report is not None and report["refused"] == ({} if why is None else {"asks": why})
+    place.write("import fine, asks, own", ["fine", "asks"], "[str(one) for one in own.__path__]")
+    assert place.told()["value"] == [str(place.root / "head/site/own")], "the side's own, not what stood for it"
+
+
+def test_what_a_library_reads_once_a_process_is_read_beforehand(made):
+    text = "import functools\n@functools.lru_cache()\ndef triton_key(): return os.getpid()\n"
+    place = made({"triton/__init__.py": "", "triton/runtime/__init__.py": "", "triton/runtime/cache.py": text})
+    place.preload("import triton.runtime.cache as c", [], "c.triton_key() == os.getpid()")
+    assert place.told() == {"value": False}
+
+
 @pytest.mark.parametrize("how", ["a path", "an editable installation", "a namespace package"])
 def test_code_of_the_repository_never_runs_in_the_parent(made, how):
     """It could reach base's workers there, as head's."""

@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from .. import tuners
 from ..leash import PR_SET_PDEATHSIG, prctl
 from .imports import Scan, Statement
 from .inherited import shared_memory, spoils_forks
@@ -39,6 +40,8 @@ ENOUGH = 40.0
 """Seconds after which nothing more is tried."""
 WHOLE = 100.0
 """Seconds for all of them at most; then the parent stays as it was."""
+DIGESTS = (("triton.runtime.cache", "triton_key"), ("triton.compiler.compiler", "triton_key"))
+"""Functions that read a whole library once a process, and keep what they make of it."""
 _Report = dict[str, Any]
 
 
@@ -54,15 +57,21 @@ class Preload:
         self.claimed: set[str] = set()
         self.distributions: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.spaces: list[set[str]] = []
         self.held: list[Place] = []
         self.stopped = ""
         self.environment = dict(os.environ)
         self.modules = len(sys.modules)
         for side in self.sides:
+            self.spaces.append(set())
             for folder in side["path"]:
                 self._claim(folder, searched=True)
             for folder in (side["tree"], os.path.join(side["tree"], "src")):  # as the check of modules' origin sees it
                 self._claim(folder, searched=folder in side["path"])
+        everywhere = set.intersection(*self.spaces)
+        self.claimed |= set.union(*self.spaces) - everywhere
+        self.empty = everywhere - self.claimed
+        """The folders that are namespace packages in all sides."""
         gc.unfreeze()
         self.known = holders(self.nowhere)
         """The texts that hold the path already: the environment's, and this request's."""
@@ -78,7 +87,7 @@ class Preload:
             elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
                 self.claimed.add(top)
             elif searched and os.path.isdir(whole) and name.isidentifier() and importlib.util.find_spec(name) is None:
-                self.claimed.add(name)  # a namespace package, as nothing else is called so
+                self.spaces[-1].add(name)  # a namespace package, as nothing else is called so
 
     def wanted(self) -> list[Statement]:
         """Return the statements that the suites of all sides hold, in the order of the first side."""
@@ -110,6 +119,7 @@ class Preload:
     def _all(self) -> _Report:
         start = time.monotonic()
         self._steps(self.wanted())
+        tuners.learn()
         gc.collect()
         gc.unfreeze()
         found = self._places()
@@ -193,7 +203,7 @@ class Preload:
         """Import some units in this process, and tell whether it can go on so."""
         gc.freeze()
         random.random()  # makes all words, of which the next draws take one after the other
-        watch = Watch(self.claimed, self.distributions, self.forbidden, self.refused)
+        watch = Watch(self.claimed, self.empty, self.distributions, self.forbidden, self.refused)
         shared, failed = shared_memory(), dict[str, str]()
         with watch.on():
             for unit in units:
@@ -202,12 +212,13 @@ class Preload:
                 watch.loaded(unit.module)
                 if failure:
                     failed[unit.module] = failure
+            watch.unit = "triton"
+            digest()
         watch.settle()
         faults = {**failed, **watch.faults}
         needs = {name: sorted(asked) for name, asked in watch.needs.items()}
         fault = ""
         if not faults:
-            gc.collect()
             told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
             if shared_memory() != shared:
                 fault = "shares memory"
@@ -240,6 +251,15 @@ def perform(unit: Statement) -> str:
     except (Exception, SystemExit) as error:
         return f"cannot be imported here ({type(error).__name__})"
     return ""
+
+
+def digest() -> None:
+    """Let libraries find out what each worker would find out anew."""
+    for name, function in DIGESTS:
+        make = getattr(sys.modules.get(name), function, None)
+        if make is not None and hasattr(make, "cache_info"):
+            with contextlib.suppress(Exception):  # a worker's own call fails in the same way, and says so
+                make()
 
 
 def _answer(descriptor: int, seconds: float) -> Optional[_Report]:

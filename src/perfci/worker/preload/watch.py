@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import importlib
 import os
 import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,11 +27,17 @@ class Watch:
     """A finder that finds nothing: it notes which modules are looked for, and which are complete."""
 
     def __init__(
-        self, claimed: set[str], distributions: set[str], forbidden: Sequence[str], refused: dict[str, str]
+        self,
+        claimed: set[str],
+        empty: set[str],
+        distributions: set[str],
+        forbidden: Sequence[str],
+        refused: dict[str, str],
     ) -> None:
-        """`claimed`: top-level names that a side provides; `distributions`: packages installed into a side;
-        `forbidden`: folders whose code must not run here, where it could reach the workers of both sides."""
-        self.claimed, self.distributions, self.refused = claimed, distributions, refused
+        """`claimed`: top-level names that a side provides; `empty`: those of folders that hold no code but make a
+        namespace package in every side; `distributions`: packages installed into a side; `forbidden`: folders whose
+        code must not run here, where it could reach the workers of both sides."""
+        self.claimed, self.empty, self.distributions, self.refused = claimed, empty, distributions, refused
         self.forbidden = [Path(os.path.realpath(folder)) for folder in forbidden]
         self.packages = [Path(os.path.realpath(sysconfig.get_path(kind))) for kind in ("purelib", "platlib")]
         self.order: list[str] = []
@@ -41,13 +49,24 @@ class Watch:
         """The module that the suite asks for."""
         self._loading: list[str] = []
         self._state = self._first = state()
+        self._spaces: list[tuple[ModuleSpec, str]] = []
+        """What stands for a namespace package, and the module that asked for it."""
         self._suspects: dict[str, list[str]] = {}
         """What may not be inherited → the modules that changed it as they were loaded."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Let others find it. Raises ModuleNotFoundError for what a side may have."""
-        if name.partition(".")[0] in self.claimed:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Let others find it. Raises ModuleNotFoundError for what a side may have.
+
+        A namespace package of all sides is found, with nothing in it: a library asks whether there is one
+        (transformers looks for `kernels`). None may keep it, since it would be that of no side.
+        """
+        if name.partition(".")[0] in self.claimed or name.partition(".")[0] in self.empty - {name}:
             self._deny(f"looks for {name}, which the repository may provide", name)
+        if name not in self.empty:
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        self._spaces.append((spec, self._loading[-1] if self._loading else self.unit))
+        return spec
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
@@ -65,7 +84,18 @@ class Watch:
                 self._deny("is the repository's own code", spec.name)
 
     def settle(self) -> None:
-        """Blame the modules after which something was otherwise that still is."""
+        """Blame the modules after which something was otherwise that still is, and those that keep what stood for a
+        namespace package."""
+        gc.collect()
+        made = [sys.modules.pop(name) for name in self.empty if name in sys.modules]
+        kept = {one.__name__ for one in made if sys.getrefcount(one) > 3}  # the list, the loop and the argument
+        for one in made:
+            one.__spec__ = None
+        del made
+        while self._spaces:
+            spec, asker = self._spaces.pop()
+            if spec.name in kept or sys.getrefcount(spec) > 2:  # the variable and the argument
+                self.faults.setdefault(asker, f"keeps {spec.name}, which the repository provides")
         for what in changed(self._first, state()):
             for name in self._suspects.get(what, [self.unit]):
                 self.faults.setdefault(name, what)
