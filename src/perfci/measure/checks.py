@@ -1,14 +1,18 @@
 """The checks before timing: is each case right in base and in head, and how long does it take?"""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import Any
 
 from perfci.measure.cases import Found, timing_of
 from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.place import Place
 from perfci.measure.rounds import Bench, case_fields
+from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
@@ -19,6 +23,8 @@ from perfci.system.process import Worker
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
+_MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
+"""As PyTorch, CUDA's libraries, Python and the C library say it."""
 LATE = Reason(kind="budget", text="the budget ended before it was checked")
 Probes = dict[str, dict[Side, Probe]]
 
@@ -55,19 +61,25 @@ def check_all(
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in base and in head, base first. Fills `case.sides`; returns settle_all()'s probes.
+    """Check every kernel's case in base and in head. Fills `case.sides`; returns settle_all()'s probes.
 
-    A case that the budget does not reach in every side is skipped in all: only what was right is timed.
+    Base is one case ahead, since its tolerances are head's. Where a side makes what Python could import, all is checked
+    again, one side after the other: it is then the side's own (`Seal.own`). A case that the budget does not reach in
+    every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
     for device, bench in place.benches.items():
         kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
-        for name in place.sides:
-            with place.sides[name].own():
-                made = check_side(bench, name, kernels, found, journal, budget, fuzz=fuzz, note=note, asked=asked)
-            for key, by_side in made.items():
-                probes.setdefault(key, {}).update(by_side)
+
+        def checkers(bench: Bench = bench) -> list[_Checker]:
+            return [_Checker(bench, name, found[name], journal, budget, fuzz, note, asked) for name in place.sides]
+
+        sides = None if place.exclusive(device) else _at_once(place, checkers, kernels, note)
+        sides = sides or _in_turns(place, checkers(), kernels)
+        for one in sides:
+            for key, probe in one.probes.items():
+                probes.setdefault(key, {})[one.name] = probe
         for case in kernels:
             if any(side.reason == LATE for side in case.sides.values()):
                 case.stopped = "budget"
@@ -75,6 +87,59 @@ def check_all(
                     if side.status == "ok":
                         case.sides[name] = _unchecked(side)
     return probes
+
+
+def _at_once(
+    place: Place, checkers: "Callable[[], list[_Checker]]", cases: Sequence[Case], note: Callable[[str], None]
+) -> "list[_Checker] | None":
+    """Check base and head beside each other. Returns None, with the cases as they were, where there is one side, or
+    one of them made what Python could import."""
+    seals = [side.seal for side in place.sides.values() if side.seal is not None]
+    if len(seals) < 2:
+        return None
+    declared = [{name: side.model_copy(deep=True) for name, side in case.sides.items()} for case in cases]
+    with beside(seals) as made:
+        sides = checkers()
+        _check(sides, cases)
+    if not made:
+        return sides
+    note(f"checking again, one side after the other, since there is a new file ({made[0]})")
+    for case, before in zip(cases, declared, strict=True):
+        case.sides = before
+    return None
+
+
+def _in_turns(place: Place, sides: "list[_Checker]", cases: Sequence[Case]) -> "list[_Checker]":
+    for one in sides:
+        with place.sides[one.name].own():
+            _check([one], cases)
+    return sides
+
+
+def _check(sides: "Sequence[_Checker]", cases: Sequence[Case]) -> None:
+    """Let the sides check at once, each one case behind the one before it."""
+    try:
+        for one in sides:
+            if any(one.wants(case) for case in cases):
+                one.start()
+        for step in range(len(cases) + len(sides) - 1):
+            numbers = [(one, step - behind) for behind, one in enumerate(sides)]
+            now = [(one, cases[number]) for one, number in numbers if 0 <= number < len(cases)]
+            for one, case in now:
+                one.begin(case, beside=len(now) > 1)
+            for one, _ in now:
+                one.answer()
+            again = [one for one, _ in now if one.disturbed()]
+            for one in again:
+                one.close()  # the memory that it holds
+            for one in [one for one, _ in now if one not in again]:  # nothing else runs while an execution is timed
+                one.settle()
+            for one in again:
+                one.repeat()
+                one.settle()
+    finally:
+        for one in sides:
+            one.close()
 
 
 def settle_all(
@@ -109,68 +174,133 @@ def _unchecked(side: CaseSide) -> CaseSide:
     return CaseSide(status="skipped", reason=LATE, file=side.file, line=side.line, params=side.params)
 
 
-def check_side(
-    bench: Bench,
-    name: Side,
-    cases: Sequence[Case],
-    found: Mapping[Side, Found],
-    journal: Journal,
-    budget: Budget,
-    *,
-    fuzz: bool,
-    note: Callable[[str], None],
-    asked: Mapping[str, TimingMode],
-) -> Probes:
-    """Check every case of one side; fills `case.sides[name]`. Returns what is needed to settle how a case is measured.
+class _Checker:
+    """Checks the cases of one side, one after the other, each in three steps: what others do may lie between."""
 
-    Base goes first: its tolerances are then head's. `asked`: case key → timing mode.
-    """
-    probes: Probes = {}
-    worker: Worker | None = None
-    for key, side, recorded in journal.probes():
-        if side == name:
-            probes.setdefault(key, {})[name] = Probe(**recorded)
-    for case in cases:
-        if (case.key, name) in journal.checked:
-            case.sides[name] = journal.checked[case.key, name]
-            continue
-        side_case = case.sides[name]
-        if side_case.status != "ok":
-            continue
-        if not budget.left:
-            case.sides[name] = _unchecked(side_case)
-            continue
-        note(f"checking {name} · {case.id}")
-        probe: Probe | None = None
+    def __init__(
+        self,
+        bench: Bench,
+        name: Side,
+        found: Found,
+        journal: Journal,
+        budget: Budget,
+        fuzz: bool,
+        note: Callable[[str], None],
+        asked: Mapping[str, TimingMode],
+    ) -> None:
+        """`asked`: case key → timing mode."""
+        self.bench, self.name, self.found, self.asked = bench, name, found, asked
+        self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
+        recorded = journal.probes()
+        self.probes = {key: Probe(**probe) for key, side, probe in recorded if side == name}
+        self._worker: Worker | None = None
+        self._loading = False
+        self._case: Case | None = None
+        """The one that is being checked."""
+        self._beside = False
+        self._reply: dict[str, Any] | Died | None = None
+
+    def wants(self, case: Case) -> bool:
+        """Tell whether a case is still to be checked."""
+        return (case.key, self.name) not in self.journal.checked and case.sides[self.name].status == "ok"
+
+    def start(self) -> None:
+        """Start a worker, and let it import its suite."""
+        with suppress(Died):  # the first check starts another, and says why it cannot
+            self._worker = self.bench.begin(self.name, bytecode=False)
+            self._loading = True
+
+    def begin(self, case: Case, *, beside: bool) -> None:
+        """Begin to check a case; `beside`: while another side does."""
+        self._case = None
+        if not self.wants(case):
+            case.sides[self.name] = self.journal.checked.get((case.key, self.name), case.sides[self.name])
+        elif not self.budget.left:
+            case.sides[self.name] = _unchecked(case.sides[self.name])
+        else:
+            self.note(f"checking {self.name} · {case.id}")
+            self._case, self._beside = case, beside
+            self._ask()
+
+    def _ask(self) -> None:
+        case = self._case
+        assert case is not None
+        base = case.sides.get("base")
+        theirs = base.check if base is not None and base.status == "ok" else Check()
+        fields = {"seed": self.bench.seed, "fuzz": self.fuzz, "rtol": theirs.rtol, "atol": theirs.atol}
+        self._reply = None
         try:
-            if worker is None or not worker.alive:
-                worker = bench.worker(name)
-            shapes = 1 + (found[name].cases[case.key]["fuzz"] if fuzz else 0)
-            patient = replace(bench, timeout=budget.patience(bench.timeout))
-            probe = _check_one(patient, worker, name, case, fuzz, budget.patience(shapes * bench.timeout))
-            if probe is not None and case.device == "cuda":
-                probe = _probe(patient, worker, case, name, probe, asked.get(case.key, "auto"))
+            self._ready().begin("check", **fields, **case_fields(case, self.name))
         except Died as died:
-            if died.reason.kind == "timeout" and not budget.left:
-                case.sides[name] = _unchecked(side_case)
-                continue
-            side_case.status = "failed"
-            side_case.reason = died.reason.model_copy(update={"log": f"logs/{name}.log"})
+            self._reply = died
+
+    def _ready(self) -> Worker:
+        """Return a worker with its suite imported. Raises Died."""
+        if self._worker is None or not self._worker.alive:
+            self._worker = self.bench.begin(self.name, bytecode=False)
+            self._loading = True
+        if self._loading:
+            self._loading = False
+            self.bench.loaded(self._worker)
+        return self._worker
+
+    def answer(self) -> None:
+        """Wait for the check's answer."""
+        if self._case is None or self._worker is None or self._reply is not None:
+            return
+        shapes = 1 + (self.found.cases[self._case.key]["fuzz"] if self.fuzz else 0)
+        try:
+            self._reply = self._worker.answer(self.budget.patience(shapes * self.bench.timeout))
+        except Died as died:
+            self._reply = died
+
+    def disturbed(self) -> bool:
+        """Tell whether the check may have failed for the memory or the time that another side took beside it."""
+        if self._case is None or not self._beside or self._reply is None:
+            return False
+        if isinstance(self._reply, Died):
+            reason = self._reply.reason
+            return (reason.kind == "timeout" and self.budget.left > 0) or _MEMORY.search(reason.text) is not None
+        return not self._reply["ok"] and _MEMORY.search(str(self._reply["text"])) is not None
+
+    def repeat(self) -> None:
+        """Check the case once more, with nothing beside it."""
+        self._ask()
+        self.answer()
+
+    def settle(self) -> None:
+        """Keep what the check found, and find out how the case can be timed. To be called while nothing else runs."""
+        case = self._case
+        if case is None:
+            return
+        side, probe = case.sides[self.name], None
+        try:
+            if isinstance(self._reply, Died):
+                raise self._reply
+            assert self._worker is not None and self._reply is not None
+            patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
+            probe = _found(patient, self._worker, self.name, case, self._reply)
+            if probe is not None and case.device == "cuda":
+                probe = _probe(patient, self._worker, case, self.name, probe, self.asked.get(case.key, "auto"))
+        except Died as died:
+            if died.reason.kind == "timeout" and not self.budget.left:
+                case.sides[self.name] = _unchecked(side)
+                return
+            side.status = "failed"
+            side.reason = died.reason.model_copy(update={"log": f"logs/{self.name}.log"})
         if probe is not None:
-            probes.setdefault(case.key, {})[name] = probe
-        journal.add_check(case.key, name, side_case, None if probe is None else asdict(probe))
-    if worker is not None:
-        worker.close()
-    return probes
+            self.probes[case.key] = probe
+        self.journal.add_check(case.key, self.name, side, None if probe is None else asdict(probe))
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
 
 
-def _check_one(bench: Bench, worker: Worker, name: Side, case: Case, fuzz: bool, timeout: float) -> Probe | None:
-    """Check and estimate one case. Returns None where the result is wrong. Raises Died."""
+def _found(bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[str, Any]) -> Probe | None:
+    """Keep a check's answer, and estimate the case. Returns None where the result is wrong. Raises Died."""
     side = case.sides[name]
-    base = case.sides.get("base")
-    theirs = base.check if base is not None and base.status == "ok" else Check()
-    fields = case_fields(case, name)
-    reply = worker.ask("check", timeout, seed=bench.seed, fuzz=fuzz, rtol=theirs.rtol, atol=theirs.atol, **fields)
     side.check = Check(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],

@@ -61,6 +61,10 @@ class Place(_Built):
     lost: str = ""
     """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
 
+    def exclusive(self, device: DeviceKind) -> bool:
+        """Tell whether a device serves one process at a time."""
+        return device == "cuda" and self.facts.gpu is not None and self.facts.gpu.exclusive
+
 
 def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
@@ -250,7 +254,7 @@ class _Facts(Document):
 def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
     """Return facts of machine, interpreter and GPU, as a worker outside base and head sees them."""
     try:
-        worker = parent.worker(Arena(nowhere, nowhere, [], side.env, side.python, threads), log)
+        worker = parent.worker(Arena(nowhere, nowhere, [], neutral(side, nowhere), side.python, threads), log)
         seen = worker.tell(_Facts, "facts", LOAD_TIMEOUT)
         worker.close()
     except Died as died:

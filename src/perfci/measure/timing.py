@@ -173,7 +173,7 @@ def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> 
     """Say why two workers cannot live together on the GPU; None where they can."""
     if len(probes) < 2:
         return None
-    if gpu.nvml is not None and gpu.nvml.compute_mode == "exclusive":
+    if gpu.exclusive:
         return "one after the other: the GPU serves one process at a time (compute mode EXCLUSIVE_PROCESS)"
     sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     needed = [probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values()]

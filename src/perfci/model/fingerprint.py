@@ -45,6 +45,11 @@ class GpuFacts(Document):
         major, minor = self.capability.split(".")
         return int(major), int(minor)
 
+    @property
+    def exclusive(self) -> bool:
+        """True where the GPU serves one process at a time."""
+        return self.nvml is not None and self.nvml.compute_mode == "exclusive"
+
 
 class Rate(Document):
     """The most that a device did of one kind of work per second."""

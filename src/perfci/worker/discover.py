@@ -212,38 +212,37 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
     (the user's own checkout, the other side). The interpreter's own library and packages, which may well lie
     in a virtual environment inside the checkout, are not forbidden; nor is perfci itself.
     """
-    own = [_real(root), _real(site)]
-    library = [_real(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")]
-    packages = [_real(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
-    forbidden = [_real(path) for path in forbidden_roots]
-    regular, namespaces = _provided(own)
+    own = (os.path.realpath(root), os.path.realpath(site))
+    library = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
+    packages = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
+    forbidden = tuple(map(os.path.realpath, forbidden_roots))
+    regular, namespaces = _provided([Path(folder) for folder in own])
     found = []
-    for name, file, spread in _imported():
+    for name, file, _, spread in _imported():
         top = name.split(".", 1)[0]
-        if top in NEVER_FOREIGN or any(inside(path, own) for path in spread):
+        if top in NEVER_FOREIGN or any(_below(folder, own) for folder in spread):
             continue
-        if any(inside(path, library) and not PACKAGES.intersection(path.parts) for path in spread):
+        if any(_below(folder, library) and not _of_packages(folder) for folder in spread):
             continue  # the standard library wins over a file of the same name in the repository
         # A folder without __init__.py provides a name only if nothing else does: `packaging/` holding a
         # script does not clash with the package of that name.
         claimed = top in regular or (top in namespaces and _is_namespace(top))
-        if claimed or any(inside(path, forbidden) and not inside(path, packages) for path in spread):
+        if claimed or any(_below(folder, forbidden) and not _below(folder, packages) for folder in spread):
             found.append((name, file))
     return sorted(found)
 
 
 def repo_modules(root: str, site: str) -> dict[str, str]:
     """Return imported modules of the repository → their paths, below `tree/` for `root` and `site/` for `site`."""
-    tree, overlay = _real(root), _real(site)
+    tree, overlay = os.path.realpath(root), os.path.realpath(site)
     modules = {}
-    for name, _, spread in _imported():
-        path = spread[0]
+    for name, _, path, spread in _imported():
         if name.startswith(SUITE_PREFIX):
             continue
-        if inside(path, [overlay]):
-            modules[name] = (Path("site") / path.relative_to(overlay)).as_posix()
-        elif inside(path, [tree]):
-            modules[name] = (Path("tree") / path.relative_to(tree)).as_posix()
+        if _below(spread[0], (overlay,)):
+            modules[name] = (Path("site") / Path(path).relative_to(overlay)).as_posix()
+        elif _below(spread[0], (tree,)):
+            modules[name] = (Path("tree") / Path(path).relative_to(tree)).as_posix()
     return dict(sorted(modules.items()))
 
 
@@ -294,21 +293,40 @@ def _real(path: str) -> Path:
     return Path(os.path.realpath(path))
 
 
+def learn() -> None:
+    """Look up where the modules that are here came from: forks of this process need not."""
+    for _ in _imported():
+        pass
+
+
 @functools.lru_cache(maxsize=None)
 def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def _real_file(path: str) -> Path:
-    """Return _real() for the thousands of files of a large library, which lie in few folders."""
+@functools.lru_cache(maxsize=None)
+def _real_file(path: str) -> str:
+    """Return os.path.realpath() for the thousands of files of a large library, which lie in few folders."""
     if os.path.islink(path):
-        return _real(path)
+        return os.path.realpath(path)
     folder, name = os.path.split(path)
-    return Path(_real_folder(folder), name)
+    return os.path.join(_real_folder(folder), name)
 
 
-def _imported() -> Iterator[tuple[str, str, list[Path]]]:
-    """Yield name, file as given, and real places of every module that came from a file or a namespace package."""
+@functools.lru_cache(maxsize=None)
+def _below(folder: str, folders: tuple[str, ...]) -> bool:
+    """Tell whether a folder is one of `folders` or below one; all are real paths."""
+    return any(os.path.join(folder, "").startswith(os.path.join(one, "")) for one in folders)
+
+
+@functools.lru_cache(maxsize=None)
+def _of_packages(folder: str) -> bool:
+    return not PACKAGES.isdisjoint(folder.split(os.sep))
+
+
+def _imported() -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yield of every module that came from a file or a namespace package its name, the file as given, the real path,
+    and the real folders that it lies in."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue
@@ -316,11 +334,13 @@ def _imported() -> Iterator[tuple[str, str, list[Path]]]:
         file, folders = module.__dict__.get("__file__"), module.__dict__.get("__path__")
         if isinstance(file, str):
             if os.path.isabs(file):  # torch.ops calls itself "_ops.py"
-                yield name, file, [_real_file(file)]
+                path = _real_file(file)
+                yield name, file, path, [os.path.dirname(path)]
         elif folders is not None:
             places = [entry for entry in folders if isinstance(entry, str)]
             if places:
-                yield name, places[0], [_real(entry) for entry in places]
+                spread = [_real_folder(entry) for entry in places]
+                yield name, places[0], spread[0], spread
 
 
 def _is_namespace(top: str) -> bool:

@@ -24,8 +24,9 @@ NVIDIA = re.compile(
 )
 """Libraries whose choices follow from the question alone: heuristics, no measurements, unless one of them is asked to
 tune."""
-KNOWN = ("torch", "triton", "cuda.bindings")
-"""Packages whose libraries are of these, too; the last is torch's way to the driver."""
+KNOWN = ("torch", "torchaudio", "torchvision", "triton", "cuda.bindings")
+"""Packages whose libraries are of these, too: PyTorch's own choose nothing by measuring, and the last is torch's way to
+the driver."""
 OTHERS = ("numba.cuda", "cuda.core", "cutlass", "helion", "tilelang", "jax", "warp")
 """Packages that work on the GPU without a library that shows it, and may time what they do."""
 WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")

@@ -18,6 +18,7 @@ from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.proof.differing import Differing, differing, unequal
 from perfci.measure.proof.trace import Surroundings, Trace, read
 from perfci.measure.rounds import case_fields
+from perfci.measure.sides.untouched import beside
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
@@ -25,6 +26,7 @@ from perfci.model.results import Case, Proof
 from perfci.model.text import escaped, listed, one_line
 from perfci.system import strace
 from perfci.system.child import Died, Under
+from perfci.system.facts import usable_cores
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.process import Worker
 
@@ -35,8 +37,8 @@ Files = dict[str, list[Case]]
 AUDITED = 0.25
 """Share of the runs in which a proved case is measured all the same: it watches over many runs, and is no safeguard of
 one."""
-AT_ONCE = 4
-"""Processes of one side that are traced beside each other."""
+AT_ONCE = 8
+"""Processes that are traced beside each other, at most."""
 SLOWER = 3.0
 """A step under strace may take this many times its time-out."""
 ENDING = 10.0
@@ -131,34 +133,38 @@ class _Tracing:
     def __init__(self, place: Place, tool: str, differs: Differing, note: Callable[[str], None]) -> None:
         self.place, self.tool, self.differs, self.note = place, tool, differs, note
         self.started = 0
+        self.alone = any(place.exclusive(device) for device in place.benches)
 
     def examine(self, asked: Sequence[Files]) -> list[str]:
-        """Return for each why it is not proved, as a clause; empty where it is. Head runs only where base leaves
-        hope, and never while base does: only one side's code may write at a time."""
-        reasons = [""] * len(asked)
-        for first in range(0, len(asked), AT_ONCE):
-            some = range(len(asked))[first : first + AT_ONCE]
+        """Return for each why it is not proved, as a clause; empty where it is. Base and head run beside each other:
+        what one of them makes and Python could import is removed, and its own trace proves nothing then."""
+        reasons: list[str] = []
+        several = max(1, min(AT_ONCE, usable_cores()) // 2)
+        seals = [side.seal for side in self.place.sides.values() if side.seal is not None]
+        for first in range(0, len(asked), several):
             with ExitStack() as stack:
-                # Starting takes longest: none of the side's code runs then, so that both sides may.
-                ready = [
-                    (side, [self._started(side, asked[number], stack) for number in some])
-                    for side in self.place.sides.values()
-                ]
-                for side, processes in ready:
-                    hopeful = {n: one for n, one in zip(some, processes, strict=True) if not reasons[n]}
-                    self._examine(side, hopeful, reasons)
+                some = asked[first : first + several]
+                pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
+                with beside(seals):
+                    whole = [process for pair in pairs for process in pair]
+                    traces = iter(self._traces([[one] for one in whole] if self.alone else [whole]))
+                reasons += [next(filter(None, [self._why(next(traces)) for _ in pair]), "") for pair in pairs]
         return reasons
 
-    def _examine(self, side: SideWork, processes: Mapping[int, "_Process"], reasons: list[str]) -> None:
-        """Let some processes of one side run beside each other, to their ends."""
-        with side.own():
-            for process in processes.values():
-                self.note(f"tracing {side.name} · {listed(process.asked, 3)}")
+    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[Trace]:
+        """Return the traces of all processes, in order; those of a group run beside each other."""
+        traces = []
+        for group in groups:
+            for process in group:
+                self.note(f"tracing {process.side.name} · {listed(process.asked, 3)}")
                 process.begin()
-            traces = {number: process.trace() for number, process in processes.items()}
-        for number, trace in traces.items():
-            touched = self.differs.first(trace.named, trace.listed)
-            reasons[number] = trace.unsure or (_reads(touched) if touched else "")
+            traces += [process.trace() for process in group]
+        return traces
+
+    def _why(self, trace: Trace) -> str:
+        """Return why a trace proves nothing, as a clause; empty where it is a proof."""
+        touched = self.differs.first(trace.named, trace.listed)
+        return trace.unsure or (_reads(touched) if touched else "")
 
     def _started(self, side: SideWork, asked: Files, stack: ExitStack) -> "_Process":
         self.started += 1

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
@@ -21,6 +21,7 @@ from perfci.model.base import MachineError, Side
 from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
 from perfci.system.child import Died
+from perfci.system.files import disk_errors
 from perfci.system.process import BOOT, Parent
 
 BYTECODE = BOOT.with_name("bytecode.py")
@@ -64,11 +65,23 @@ class Seal:
 
         To be entered while no code of another side runs. Raises MachineError.
         """
-        before = {which: self._added(which) for which in self._folders}
+        before = self.importable()
         yield
-        for which, known in before.items():
-            new = self._added(which)
-            self._then[which].update((path, digest) for path, digest in new.items() if path not in known)
+        for which, new in self.importable().items():
+            self._then[which].update((path, digest) for path, digest in new.items() if path not in before[which])
+
+    def strays(self, before: Mapping[str, Mapping[str, str]]) -> list[Path]:
+        """Return what Python could import and was not there `before`, as `importable` tells it."""
+        return [
+            self._folders[which] / path
+            for which, found in self.importable().items()
+            for path in found
+            if path not in before[which]
+        ]
+
+    def importable(self) -> dict[str, dict[str, str]]:
+        """Return the files that Python could import and that are not of the build, by folder, with their digests."""
+        return {which: self._added(which) for which in self._folders}
 
     def _later(self, which: str, folder: Path) -> dict[str, str]:
         """Return whatever was not there, but for cached bytecode."""
@@ -137,6 +150,20 @@ class Seal:
             folder = next(folder for folder in below if file.startswith(f"{folder}{os.sep}"))
             names.append(f"{below[folder]}/{escaped(file[len(folder) + 1 :])} is not the bytecode of its source")
         return names
+
+
+@contextmanager
+def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
+    """Let code of all sides run at once. Yields a list that in the end names what Python could import and was not there
+    before: nobody can tell which side made it, and so it is removed. Raises MachineError."""
+    before = [seal.importable() for seal in seals]
+    made: list[str] = []
+    yield made
+    for seal, known in zip(seals, before, strict=True):
+        for path in seal.strays(known):
+            with disk_errors("removed", path):
+                path.unlink()
+            made.append(f"{seal.name}: {escaped(path.name)}")
 
 
 def _is_cached(path: str) -> bool:

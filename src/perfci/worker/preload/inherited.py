@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 QUIET = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without: jemalloc's handlers of forks take their work back (pyarrow has them)."""
@@ -18,12 +18,15 @@ NAMED = 0.05
 _loud: dict[str, bool] = {}
 
 
-def state() -> dict[str, Any]:
-    """Return, by what a difference means, all that a fork would inherit and a worker should not."""
+def state(links: Optional[dict[str, str]] = None) -> dict[str, Any]:
+    """Return, by what a difference means, all that a fork would inherit and a worker should not.
+
+    `links`: descriptor → its target, as they were at the look before: they are not read again, and brought up to date.
+    """
     found: dict[str, Any] = {
         "starts a thread": _threads(),
         "leaves a child": _has_children(),
-        "opens a descriptor": _descriptors(),
+        "opens a descriptor": _descriptors({} if links is None else links),
         "changes the folder": os.getcwd(),
         "seeds Python's random numbers": random.getstate()[1][:-1],  # draws move the last alone, forks draw anew
     }
@@ -82,14 +85,15 @@ def _has_children() -> bool:
     return True
 
 
-def _descriptors() -> dict[str, str]:
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
-            target = os.readlink("/proc/self/fd/" + name)
-            if target not in ("/dev/null", "/dev/urandom"):
-                found[name] = target
-    return found
+def _descriptors(links: dict[str, str]) -> dict[str, str]:
+    names = os.listdir("/proc/self/fd")
+    for name in links.keys() - set(names):
+        del links[name]
+    for name in names:
+        if name not in links:
+            with contextlib.suppress(OSError):  # the listing's own
+                links[name] = os.readlink("/proc/self/fd/" + name)
+    return {name: target for name, target in links.items() if target not in ("/dev/null", "/dev/urandom")}
 
 
 def shared_memory() -> list[str]:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from .. import tuners
+from .. import discover, tuners
 from ..leash import PR_SET_PDEATHSIG, prctl
 from .imports import Scan, Statement
 from .inherited import shared_memory, spoils_forks
@@ -120,6 +120,7 @@ class Preload:
         start = time.monotonic()
         self._steps(self.wanted())
         tuners.learn()
+        discover.learn()
         gc.collect()
         gc.unfreeze()
         found = self._places()
@@ -217,8 +218,8 @@ class Preload:
         watch.settle()
         faults = {**failed, **watch.faults}
         needs = {name: sorted(asked) for name, asked in watch.needs.items()}
-        fault = ""
-        if not faults:
+        fault = watch.fault
+        if not faults and not fault:
             told = [value for name, value in os.environ.items() if self.environment.get(name) != value]
             if shared_memory() != shared:
                 fault = "shares memory"

@@ -45,10 +45,13 @@ class Watch:
         """Module → those that it asks for while it is loaded."""
         self.faults: dict[str, str] = {}
         """Module → why a worker must import it itself: the innermost one that was being loaded."""
+        self.fault = ""
+        """What was otherwise in the end, but after no module."""
         self.unit = ""
         """The module that the suite asks for."""
         self._loading: list[str] = []
         self._state = self._first = state()
+        self._links: dict[str, str] = {}
         self._spaces: list[tuple[ModuleSpec, str]] = []
         """What stands for a namespace package, and the module that asked for it."""
         self._suspects: dict[str, list[str]] = {}
@@ -97,7 +100,8 @@ class Watch:
             if spec.name in kept or sys.getrefcount(spec) > 2:  # the variable and the argument
                 self.faults.setdefault(asker, f"keeps {spec.name}, which the repository provides")
         for what in changed(self._first, state()):
-            for name in self._suspects.get(what, [self.unit]):
+            self.fault = self.fault or ("" if what in self._suspects else what)
+            for name in self._suspects.get(what, []):
                 self.faults.setdefault(name, what)
 
     def _blame(self, fault: str) -> None:
@@ -105,7 +109,7 @@ class Watch:
 
     def loaded(self, name: str) -> None:
         """Note what the loading of a module changed, and that of those within it did not."""
-        now = state()
+        now = state(self._links)
         for what in changed(self._state, now):
             self._suspects.setdefault(what, []).append(name)
         self._state = now
