@@ -19,6 +19,8 @@ class Arena:
     python: str
     threads: int
     cores: Sequence[int] = field(default_factory=tuple)
+    cache: Path | None = None
+    """The folder of its caches, where that is not the side's; `env` names it, too."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,6 @@ class Under:
     """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
     """The part of the worker's environment that passes: reports keep it."""
-    traced: bool = False
-    """True where the names that the worker looks up are to be seen, and no listing by which it could guess them."""
 
 
 @dataclass

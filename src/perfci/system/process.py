@@ -234,7 +234,7 @@ class Parent:
             "threads": arena.threads,
             "cores": list(arena.cores),
             "profiled": under is not None,
-            "traced": under is not None and under.traced,
+            "cache": None if arena.cache is None else str(arena.cache),
         }
         if self.forks and under is None:
             started = self._ask({"op": "fork", **setup}, "started", log=log)
@@ -287,6 +287,13 @@ class Parent:
         pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
         self._wait(ident, pid, timeout, None, watch)
         return self._exits.pop(ident)
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> int:
+        """Start a program beside the workers. Returns the number by which `wait_exit` and `kill` know it. Raises
+        Died."""
+        ident = self._ident()
+        self._spawn(ident, argv, env, cwd, log)
+        return ident
 
     def _wait(
         self,

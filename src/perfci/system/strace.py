@@ -3,17 +3,26 @@
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfci.model.text import one_line
 
 OLDEST = (5, 3)
-"""The first version with --seccomp-bpf, without which every system call would stop its process (its NEWS)."""
+"""The first version whose output was read by perfci."""
 INSTALL = "apt-get install strace"
-ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 3, in a container the default seccomp profile"
+ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 2, in a container the default seccomp profile"
 TIMEOUT = 20.0
-"""Seconds for an empty program under it."""
+"""Seconds for one look at an idle program."""
+ATTACHED = re.compile(rb"Process \d+ attached")
+"""What it says once it sees every call of a process."""
+_IDLE = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)\n"  # PR_SET_PTRACER, PR_SET_PTRACER_ANY
+    "print(os.getpid(), flush=True)\n"
+    "sys.stdin.read()\n"
+)
 ESCAPES = (
     "io_uring_setup", "open_by_handle_at", "pidfd_getfd", "process_vm_readv", "process_vm_writev", "shmget", "msgget",
     "mq_open", "add_key", "request_key", "keyctl", "unshare", "setns", "chroot", "pivot_root", "mount", "umount2",
@@ -30,15 +39,16 @@ def find() -> str | None:
     return shutil.which("strace")
 
 
-def command(tool: str, output: Path, argv: Sequence[str]) -> list[str]:
-    """Return `argv` under strace, which writes all calls that name files to `output`.
+def command(tool: str, output: Path, pid: int) -> list[str]:
+    """Return the command line that attaches strace to a process: it writes to `output` all calls that name files, of
+    the process and of those that it will start.
 
     Names are in hexadecimal, so that none can look like a piece of another line; descriptors come with their path.
     """
     calls = ",".join(["%file", "fchdir", "connect", *(f"?{name}" for name in (*_LISTS, *SENDS, *ESCAPES))])
     return [
-        tool, "-f", "--seccomp-bpf", "-q", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none",
-        "-o", str(output), "--", *argv,
+        tool, "-f", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(output),
+        "-p", str(pid),
     ]  # fmt: skip
 
 
@@ -49,20 +59,34 @@ def version(text: str) -> tuple[int, int] | None:
 
 
 def refusal(tool: str, prefix: Sequence[str] = ()) -> str:
-    """Return why strace cannot be used here, as a clause; empty where an empty program runs under it.
+    """Return why strace cannot be used here, as a clause; empty where it can be attached to an idle program.
 
     `prefix`: of the command line, where that runs it as another user.
     """
     try:
         said = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=TIMEOUT, check=False)
-        argv = [*prefix, *command(tool, Path("/dev/null"), ["true"])]
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        found = version(said.stdout)
+        if found is None or found < OLDEST:
+            return f"strace is older than {'.'.join(map(str, OLDEST))}"
+        words = _words(tool, prefix)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f"strace does not run: {type(error).__name__}"
-    found = version(said.stdout)
-    if found is None or found < OLDEST:
-        return f"strace is older than {'.'.join(map(str, OLDEST))}"
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"]
-        return f"strace may trace nothing here: {one_line(lines[0], 200)}"
-    return ""
+    lines = words.strip().splitlines() or ["it says nothing"]
+    return "" if ATTACHED.search(words.encode()) else f"strace may trace nothing here: {one_line(lines[0], 200)}"
+
+
+def _words(tool: str, prefix: Sequence[str]) -> str:
+    """Return what strace says as it is attached to an idle program, and that ends."""
+    idle = [*prefix, sys.executable, "-I", "-S", "-c", _IDLE]
+    with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+        assert program.stdin is not None and program.stdout is not None
+        try:
+            argv = [*prefix, *command(tool, Path("/dev/null"), int(program.stdout.readline()))]
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as tracer:
+                assert tracer.stderr is not None
+                first = tracer.stderr.readline()  # that it is attached, or why it is not
+                program.stdin.close()
+                rest = tracer.communicate(timeout=TIMEOUT)[1]
+        finally:
+            program.kill()
+    return (first + rest).decode(errors="replace")

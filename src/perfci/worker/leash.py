@@ -10,12 +10,13 @@ from typing import Optional
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2) on Linux; elsewhere do nothing."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def leash(cores: Optional[list[int]] = None) -> None:

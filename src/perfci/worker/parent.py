@@ -140,7 +140,10 @@ class Parent:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.channel.close()
             if self.places:
-                relocate(self.places, self.nowhere, os.path.dirname(message["env"]["PERFCI_SITE"]))
+                folder = os.path.dirname(message["env"]["PERFCI_SITE"])
+                relocate(self.places, self.nowhere, folder)
+                if message["cache"]:
+                    relocate(self.places, os.path.join(folder, "cache"), message["cache"])
             serve.enter(message, log)
         os.close(log)
         self.running[pid] = (message["id"], start)

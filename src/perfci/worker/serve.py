@@ -18,7 +18,7 @@ from .checks import check
 from .cpu import CpuSampler
 from .gpu import ColdSampler, rig
 from .graph import GraphSampler, probe
-from .leash import leash
+from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
@@ -112,12 +112,6 @@ class Server:
 
     def enter_side(self) -> None:
         """Make this process one of the side's: its folder, its path, its threads."""
-        if self.setup.get("traced"):
-            discover.find_without_listing()
-            with contextlib.suppress(
-                ModuleNotFoundError
-            ):  # there need be none; one that is broken ended the run before
-                import torch  # as the parent has done for all workers that it forks
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])
         sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]
@@ -214,9 +208,19 @@ class Server:
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
+    def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Let any process of this user trace this one, and look names up one by one: it sees them then."""
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
+        discover.find_without_listing()
+        return {}
+
     def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import suite files alone and take cases from their checks to the first execution behind them: all that a
-        tracer is to see. The answer's `failed` says what was not right, and is empty where all was."""
+        tracer is to see. The answer's `failed` says what was not right, and is empty where all was.
+
+        It begins by naming `mark`, which shows that the tracer saw the beginning.
+        """
+        os.access(message["mark"], os.F_OK)
         found = discover.discover(self.setup["tree"], message["suite"])
         self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
         for file in found["files"]:

@@ -20,7 +20,7 @@ from typing import Any, Callable, Optional
 
 NVIDIA = re.compile(
     r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse|cusparseLt|nccl|"
-    r"nvidia-\S+|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)(\.so|-[0-9a-f]+\.so)"
+    r"nvidia-\S+|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)([-.][0-9a-f]+)?\.so"
 )
 """Libraries whose choices follow from the question alone: heuristics, no measurements, unless one of them is asked to
 tune."""

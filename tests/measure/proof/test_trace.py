@@ -22,8 +22,12 @@ def real(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.tools(pytest.mark.skipif(STRACE is None, reason="needs strace")(test))
 
 
+MARK = sys._base_executable
+"""What is executed is named first."""
+
+
 def around(side: Path) -> Surroundings:
-    return Surroundings(str(side), str(side.parent / "other"), "prove-1", str(side / "tree"), "/scratch/s")
+    return Surroundings(str(side), str(side.parent / "other"), "prove-1", str(side / "tree"), MARK, "/scratch/s")
 
 
 def traced(tmp_path: Path, code: str, *args: str) -> Trace:
@@ -31,7 +35,7 @@ def traced(tmp_path: Path, code: str, *args: str) -> Trace:
     side = tmp_path.resolve() / "side"
     (side / "tree").mkdir(parents=True, exist_ok=True)
     output = tmp_path / "trace"
-    argv = strace.command(STRACE or "", output, [sys._base_executable, "-I", "-S", "-c", code, *args])
+    argv = [*strace.command(STRACE or "", output, 0)[:-2], "--", MARK, "-I", "-S", "-c", code, *args]
     subprocess.run(argv, cwd=side / "tree", check=True)
     return read(output, around(side))
 
@@ -46,9 +50,12 @@ def hexed(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode())
 
 
+BEGIN = f'7  access("{hexed(MARK)}", F_OK) = 0\n'
+
+
 def call(text: str, *names: str) -> str:
     """A trace of one process with one call, whose `{}` are names."""
-    return f"7  {text.format(*map(hexed, names))}\n7  +++ exited with 0 +++\n"
+    return f"{BEGIN}7  {text.format(*map(hexed, names))}\n7  +++ exited with 0 +++\n"
 
 
 NAMES = st.lists(
@@ -168,7 +175,7 @@ def test_calls_that_interrupt_each_other_are_put_together(
         lines.append(halves[one % 2][one % 2 in begun])
         begun.add(one % 2)
     first = lines[0].split()[0]
-    found = parsed(tmp_path, "".join([*lines, f"{first}  +++ exited with 0 +++\n"]))
+    found = parsed(tmp_path, "".join([BEGIN.replace("7", first, 1), *lines, f"{first}  +++ exited with 0 +++\n"]))
     assert found.unsure == "" and {f"tree/{name}" for name in names} <= found.named
 
 
@@ -217,7 +224,13 @@ DOUBTFUL = [
 
 @pytest.mark.parametrize("text, why", DOUBTFUL)
 def test_what_brings_contents_without_a_name_is_not_vouched_for(tmp_path: Path, text: str, why: str) -> None:
-    assert why in parsed(tmp_path, text).unsure
+    assert why in parsed(tmp_path, BEGIN + text.removeprefix(BEGIN)).unsure
+
+
+def test_a_trace_that_lacks_its_beginning_proves_nothing(tmp_path: Path) -> None:
+    whole = call('access("{}", F_OK) = 0', "/x")
+    assert parsed(tmp_path, whole).unsure == ""
+    assert parsed(tmp_path, whole.removeprefix(BEGIN)).unsure == "its trace lacks its beginning"
 
 
 def test_files_of_the_side_may_not_be_moved_or_linked_from_elsewhere(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
-strace sees what they name: in each side one process imports suite files and takes their cases from the check to the
-first execution behind it. All files go together first, since mostly none names what differs; else each goes alone, and
-is its own proof. What is not proved is measured, and says why.
+strace sees what they name: in each side processes import suite files and take their cases from the check to the first
+execution behind it. They are forks of the common parent, which has seen no file of a side, and strace is attached to
+each before it begins. Several files share a process, since mostly none names what differs; those of a process that does
+are tried again, each alone. What is not proved is measured, and says why.
 """
 
 import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from perfci.measure.cases import Found
@@ -22,10 +25,10 @@ from perfci.measure.sides.untouched import beside
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
-from perfci.model.results import Case, Proof
+from perfci.model.results import Case, Proof, Reason
 from perfci.model.text import escaped, listed, one_line
 from perfci.system import strace
-from perfci.system.child import Died, Under
+from perfci.system.child import Died
 from perfci.system.facts import usable_cores
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.process import Worker
@@ -75,7 +78,9 @@ def prove(
     if not files:
         return [f"nothing was proved unchanged: {whole}"] if whole else []
     tool = strace.find()
-    if tool is None:
+    if not place.parent.forks:
+        refused = "the workers are not forks of one process here"
+    elif tool is None:
         refused = f"strace is not installed here: {strace.INSTALL}"
     else:
         refused = strace.refusal(tool, place.parent.account.prefix())
@@ -92,9 +97,12 @@ def prove(
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     """Return file → why its cases are not proved, as a clause; empty where they are."""
-    if len(files) > 1 and tracing.examine([files]) == [""]:
-        return dict.fromkeys(files, "")
-    return dict(zip(files, tracing.examine([{file: cases} for file, cases in files.items()]), strict=True))
+    names = list(files)
+    groups = [group for first in range(tracing.several) if (group := names[first :: tracing.several])]
+    found = tracing.examine([{file: files[file] for file in group} for group in groups])
+    reasons = {file: why for group, why in zip(groups, found, strict=True) for file in group}
+    alone = [file for group, why in zip(groups, found, strict=True) if why and len(group) > 1 for file in group]
+    return reasons | dict(zip(alone, tracing.examine([{file: files[file]} for file in alone]), strict=True))
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
@@ -133,17 +141,18 @@ class _Tracing:
     def __init__(self, place: Place, tool: str, differs: Differing, note: Callable[[str], None]) -> None:
         self.place, self.tool, self.differs, self.note = place, tool, differs, note
         self.started = 0
+        self.several = max(1, min(AT_ONCE, usable_cores()) // 2)
+        """Processes of one side at once."""
         self.alone = any(place.exclusive(device) for device in place.benches)
 
     def examine(self, asked: Sequence[Files]) -> list[str]:
         """Return for each why it is not proved, as a clause; empty where it is. Base and head run beside each other:
         what one of them makes and Python could import is removed, and its own trace proves nothing then."""
         reasons: list[str] = []
-        several = max(1, min(AT_ONCE, usable_cores()) // 2)
         seals = [side.seal for side in self.place.sides.values() if side.seal is not None]
-        for first in range(0, len(asked), several):
+        for first in range(0, len(asked), self.several):
             with ExitStack() as stack:
-                some = asked[first : first + several]
+                some = asked[first : first + self.several]
                 pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
                 with beside(seals):
                     whole = [process for pair in pairs for process in pair]
@@ -183,6 +192,8 @@ class _Process:
         self.bench = next(iter(place.benches.values()))
         self.folder = place.parent.scratch / f"prove-{number}"
         self.cache = side.folder / f"prove-{number}"
+        self.tool, self.tracer = tool, 0
+        """Its executable; the number of its process, 0 where there is none."""
         self.worker: Worker | None = None
         self.unsure = ""
         account = place.parent.account
@@ -195,24 +206,45 @@ class _Process:
             return
         account.give(self.folder)
         account.give(self.cache)
-        under = Under(lambda argv: strace.command(tool, self.output, argv), self._environment, traced=True)
+        arena = side.arena(self.bench.threads, [])
+        env = {name: value.replace(str(side.cache), str(self.cache)) for name, value in side.env.items()}
+        self.log = self.bench.logs / f"prove-{side.name}.log"
         try:
-            log = self.bench.logs / f"prove-{side.name}.log"
-            self.worker = place.parent.worker(side.arena(self.bench.threads, []), log, under)
+            self.worker = place.parent.worker(replace(arena, env=env, cache=self.cache), self.log)
+            self.worker.ask("await_tracer", ENDING)
+            self._attach(self.worker)
         except Died as died:
             self._failed(died)
+
+    def _attach(self, worker: Worker) -> None:
+        """Attach strace to the worker, which waits for its task. Raises Died where it cannot be."""
+        parent, said = self.place.parent, self.folder / "said"
+        argv = strace.command(self.tool, self.output, worker.pid)
+        self.tracer = parent.start(argv, env=dict(parent.env), cwd=self.folder, log=said)
+        deadline = time.monotonic() + strace.TIMEOUT
+        while not strace.ATTACHED.search(text := said.read_bytes()):
+            ended = parent.wait_exit(self.tracer, 0.01)
+            if ended is not None or time.monotonic() > deadline:
+                why = one_line(text.decode(errors="replace"), 200) or "it says nothing"
+                self.tracer = 0 if ended is not None else self.tracer
+                raise Died(Reason(kind="exit", text=f"strace is not attached: {why}"))
 
     def begin(self) -> None:
         """Let it import its suite files and execute their cases."""
         if self.worker is not None:
             try:
-                self.worker.begin("prove", suite=self.asked, cases=self.cases, seed=self.bench.seed)
+                fields = {"suite": self.asked, "cases": self.cases, "seed": self.bench.seed}
+                self.worker.begin("prove", mark=str(self.mark), **fields)
             except Died as died:
                 self._failed(died)
 
     @property
     def output(self) -> Path:
         return self.folder / "trace"
+
+    @property
+    def mark(self) -> Path:
+        return self.folder / "begin"
 
     def _downloads(self, folder: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(folder) == self.side.cache and name in DOWNLOADS]
@@ -223,9 +255,6 @@ class _Process:
         if self.place.parent.account.ids is not None and Path(source).lstat().st_nlink > 1:
             raise OSError(f"{source} has several names")
         shutil.copy2(source, target, follow_symlinks=False)
-
-    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return {name: value.replace(str(self.side.cache), str(self.cache)) for name, value in env.items()}
 
     def _failed(self, died: Died) -> None:
         why = one_line(died.reason.text, 300)
@@ -241,8 +270,11 @@ class _Process:
                     self.unsure = f"its check failed as it was traced: {one_line(str(said['failed']), 300)}"
             except Died as died:
                 self._failed(died)
-            if self.worker.alive and self.worker.finish(ENDING) is None:
-                self.unsure = f"its processes did not end within {ENDING:g} s"
+            ended = not self.worker.alive or self.worker.finish(ENDING) is not None
+            if self.tracer and self.place.parent.wait_exit(self.tracer, ENDING if ended else 0.0) is not None:
+                self.tracer = 0  # it ends with the last process that it traces
+            if self.tracer:
+                self.unsure = self.unsure or f"its processes did not end within {ENDING:g} s"
         if self.unsure:
             return Trace(unsure=self.unsure)
         self.place.parent.account.reclaim(self.folder)
@@ -254,6 +286,7 @@ class _Process:
                 other=str(other.folder.resolve()),
                 cache=self.cache.name,
                 start=str(self.side.tree),
+                mark=str(self.mark),
                 socket=self.place.parent.address,
             ),
         )
@@ -262,5 +295,7 @@ class _Process:
         """Leave nothing behind."""
         if self.worker is not None and self.worker.alive:
             self.worker.kill()
+        if self.tracer:
+            self.place.parent.kill(self.tracer)
         for folder in (self.folder, self.cache):
             remove_tree(folder)

@@ -66,6 +66,8 @@ class Surroundings:
     """Name below `side` of the folder that stood in the place of `cache` for this process alone."""
     start: str
     """Its first working folder."""
+    mark: str
+    """The name that it named first."""
     socket: str
     """Address of the run's socket."""
 
@@ -103,11 +105,13 @@ class _Reader:
 
     def trace(self, lines: Iterable[str]) -> Trace:
         waiting: dict[str, str] = {}
-        first, ended = "", ""
+        first, ended, mark = "", "", "".join(f"\\x{byte:02x}" for byte in os.fsencode(self.around.mark))
         try:
             for line in lines:
                 if not (match := _LINE.fullmatch(line.removesuffix("\n"))):
                     raise _Unsure(f"its trace has a line that is no call: {escaped(line.strip(), 80)}")
+                if not first and f'"{mark}"' not in line:
+                    raise _Unsure("its trace lacks its beginning")
                 process, first = match[1], first or match[1]
                 if match["end"] is not None:
                     ended = match["end"] if process == first else ended
