@@ -180,3 +180,91 @@ def test_command_cases(repo: Repo) -> None:
     assert rows["wall", "time"] == "unchanged"
     assert rows["app/part/n=1", "quality"] == "regression"
     assert rows["app/part/n=1", "time"] == "unchanged"
+
+
+BESIDE = """
+    import os, time
+    import perfci
+
+    NOTES = {notes!r}
+    SIDE = "head" if "/head/" in os.getcwd() else "base"
+
+    def note(name):
+        open(os.path.join(NOTES, name), "a").write("x")
+
+    def seen(name):
+        return os.path.exists(os.path.join(NOTES, name))
+
+    @perfci.kernel(devices=["cpu"])
+    def first(bench):
+        def run():
+            note("first of " + SIDE)
+            return sum(range(20_000))
+        return run
+
+    @perfci.kernel(devices=["cpu"])
+    def second(bench):
+        def run():
+            if SIDE == "base" and not seen("failed once"):
+                end = time.monotonic() + 30
+                while not seen("first of head") and time.monotonic() < end:
+                    time.sleep(0.01)
+                note("failed once" if seen("first of head") else "alone")
+                raise RuntimeError("CUDA out of memory")
+            return sum(range(20_000))
+        return run
+
+    @perfci.kernel(devices=["cpu"])
+    def third(bench):
+        def run():
+            raise RuntimeError("CUDA out of memory: there is none")
+        return run
+"""
+
+
+@pytest.mark.slow
+def test_memory_that_is_short_for_two_checks_may_do_for_one(repo: Repo, tmp_path: Path) -> None:
+    """Head checks its first case while base checks its second, which then has no memory, and is checked alone."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    repo.policy()
+    repo.write("kernels/a.py", BESIDE.format(notes=str(notes)))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s")
+    assert (notes / "failed once").exists() and not (notes / "alone").exists(), run.err
+    cases = {case["kernel"]: case["sides"]["base"] for case in run.results["cases"]}
+    assert cases["first"]["status"] == cases["second"]["status"] == "ok"
+    assert cases["third"]["status"] == "failed"
+    assert cases["third"]["reason"]["text"] == "RuntimeError: CUDA out of memory: there is none"
+
+
+@pytest.mark.slow
+def test_what_a_check_compiles_in_the_tree_is_the_sides_own(repo: Repo) -> None:
+    """While both sides run nobody can tell whose it is: it is removed, and they are checked one after the other."""
+    repo.policy()
+    repo.write(
+        "kernels/a.py",
+        """
+        import importlib, os, sys
+        import perfci
+
+        TREE = os.getcwd()
+
+        def work():
+            if not os.path.exists("kernels/made.py"):
+                open("kernels/made.py", "w").write("def made(): return sum(range(20_000))")
+            sys.path.append(os.path.join(TREE, "kernels"))
+            importlib.invalidate_caches()
+            made = importlib.import_module("made").made
+            sys.path.pop()
+            return made()
+
+        @perfci.kernel(devices=["cpu"])
+        def a(bench):
+            return work
+        """,
+    )
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s")
+    assert "checking again, one side after the other, since there is a new file (base: made.py)" in run.err
+    assert run.results["error"] is None and len(run.results["cases"][0]["pairs"]) >= 2, run.out + run.err

@@ -49,6 +49,8 @@ class _Opened(Document):
     """Why what is timed is not what the case does."""
     settings: dict[str, Setting]
     clocks: str | None
+    tuner: str | None
+    """As `worker.tuners.told`; None on a CPU."""
 
 
 def check_all(
@@ -279,9 +281,8 @@ class _Checker:
                 raise self._reply
             assert self._worker is not None and self._reply is not None
             patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
-            probe = _found(patient, self._worker, self.name, case, self._reply)
-            if probe is not None and case.device == "cuda":
-                probe = _probe(patient, self._worker, case, self.name, probe, self.asked.get(case.key, "auto"))
+            asked = self.asked.get(case.key, "auto")
+            probe = _found(patient, self._worker, self.name, case, self._reply, asked)
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
                 case.sides[self.name] = _unchecked(side)
@@ -298,7 +299,9 @@ class _Checker:
             self._worker.close()
 
 
-def _found(bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[str, Any]) -> Probe | None:
+def _found(
+    bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[str, Any], asked: TimingMode
+) -> Probe | None:
     """Keep a check's answer, and estimate the case. Returns None where the result is wrong. Raises Died."""
     side = case.sides[name]
     side.check = Check(
@@ -309,36 +312,32 @@ def _found(bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[
         side.status = "failed"
         side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
         return None
-    opened = _describe(bench, worker, case, name)
-    side.tuner = worker.ask("close", bench.timeout, verify=False).get("tuner")
+    mode = "cold" if case.device == "cuda" else "cpu"
+    fields = {**case_fields(case, name), "mode": mode, "sets": 1, "seed": bench.seed, "placement": 0}
+    opened = worker.tell(_Opened, "open", bench.timeout, describe=True, **fields)
+    side.tuner = opened.tuner
     if opened.elsewhere:
         side.status = "failed"
         side.reason = Reason(kind="wrong", text=opened.elsewhere)
+        worker.ask("close", bench.timeout, verify=False)
         return None
     side.inputs, side.work, side.dtype = opened.digest, opened.work, opened.dtype
     if case.device == "cuda":
         side.profile = Profile(metrics={"peak_memory": opened.memory})
-    return Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
-
-
-def _describe(bench: Bench, worker: Worker, case: Case, name: Side) -> _Opened:
-    mode = "cold" if case.device == "cuda" else "cpu"
-    fields = {**case_fields(case, name), "mode": mode, "sets": 1}
-    return worker.tell(_Opened, "open", bench.timeout, seed=bench.seed, placement=0, describe=True, **fields)
-
-
-def _probe(bench: Bench, worker: Worker, case: Case, name: Side, probe: Probe, asked: TimingMode) -> Probe:
-    """Tell whether the case can be captured. A capture that breaks the worker costs the worker, not the case."""
-    if asked == "cold":
-        return probe
-    try:
-        fields = {**case_fields(case, name), "mode": "hot", "sets": 1}
-        worker.ask("open", bench.timeout, seed=bench.seed, placement=0, **fields)
-        found = worker.ask("probe", bench.timeout)
+    probe = Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
+    if case.device == "cuda" and asked != "cold":
+        probe = _captured(bench, worker, probe)
+    if not probe.refused:
         worker.ask("close", bench.timeout, verify=False)
+    return probe
+
+
+def _captured(bench: Bench, worker: Worker, probe: Probe) -> Probe:
+    """Tell whether the open case can be captured. A capture that breaks the worker costs the worker, not the case."""
+    try:
+        found = worker.ask("probe", bench.timeout)
     except Died as died:
-        worker.close()
-        return replace(probe, refused=died.reason.text)
+        found = {"refused": died.reason.text}
     if found["refused"]:
         worker.close()  # torch still takes the memory of whatever comes next for that of the failed capture
         return replace(probe, refused=found["refused"])

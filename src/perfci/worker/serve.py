@@ -277,6 +277,7 @@ class Server:
             said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
             said["memory"] = made.device_bytes() + _transient(device, self.prepared[0].fn)
             said["settings"], said["clocks"] = self.sampler.settings(), self.sampler.clocks
+            said["tuner"] = None if isinstance(self.sampler, CpuSampler) else tuners.told()
         elif name in self.warm:
             self.sampler.settle()
         else:

@@ -19,8 +19,8 @@ import sys
 from typing import Any, Callable, Optional
 
 NVIDIA = re.compile(
-    r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse|cusparseLt|nccl|"
-    r"nvidia-\S+|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)([-.][0-9a-f]+)?\.so"
+    r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse|cusparseLt|nccl|npp\w+|"
+    r"nvidia-\S+|nvcuvid|nvjpeg\w*|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)([-.][0-9a-f]+)?\.so"
 )
 """Libraries whose choices follow from the question alone: heuristics, no measurements, unless one of them is asked to
 tune."""
@@ -146,6 +146,7 @@ def _foreign() -> Optional[str]:
     one."""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in KNOWN]
     known = [os.path.dirname(os.path.realpath(file)) for file in files if file]
+    known += [folder + ".libs" for folder in known]  # what a wheel brings along (auditwheel)
     # What Triton builds to launch its kernels.
     known += [os.path.realpath(os.environ["TRITON_CACHE_DIR"])] if "TRITON_CACHE_DIR" in os.environ else []
     for path in sorted(_libraries() - (_before or set())):
