@@ -16,7 +16,7 @@ ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 2, in a 
 TIMEOUT = 20.0
 """Seconds for one look at an idle program."""
 ATTACHED = re.compile(rb"Process \d+ attached")
-"""What it says once it sees every call of a process."""
+"""Said once it sees every call of a process."""
 _IDLE = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)\n"  # PR_SET_PTRACER, PR_SET_PTRACER_ANY

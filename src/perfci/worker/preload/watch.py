@@ -46,16 +46,16 @@ class Watch:
         self.faults: dict[str, str] = {}
         """Module → why a worker must import it itself: the innermost one that was being loaded."""
         self.fault = ""
-        """What was otherwise in the end, but after no module."""
+        """Something that was otherwise in the end, but after no module."""
         self.unit = ""
         """The module that the suite asks for."""
         self._loading: list[str] = []
         self._state = self._first = state()
         self._links: dict[str, str] = {}
         self._spaces: list[tuple[ModuleSpec, str]] = []
-        """What stands for a namespace package, and the module that asked for it."""
+        """Specs that stand for a namespace package, each with the module that asked for it."""
         self._suspects: dict[str, list[str]] = {}
-        """What may not be inherited → the modules that changed it as they were loaded."""
+        """A thing that may not be inherited → the modules that changed it as they were loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Let others find it. Raises ModuleNotFoundError for what a side may have.

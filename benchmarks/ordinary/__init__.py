@@ -1,0 +1,1 @@
+"""What an answer on ordinary cases costs."""
