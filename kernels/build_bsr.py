@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("sparse_bsr_gemm.cu")
@@ -72,9 +73,9 @@ def build(arch):
         sys.stdout.write(f"sparse_bsr_gemm is not built: {why}\n")
         return
     command = [nvcc, "-O3", "-std=c++17", f"-arch=sm_{arch}", "-Xptxas", "-v", "-shared", "-Xcompiler", "-fPIC"]
-    done = subprocess.run(
-        [*command, str(SOURCE), "-o", str(folder / LIBRARY)], capture_output=True, text=True, check=False
-    )
+    with tempfile.TemporaryDirectory() as kept:  # files that are kept have names of their own, not the process's number
+        command += ["--keep", "--keep-dir", kept, str(SOURCE), "-o", str(folder / LIBRARY)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     sys.stdout.write(done.stdout + done.stderr)
     if done.returncode:
         raise SystemExit(f"build_bsr.py: nvcc ended with {done.returncode}")

@@ -9,7 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-namespace {
+namespace bsr {  // with a name: nvcc would make one of the file's path, and another library in every folder
 
 constexpr int kBlock = 128;    // edge of a BSR block, and of the tile of C
 constexpr int kDepth = 64;     // of a slice
@@ -158,7 +158,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-}  // namespace
+}  // namespace bsr
+
+using namespace bsr;
 
 // Bytes of dynamic shared memory of a thread block.
 extern "C" int bsr_gemm_shared_memory() { return kSharedBytes; }

@@ -121,7 +121,7 @@ class Replayed:
         self.made = made.model_copy(update={"plan": plan})
         # What samples take is not known: whether a budget will do is asked after the first pair alone.
         setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0))
-        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups)
+        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups, spare={})
         self.loop = Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0))
         self.loop.run(self.made.cases)
         return self.made.cases, plan

@@ -209,7 +209,7 @@ class _Checker:
     def start(self) -> None:
         """Start a worker, and let it import its suite."""
         with suppress(Died):  # the first check starts another, and says why it cannot
-            self._worker = self.bench.begin(self.name, bytecode=False)
+            self._worker = self.bench.begin(self.name, beside=True)
             self._loading = True
 
     def begin(self, case: Case, *, beside: bool) -> None:
@@ -239,7 +239,7 @@ class _Checker:
     def _ready(self) -> Worker:
         """Return a worker with its suite imported. Raises Died."""
         if self._worker is None or not self._worker.alive:
-            self._worker = self.bench.begin(self.name, bytecode=False)
+            self._worker = self.bench.begin(self.name, beside=True)
             self._loading = True
         if self._loading:
             self._loading = False

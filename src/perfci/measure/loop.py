@@ -10,7 +10,7 @@ from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
-from perfci.measure.rounds import Bench, PairOutcome, run_round
+from perfci.measure.rounds import Bench, PairOutcome, close_all, run_round
 from perfci.measure.sampling import LEAST_PAIRS, adapt, hopeless, next_batch, pair_cost
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
@@ -88,6 +88,9 @@ class Loop:
                     case.stopped = "interrupted"
             raise
         finally:
+            for bench in self.benches.values():
+                if bench.spare:
+                    close_all(bench, bench.spare)
             self.seconds = time.monotonic() - start
 
     def _too_short(self, cases: Sequence[Case]) -> bool:

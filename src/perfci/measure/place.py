@@ -178,6 +178,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
             forbidden=forbidden,
             logs=logs,
             costs=costs,
+            context=device == "cuda" and not (facts.gpu is not None and facts.gpu.exclusive),
         )
         for device in devices
     }

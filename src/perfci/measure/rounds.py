@@ -44,24 +44,28 @@ class Bench:
     costs: Costs
     setups: dict[str, Setup] = field(default_factory=dict)
     """Case key → how it is measured, the same in base and in head."""
+    context: bool = False
+    """True where several processes may use the device at once, and each needs a context for that."""
+    spare: dict[Side, Worker] = field(default_factory=dict)
+    """Workers of the next round, started as those of the last one ended."""
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         return self.loaded(self.begin(name, under, log))
 
-    def begin(
-        self, name: Side, under: Under | None = None, log: Path | None = None, *, bytecode: bool = True
-    ) -> Worker:
+    def begin(self, name: Side, under: Under | None = None, log: Path | None = None, *, beside: bool = False) -> Worker:
         """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
 
-        `bytecode`: False where it must write none. Beside a worker of head, one of base would mend what head's code did
-        to base's, and nobody would see it.
+        `beside`: it runs beside a worker of the other side. Then it writes no bytecode: one of base would mend what
+        head's code did to base's, and nobody would see it. And both make their context on the GPU at the same time.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
         with self.costs.phase("start"):
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
-        worker.begin("load", suite=side.suite, forbidden=self.forbidden, bytecode=bytecode)
+        worker.begin(
+            "load", suite=side.suite, forbidden=self.forbidden, bytecode=not beside, context=beside and self.context
+        )
         return worker
 
     def loaded(self, worker: Worker) -> Worker:
@@ -100,24 +104,24 @@ def run_round(
     rng = random.Random(f"{bench.seed}/round/{index}")
     todo = list(cases)
     rng.shuffle(todo)
-    workers: dict[Side, Worker] = {}
-    order: list[Side] = []
+    workers, bench.spare = bench.spare, {}
+    order = list(workers)
     with ExitStack() as stack:
-        stack.callback(_close_all, bench, workers)
+        stack.callback(close_all, bench, workers)
         for case in todo:
             if time.monotonic() >= deadline:
                 break
             if bench.setups[case.key].alternating:
-                _close_all(bench, workers)  # neither memory nor an exclusive device is left to them
+                close_all(bench, workers)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))
                 continue
             if not workers or not all(worker.alive for worker in workers.values()):
-                _close_all(bench, workers)
+                close_all(bench, workers)
                 order = list(bench.sides)
                 rng.shuffle(order)
                 try:
                     for name in order:
-                        workers[name] = bench.begin(name, bytecode=False)
+                        workers[name] = bench.begin(name, beside=True)
                     for name in order:
                         bench.loaded(workers[name])
                 except Died as died:
@@ -126,6 +130,24 @@ def run_round(
             taking = _Taking(bench, case, order, verify=_verified(case, rng))
             taking.take(workers, together(bench.setups[case.key], taking.names, rng))
             done(taking.outcome())
+        if len(workers) == len(bench.sides) and all(worker.alive for worker in workers.values()):
+            _renew(bench, workers, rng)
+
+
+def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> None:
+    """Let workers end, and start those of the next round meanwhile: nothing is timed now, nor before all are done."""
+    order = list(bench.sides)
+    rng.shuffle(order)
+    for worker in workers.values():
+        worker.dismiss()
+    try:
+        for name in order:
+            bench.spare[name] = bench.begin(name, beside=True)
+        for name in order:
+            bench.loaded(bench.spare[name])
+    except Died:
+        close_all(bench, bench.spare)  # the next round's workers will say why
+    close_all(bench, workers)
 
 
 def _verified(case: Case, rng: random.Random) -> bool:
@@ -133,7 +155,8 @@ def _verified(case: Case, rng: random.Random) -> bool:
     return rng.random() < VERIFIED or not case.pairs
 
 
-def _close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
+def close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
+    """Let workers end, all at a time, and forget them."""
     with bench.costs.phase("close"):
         for worker in workers.values():
             worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
