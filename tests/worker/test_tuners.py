@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")  # perfci runs without it, and then watches nothing
 
+from perfci.worker import tuners  # not without torch
+
 SOURCE = Path(__file__).parents[2] / "src"
 SETUP = """
 import json, sys, types
@@ -181,6 +183,19 @@ def test_a_library_that_launches_work_by_itself_is_told(tmp_path: Path) -> None:
     )
     assert told["harmless"] == told["cache/stub"] == ""
     assert told["launches"] == "launches.so works on the GPU, and what it chooses cannot be told"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "libcublas.so.12", "libcudart.so.12.8.90", "libcudart-d0da41ae.so.11.0", "libcudart.faf08d9a.so.13",
+        "libnvjpeg.36e11081.so.13", "libnvidia-ml.so.1", "libnppial.so.12", "libcudnn_ops.so.9", "libcuda.so.1",
+    ],
+)  # fmt: skip
+def test_nvidias_libraries_are_known_by_their_names(name: str) -> None:
+    """As the toolkit, wheels and auditwheel name them."""
+    assert tuners.NVIDIA.match(name)
+    assert not tuners.NVIDIA.match(f"libmy{name}") and not tuners.NVIDIA.match(name.replace("lib", "libx", 1))
 
 
 TRITON = """
