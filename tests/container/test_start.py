@@ -26,7 +26,7 @@ from perfci.container.rights import (
     require_no_cover,
 )
 from perfci.container.start import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
-from perfci.measure.options import Options
+from perfci.measure.options import MEASURE_ALL, Options
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.policy_text import parse_policy
 from perfci.system import users
@@ -193,6 +193,15 @@ def test_what_is_built_has_a_network_and_what_is_measured_a_gpu(tmp_path):
     cpu = arguments(terms(tmp_path), "measure", "v", Counting(True))
     assert "device_requests" not in cpu
     assert cpu["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize(("value", "passed"), [("1", "1"), ("0", None), (None, None)])
+def test_that_all_is_to_be_measured_reaches_the_container(tmp_path, monkeypatch, value, passed):
+    monkeypatch.delenv(MEASURE_ALL, raising=False)
+    if value is not None:
+        monkeypatch.setenv(MEASURE_ALL, value)
+    made = arguments(terms(tmp_path), "measure", "v", Counting(True))
+    assert made["environment"].get(MEASURE_ALL) == passed
 
 
 def test_a_caller_that_may_use_some_cores_measures_on_these(tmp_path):

@@ -27,7 +27,7 @@ from perfci.container.rights import (
     read_host,
     require_no_cover,
 )
-from perfci.measure.options import COMMAND, Options
+from perfci.measure.options import COMMAND, MEASURE_ALL, Options
 from perfci.measure.prepare import find_sources
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
@@ -180,6 +180,8 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
     if gpus is None:
         env["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose runtime is NVIDIA's gives all of them
     env[COMMAND] = shlex.join(job.command)
+    if options.measure_all:  # the caller's variable says so, too
+        env[MEASURE_ALL] = "1"
     mounts = [_bind(folder, read_only=True) for folder in terms.folders]
     mounts += [_bind(options.out), _bind(terms.leases) | {"Target": str(LEASES)}]
     if volume:
