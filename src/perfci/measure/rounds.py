@@ -130,7 +130,8 @@ def run_round(
             taking = _Taking(bench, case, order, verify=_verified(case, rng))
             taking.take(workers, together(bench.setups[case.key], taking.names, rng))
             done(taking.outcome())
-        if len(workers) == len(bench.sides) and all(worker.alive for worker in workers.values()):
+        whole = len(workers) == len(bench.sides) and all(worker.alive for worker in workers.values())
+        if whole and time.monotonic() < deadline:
             _renew(bench, workers, rng)
 
 

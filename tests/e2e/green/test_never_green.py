@@ -75,7 +75,7 @@ def test_three_times_slower_when_the_budget_ends(repo: Repo, tmp_path: Path, pai
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
     repo.commit()
-    sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs, seconds=26)
+    sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs + 1, seconds=26)  # of the next pair
     (repo.root / "kernels/adding.py").write_text(sleeps + adding(spin=40_000))
     run = repo.perfci("compare", "--base", "HEAD", "--budget", "25s")
     assert (run.code, len(run.results["cases"][0]["pairs"])) == (code, pairs), run.out + run.err
