@@ -7,6 +7,7 @@ import lzma
 import math
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -790,6 +791,16 @@ def fuzz(examples, fixtures, folder):
     run()
     print(dict(OUTCOMES))
     assert len(OUTCOMES) == 4, "every documented outcome is met"
+
+
+@pytest.mark.parametrize("column", [b"deviceId", b"correlationId"])
+def test_a_column_whose_name_is_no_text_is_damage(fixtures, tmp_path, column):
+    path = tmp_path / "mutant.sqlite"
+    content = fixtures["base"].read_bytes()
+    at = content.index(column, re.search(rb"TABLE .?CUPTI_ACTIVITY_KIND_KERNEL\W", content).end())
+    path.write_bytes(content[:at] + b"\xe4" + content[at + 1 :])
+    (found,) = read(path, CASES).general
+    assert found.kind == "unreadable" and "has a name that is no UTF-8" in found.text
 
 
 def test_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):

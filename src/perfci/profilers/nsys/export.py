@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from perfci.model.text import escaped
 from perfci.profilers.faults import fault as any_fault
 from perfci.system.bounded import Unread, regular
 
@@ -142,7 +143,10 @@ class Export:
         """Return the columns of a table; none where there is no such table."""
         if table not in self.tables:
             return frozenset()
-        return frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
+        found = frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
+        if any("\ufffd" in name for name in found):  # by which it could not be asked for
+            raise Unreadable(f"damaged (a column of {escaped(table)} has a name that is no UTF-8)")
+        return found
 
     def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
         """Return the event table of this name; None where there is none. Raises Unreadable where it lacks a column.
