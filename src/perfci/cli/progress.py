@@ -34,7 +34,7 @@ class Teller:
         if self._status:
             self._status.update(escape(text))
             return
-        # Steps of many (`checking head · case`) are told once for all.
+        # Steps of many (`checking · head · case`) are told once for all.
         kind = text.split(" · ", maxsplit=1)[0]
         if kind != self._plain:
             self._plain = kind

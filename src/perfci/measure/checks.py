@@ -220,7 +220,7 @@ class _Checker:
         elif not self.budget.left:
             case.sides[self.name] = _unchecked(case.sides[self.name])
         else:
-            self.note(f"checking {self.name} · {case.id}")
+            self.note(f"checking · {self.name} · {case.id}")
             self._case, self._beside = case, beside
             self._ask()
 

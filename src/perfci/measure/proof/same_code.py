@@ -165,7 +165,7 @@ class _Tracing:
         traces = []
         for group in groups:
             for process in group:
-                self.note(f"tracing {process.side.name} · {listed(process.asked, 3)}")
+                self.note(f"tracing · {process.side.name} · {listed(process.asked, 3)}")
                 process.begin()
             traces += [process.trace() for process in group]
         return traces
