@@ -1,6 +1,7 @@
 """strace(1), which tells what names the processes of a case hand to the kernel."""
 
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -58,32 +59,36 @@ def version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def refusal(tool: str, prefix: Sequence[str] = ()) -> str:
+def refusal(tool: str, prefix: Sequence[str] = (), python: str = sys.executable) -> str:
     """Return why strace cannot be used here, as a clause; empty where it can be attached to an idle program.
 
-    `prefix`: of the command line, where that runs it as another user.
+    `prefix`: of the command line, where that runs it as another user; `python`: an interpreter that this user may run.
     """
     try:
         said = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=TIMEOUT, check=False)
         found = version(said.stdout)
         if found is None or found < OLDEST:
             return f"strace is older than {'.'.join(map(str, OLDEST))}"
-        words = _words(tool, prefix)
+        words = _words(tool, prefix, python)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f"strace does not run: {type(error).__name__}"
     lines = words.strip().splitlines() or ["it says nothing"]
     return "" if ATTACHED.search(words.encode()) else f"strace may trace nothing here: {one_line(lines[0], 200)}"
 
 
-def _words(tool: str, prefix: Sequence[str]) -> str:
+def _words(tool: str, prefix: Sequence[str], python: str) -> str:
     """Return what strace says as it is attached to an idle program, and that ends."""
-    idle = [*prefix, sys.executable, "-I", "-S", "-c", _IDLE]
+    idle = [*prefix, python, "-I", "-S", "-c", _IDLE]
     with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdin is not None and program.stdout is not None
         try:
-            argv = [*prefix, *command(tool, Path("/dev/null"), int(program.stdout.readline()))]
+            if not (number := program.stdout.readline()):
+                return f"{python} does not run"
+            argv = [*prefix, *command(tool, Path("/dev/null"), int(number))]
             with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as tracer:
                 assert tracer.stderr is not None
+                if not select.select([tracer.stderr], [], [], TIMEOUT)[0]:
+                    tracer.kill()
                 first = tracer.stderr.readline()  # that it is attached, or why it is not
                 program.stdin.close()
                 rest = tracer.communicate(timeout=TIMEOUT)[1]

@@ -260,3 +260,4 @@ def test_strace_says_when_it_is_too_old_or_may_not_trace(tmp_path: Path) -> None
         fake.chmod(0o755)
         assert why in strace.refusal(str(fake))
     assert "does not run" in strace.refusal(str(tmp_path / "none"))
+    assert strace.refusal(STRACE or "", python="/bin/true").endswith("/bin/true does not run")

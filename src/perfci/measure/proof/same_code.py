@@ -83,7 +83,7 @@ def prove(
     elif tool is None:
         refused = f"strace is not installed here: {strace.INSTALL}"
     else:
-        refused = strace.refusal(tool, place.parent.account.prefix())
+        refused = strace.refusal(tool, place.parent.account.prefix(), place.parent.python)
     if tool is None or refused:
         reasons = dict.fromkeys(files, refused)
     else:
