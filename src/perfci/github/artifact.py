@@ -25,6 +25,15 @@ from perfci.render.escape import visible
 
 MEMBER = "results.json"
 ARCHIVE_BYTES = 64 << 20
+UNSOUND = (
+    zipfile.BadZipFile,  # cut, or no archive at all
+    EOFError,  # cut
+    zlib.error,  # damaged
+    RuntimeError,  # encrypted; and as NotImplementedError, which is one, of a version or method that zipfile lacks
+    ValueError,  # names that cannot be
+    OSError,  # offsets that cannot be
+)
+"""Exceptions by which zipfile tells that bytes are no sound archive."""
 MEMBER_BYTES = 16 << 20
 MOST_RATIO = 200
 """Expansion of the member; JSON of worker values shrinks to a tenth."""
@@ -138,10 +147,7 @@ def read_member(archive: bytes) -> bytes | None:
                 raise Unfit(f"has a {MEMBER} that expands more than {MOST_RATIO} times")
             with opened.open(member) as stream:
                 content = stream.read(MEMBER_BYTES + 1)
-    # Exceptions of zipfile on bytes that are no sound archive: cut (BadZipFile, EOFError), damaged (zlib.error), of a
-    # version or method it does not know (NotImplementedError), encrypted (RuntimeError), with offsets or names that
-    # cannot be (ValueError, OSError). The archive is a stranger's: each is its fault, told by its name, and no pass.
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+    except UNSOUND as error:  # a stranger's archive: each is its fault, told by its name, and no pass
         raise Unfit(f"is no sound zip archive ({type(error).__name__})") from None
     if len(content) > MEMBER_BYTES:
         raise Unfit(f"has a {MEMBER} of more than {MEMBER_BYTES >> 20} MiB")

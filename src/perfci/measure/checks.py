@@ -209,8 +209,12 @@ class _Checker:
     def start(self) -> None:
         """Start a worker, and let it import its suite."""
         with suppress(Died):  # the first check starts another, and says why it cannot
-            self._worker = self.bench.begin(self.name, beside=True)
-            self._loading = True
+            self._begin()
+
+    def _begin(self) -> Worker:
+        self._worker = self.bench.begin(self.name, beside=True)
+        self._loading = True
+        return self._worker
 
     def begin(self, case: Case, *, beside: bool) -> None:
         """Begin to check a case; `beside`: while another side does."""
@@ -238,13 +242,11 @@ class _Checker:
 
     def _ready(self) -> Worker:
         """Return a worker with its suite imported. Raises Died."""
-        if self._worker is None or not self._worker.alive:
-            self._worker = self.bench.begin(self.name, beside=True)
-            self._loading = True
+        worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
         if self._loading:
             self._loading = False
-            self.bench.loaded(self._worker)
-        return self._worker
+            self.bench.loaded(worker)
+        return worker
 
     def answer(self) -> None:
         """Wait for the check's answer."""

@@ -126,8 +126,7 @@ class Profiler(ABC, Generic[Seen]):
 
         `kernels`: a regular expression for the functions whose counters are asked for; None for all.
         """
-        # A mistake of ours: only one whose `scopes` name commands is asked, so this is no state that a run can hide.
-        raise NotImplementedError(f"{self.name} profiles no command")
+        raise NotImplementedError(f"{self.name} profiles no command")  # only one whose `scopes` name them is asked
 
     def lacking(self) -> Mapping[str, str]:
         """Return metrics that were requested and cannot be had here, with the reason."""
@@ -156,15 +155,13 @@ class Profiler(ABC, Generic[Seen]):
         write any file in the place of a report: read it in a process of its own (`system.bounded.call`), within
         bounds, as the user of that code (`Request.account`).
         """
-        # A mistake of ours: one whose only scope is a side writes no report, and is asked to `inspect` instead.
-        raise NotImplementedError(f"{self.name} is put around nothing")
+        raise NotImplementedError(f"{self.name} is put around nothing")  # it writes no report: `inspect` is asked
 
     def inspect(
         self, built: Built, kernels: Mapping[str, Sequence[KernelUse]], note: Callable[[str], None]
     ) -> Read[Seen]:
         """Return what the files of a side hold of the `kernels` of each name."""
-        # A mistake of ours: only one whose `scopes` name a side is asked, so this is no state that a run can hide.
-        raise NotImplementedError(f"{self.name} reads no files of a side")
+        raise NotImplementedError(f"{self.name} reads no files of a side")  # only one whose `scopes` name it is asked
 
 
 def grown(size: int, per_second: float, most: float, **more: int) -> Bounds:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfci.model.text import one_line
+from perfci.worker.leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY
 
 OLDEST = (5, 3)
 """The first version whose output was read by perfci."""
@@ -20,7 +21,7 @@ ATTACHED = re.compile(rb"Process \d+ attached")
 """Said once it sees every call of a process."""
 _IDLE = (
     "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)\n"  # PR_SET_PTRACER, PR_SET_PTRACER_ANY
+    f"ctypes.CDLL(None).prctl({PR_SET_PTRACER}, ctypes.c_ulong({PR_SET_PTRACER_ANY}), 0, 0, 0)\n"
     "print(os.getpid(), flush=True)\n"
     "sys.stdin.read()\n"
 )

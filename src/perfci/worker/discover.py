@@ -198,7 +198,7 @@ def _relative(file: str, top: Path) -> Optional[str]:
     return path.relative_to(top).as_posix() if inside(path, [top]) else None
 
 
-def inside(path: Path, folders: Sequence[Path]) -> bool:
+def inside(path: str | Path, folders: Sequence[str | Path]) -> bool:
     """Tell whether a path is one of `folders` or below one; all are real paths."""
     whole = os.path.join(path, "")
     return any(whole.startswith(os.path.join(folder, "")) for folder in folders)
@@ -316,7 +316,7 @@ def _real_file(path: str) -> str:
 @functools.lru_cache(maxsize=None)
 def _below(folder: str, folders: tuple[str, ...]) -> bool:
     """Tell whether a folder is one of `folders` or below one; all are real paths."""
-    return any(os.path.join(folder, "").startswith(os.path.join(one, "")) for one in folders)
+    return inside(folder, folders)
 
 
 @functools.lru_cache(maxsize=None)

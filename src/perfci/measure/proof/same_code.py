@@ -41,7 +41,7 @@ AUDITED = 0.25
 """Share of the runs in which a proved case is measured all the same: it watches over many runs, and is no safeguard of
 one."""
 AT_ONCE = 8
-"""Processes that are traced beside each other, at most."""
+"""Processes that are traced beside each other, at most: each takes half a GB of a GPU for its context."""
 SLOWER = 3.0
 """A step under strace may take this many times its time-out."""
 ENDING = 10.0
@@ -215,6 +215,9 @@ class _Process:
             self._attach(self.worker)
         except Died as died:
             self._failed(died)
+            if self.worker is not None:  # it must not go on unseen
+                self.worker.kill()
+                self.worker = None
 
     def _attach(self, worker: Worker) -> None:
         """Attach strace to the worker, which waits for its task. Raises Died where it cannot be."""
