@@ -7,12 +7,12 @@ is above RATIO.
 
 import argparse
 import os
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.agreement import Quiet
+from benchmarks.trials import git
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
 
@@ -45,10 +45,8 @@ def seconds(extra: str) -> tuple[float, dict[str, float]]:
         repository.joinpath("kernels").mkdir(parents=True)
         repository.joinpath("kernels/smooth.py").write_text(SUITE.format(extra=extra))
         repository.joinpath("perfci.yaml").write_text("version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
-        git = ["git", "-C", str(repository), "-c", "user.name=b", "-c", "user.email=b@localhost"]
-        subprocess.run([*git, "init", "-q"], check=True)
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-qm", "suite"], check=True)
+        for args in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
+            git(repository, *args)
         options = Options("compare", repository, Path(folder, "out"), base="HEAD", exact_pairs=PAIRS, committed=True)
         start = time.monotonic()
         results = Measurement(options, Quiet()).measure()

@@ -8,12 +8,12 @@ costs a pair beyond its samples.
 
 import argparse
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.agreement import Quiet
+from benchmarks.trials import git
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
@@ -25,9 +25,8 @@ def measured(suite: Path, folder: Path) -> tuple[Results, float]:
     """Compare a suite with itself. Returns the results, and the seconds that passed but for profilers."""
     repository = folder / "repository"
     shutil.copytree(suite, repository, ignore=shutil.ignore_patterns("__pycache__", "__*__.py"))
-    git = ["git", "-C", str(repository), "-c", "user.name=b", "-c", "user.email=b@localhost"]
     for args in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
-        subprocess.run([*git, *args], check=True)
+        git(repository, *args)
     start = time.monotonic()
     options = Options("compare", repository, folder / "out", base="HEAD", committed=True, measure_all=True)
     results = Measurement(options, Quiet()).measure()

@@ -100,6 +100,25 @@ def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     assert f"note: nothing was proved unchanged: {why}" in run.out
 
 
+def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: Path) -> None:
+    """It could be attached when that was tried, and then no more."""
+    count, real = tmp_path / "count", shutil.which("strace")
+    fake = tmp_path / "bin/strace"
+    fake.parent.mkdir()
+    fake.write_text(
+        f"#!/bin/sh\ncase $1 in --version) exec {real} $1;; esac\n"
+        f'[ -e {count} ] || {{ : > {count}; exec {real} "$@"; }}\necho "ptrace: not again" >&2; exit 1\n'
+    )
+    fake.chmod(0o755)
+    proving.env["PATH"] = f"{fake.parent}:{proving.env['PATH']}"
+    proving.commit()
+    proving.write("README.md", "More.")
+    run = compared(proving)
+    why = "the process that was traced failed: strace is not attached: ptrace: not again (log: logs/prove-base.log)"
+    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
+    assert all(case["pairs"] for case in run.results["cases"])
+
+
 READS: dict[str, tuple[str, Change, Change, str]] = {
     "C opens it": (
         kernel(

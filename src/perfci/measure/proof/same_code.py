@@ -225,10 +225,10 @@ class _Process:
         argv = strace.command(self.tool, self.output, worker.pid)
         self.tracer = parent.start(argv, env=dict(parent.env), cwd=self.folder, log=said)
         deadline = time.monotonic() + strace.TIMEOUT
-        while not strace.ATTACHED.search(text := said.read_bytes()):
+        while not strace.ATTACHED.search(said.read_bytes()):
             ended = parent.wait_exit(self.tracer, 0.01)
             if ended is not None or time.monotonic() > deadline:
-                why = one_line(text.decode(errors="replace"), 200) or "it says nothing"
+                why = one_line(said.read_text(errors="replace"), 200) or "it says nothing"
                 self.tracer = 0 if ended is not None else self.tracer
                 raise Died(Reason(kind="exit", text=f"strace is not attached: {why}"))
 
