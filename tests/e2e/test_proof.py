@@ -312,10 +312,27 @@ def test_some_cases_are_measured_whatever_their_code_is(proving: Repo) -> None:
     )
     proving.commit()
     assert proofs(compared(proving)) == {
-        "adding": ("", "time max 1.00 s asks for a number"),
-        "b": ("", "no limit asks for its change"),
+        "adding": ("files", "base and head are the same files"),
+        "b": ("", "no limit asks anything of it"),
         "c": ("", "it is a command's, and only cases of kernels are proved"),
     }
+
+
+@pytest.mark.slow
+def test_a_limit_that_asks_for_a_number_has_head_measured_alone(proving: Repo) -> None:
+    proving.policy(f"{LIMIT}  - {{cases: adding, metric: time, max: 1s}}\n")
+    proving.commit()
+    proving.write("README.md", "More.")
+    run = compared(proving, "--budget", "1m")
+    assert run.code == 0, run.err
+    assert proofs(run) == {"adding": ("code", CODE), "b": ("code", CODE)}
+    a, b = run.results["cases"]
+    assert a["proof"]["number"] == "time max 1.00 s" and not b["proof"]["number"] and not b["pairs"]
+    assert [set(pair["values"]) for pair in a["pairs"]] == [{"head"}] * 4
+    assert not a["sides"]["base"]["check"]["shapes"] and a["sides"]["head"]["check"]["shapes"]
+    assert "proved unchanged, and not measured but for 1 number of head" in run.out
+    again = compared(proving, "--budget", "1m", "--resume")
+    assert again.code == 0 and [case["proof"] for case in again.results["cases"]] == [a["proof"], b["proof"]]
 
 
 @pytest.mark.slow

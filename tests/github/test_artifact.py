@@ -79,7 +79,7 @@ def planned(**fields: Any) -> str:
 def proved(**fields: Any) -> str:
     """What says of its first case that it is proved, and was not measured."""
     data = json.loads(GOOD)
-    case = data["cases"][0] | {"pairs": [], "proof": {"by": "code", "reason": "it reads nothing that differs"}}
+    case = data["cases"][0] | {"pairs": [], "proof": CODE}
     data["cases"][0] = case | fields
     m = data["plan"]["m"] = max(1, data["plan"]["m"] - 1)
     data["plan"]["looks"] = Looks.fitted(m).model_dump(mode="json")
@@ -87,6 +87,7 @@ def proved(**fields: Any) -> str:
 
 
 FAILED = {name: one | {"status": "failed"} for name, one in json.loads(GOOD)["cases"][0]["sides"].items()}
+CODE = {"by": "code", "reason": "it reads nothing that differs"}
 FILES = {"by": "files", "reason": "base and head are the same files"}
 LOOKS = json.loads(GOOD)["plan"]["looks"]
 ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -130,9 +131,15 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
     "proved and measured": (
         lambda: archive({"results.json": proved(pairs=json.loads(GOOD)["cases"][0]["pairs"])}),
-        "calls a case proved",
+        "calls a case proved, and measured it",
     ),
-    "proved and failed": (lambda: archive({"results.json": proved(sides=FAILED)}), "calls a case proved"),
+    "proved, and measured in base": (
+        lambda: archive(
+            {"results.json": proved(pairs=json.loads(GOOD)["cases"][0]["pairs"], proof=CODE | {"number": "time max"})}
+        ),
+        "calls a case proved, and measured it",
+    ),
+    "proved and failed": (lambda: archive({"results.json": proved(sides=FAILED)}), "calls a case proved that cannot"),
     "proved by files that differ": (lambda: archive({"results.json": proved(proof=FILES)}), "its files differ"),
     "proved, and shares α": (
         lambda: archive({"results.json": json.dumps(json.loads(proved()) | {"plan": json.loads(GOOD)["plan"]})}),

@@ -10,7 +10,7 @@ from perfci.model.results import Proof
 from perfci.render import csv, junit, markdown
 from perfci.render.html import render as html
 
-from .build import case, limit, results, side
+from .build import case, limit, pairs, results, side
 
 BY_CODE = Proof(by="code", reason="no file that it reads differs between base and head")
 POLICY = "version: 1\nsuite: [a.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
@@ -55,6 +55,44 @@ def test_a_bound_on_time_has_no_answer_without_a_number() -> None:
     rows = {row.kind: row for row in report.rows}
     assert rows["regression"].class_ == "unchanged" and rows["max"].class_ == "invalid"
     assert report.verdict != "pass"
+
+
+def numbered(head: float, workers: int = 4):
+    """A proved case of which head was measured, in s."""
+    proof = BY_CODE.model_copy(update={"number": "time max 1.00 s"})
+    base = side(timing=None, inputs="")
+    return case(pairs=pairs(None, [head] * workers), base=base, proof=proof)
+
+
+ASKED = [limit(), limit(kind="max", bound=1.0)]
+
+
+@pytest.mark.parametrize("head, class_, effect", [(0.9, "unchanged", "pass"), (1.1, "violation", "warn")])
+def test_the_number_of_a_proved_case_is_head_s_and_fails_nothing(head: float, class_: str, effect: str) -> None:
+    report = judge(results([numbered(head)], ASKED))
+    rows = {row.kind: row for row in report.rows}
+    assert rows["regression"].proved and rows["regression"].effect == "pass"
+    bound = rows["max"]
+    assert (bound.class_, bound.effect, bound.pairs) == (class_, effect, 4) and bound.head == pytest.approx(head)
+    assert len(report.rows) == 2  # what was not asked of base is no difference to it
+    assert report.notes[0] == (
+        "1 of 1 case proved unchanged, and not measured but for 1 number of head: they read no file that differs"
+    )
+    if effect == "warn":
+        assert bound.reason.endswith(f"above the limit of 1.00 s, and base's as well: {BY_CODE.reason}")
+
+
+def test_a_number_of_too_few_workers_is_no_answer() -> None:
+    made = numbered(0.9, 3)
+    made.stopped = "budget"
+    report = judge(results([made], ASKED))
+    assert report.verdict == "error"
+    assert {row.kind: row.class_ for row in report.rows} == {"regression": "unchanged", "max": "inconclusive"}
+
+
+def test_a_number_answers_nothing_where_proofs_do_not_count() -> None:
+    report = judge_by(parse_policy(POLICY + "prove: false\n"), results([numbered(0.9)], ASKED))
+    assert [row.class_ for row in report.rows] == ["changed"] and report.verdict != "pass"
 
 
 def test_what_is_not_proved_is_never_answered_by_its_reason() -> None:

@@ -32,12 +32,16 @@ def contradicted(case: Case, row: Row) -> Row:
 
 
 def remarks(context: Context, cases: Sequence[Case]) -> list[str]:
-    """Return notes that say how many cases were proved, by what, and the one that was measured all the same."""
+    """Return notes that say how many cases were proved, by what, and those that were measured all the same."""
     asked = [case for case in cases if context.criteria.get(case.key)]
     notes = []
     for by, why in _BY.items():
-        if number := sum(case.proved and case.proof is not None and case.proof.by == by for case in asked):
-            notes.append(f"{number} of {count(len(asked), 'case')} proved unchanged, and not measured: {why}")
+        proved = [case for case in asked if case.proved and case.proof is not None and case.proof.by == by]
+        numbers = [case for case in proved if case.measured("head")]
+        aside = f" but for {count(len(numbers), 'number')} of head" if numbers else ""
+        if proved:
+            n = f"{len(proved)} of {count(len(asked), 'case')}"
+            notes.append(f"{n} proved unchanged, and not measured{aside}: {why}")
     if audited := [case.id for case in cases if case.proof is not None and case.proof.audited]:
         notes.append(f"{listed(audited, mark='`')} was proved unchanged and measured all the same, to audit the proofs")
     return notes

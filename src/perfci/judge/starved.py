@@ -48,8 +48,8 @@ def unreached(context: Context, case: Case) -> bool:
 def _asked(context: Context, case: Case) -> bool:
     """Tell whether a limit on what pairs tell waits for an answer from this case."""
     base, head = state(case, "base"), state(case, "head")
-    if head.status != "ok" or case.proved:
+    if head.status != "ok":
         return False
-    compares = context.compared and base.status == "ok" and not differences(base, head)
+    compares = context.compared and base.status == "ok" and not differences(base, head) and not case.proved
     asked = [one for one in context.criteria.get(case.key, []) if one.timed]
     return any(compares or not one.relative for one in asked)

@@ -12,7 +12,7 @@ from perfci.model.metrics import DERIVED
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, show
-from perfci.stats.answer import Answer, answer, silences
+from perfci.stats.answer import Answer, answer, number_after, silences
 from perfci.stats.decide import pairs_needed
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.series import paired, side_values, values_of
@@ -203,7 +203,9 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
             class_ = "inconclusive"
             reason = _unproved(context, case, decision.n, broken)
     effect = _effect(context, case, class_, criterion)
-    if class_ == "violation" and base is not None and criterion.broken_by(base):
+    if class_ == "violation" and case.proved and case.proof is not None:
+        effect, reason = "warn", f"{broken}, and base's as well: {case.proof.reason}"
+    elif class_ == "violation" and base is not None and criterion.broken_by(base):
         effect, reason = _already_broken(context, case, criterion, base, broken)
     return {
         **judged(class_, effect, reason),
@@ -218,7 +220,8 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 
 
 def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
-    first, stopped = context.looks.pairs[0], _STOPPED.get(case.stopped, "")
+    stopped = _STOPPED.get(case.stopped, "")
+    first = number_after(context.looks) if case.proved else context.looks.pairs[0]
     if n < first:
         return f"{n} of the {first} workers that a decision needs{stopped}"
     return f"{broken}, but {n} workers do not prove it{stopped}"

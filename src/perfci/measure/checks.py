@@ -158,7 +158,8 @@ def settle_all(
         bench, gpu = place.benches[case.device], place.facts.gpu if case.device == "cuda" else None
         assert (gpu is None) == (case.device == "cpu")
         try:
-            bench.setups[case.key], said = settle(timing_of(case, found, place.limits), working, gpu, bench.threads)
+            setup, said = settle(timing_of(case, found, place.limits), working, gpu, bench.threads)
+            bench.setups[case.key] = setup.smallest() if case.proved else setup
         except Refused as refused:
             for name, probe in working.items():
                 if probe.refused:
@@ -204,7 +205,8 @@ class _Checker:
 
     def wants(self, case: Case) -> bool:
         """Tell whether a case is still to be checked."""
-        return (case.key, self.name) not in self.journal.checked and case.sides[self.name].status == "ok"
+        waits = (case.key, self.name) not in self.journal.checked and case.sides[self.name].status == "ok"
+        return waits and case.measured(self.name)
 
     def start(self) -> None:
         """Start a worker, and let it import its suite."""

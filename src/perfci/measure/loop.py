@@ -107,7 +107,7 @@ class Loop:
             return False
         least = likely = 0.0
         for case in cases:
-            wanted = plan.convicting if criteria_of(case, plan) else first
+            wanted = plan.convicting if criteria_of(case, plan) and not case.proved else first
             cost = pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner)
             todo = max(0, wanted - len(case.pairs))
             planned = min(todo, max(0, LEAST_PAIRS - len(case.pairs)))
@@ -215,5 +215,5 @@ def settled(case: Case, plan: Plan, looks: Looks) -> bool:
 def criteria_of(case: Case, plan: Plan) -> list[Criterion]:
     """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
     base, head = case.sides.get("base"), case.sides["head"]
-    compared = base is not None and base.status == "ok" and not differences(base, head)
+    compared = base is not None and base.status == "ok" and not differences(base, head) and not case.proved
     return [one for one in plan.timed if one.case_key == case.key and (compared or not one.relative)]

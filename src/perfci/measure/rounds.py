@@ -104,6 +104,7 @@ def run_round(
     rng = random.Random(f"{bench.seed}/round/{index}")
     todo = list(cases)
     rng.shuffle(todo)
+    sides = [name for name in bench.sides if any(case.measured(name) for case in cases)]
     workers, bench.spare = bench.spare, {}
     order = list(workers)
     with ExitStack() as stack:
@@ -115,9 +116,9 @@ def run_round(
                 close_all(bench, workers)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))
                 continue
-            if not workers or not all(worker.alive for worker in workers.values()):
+            if not all(name in workers and workers[name].alive for name in sides):
                 close_all(bench, workers)
-                order = list(bench.sides)
+                order = list(sides)
                 rng.shuffle(order)
                 try:
                     for name in order:
@@ -130,14 +131,13 @@ def run_round(
             taking = _Taking(bench, case, order, verify=_verified(case, rng))
             taking.take(workers, together(bench.setups[case.key], taking.names, rng))
             done(taking.outcome())
-        whole = len(workers) == len(bench.sides) and all(worker.alive for worker in workers.values())
-        if whole and time.monotonic() < deadline:
+        if workers and all(worker.alive for worker in workers.values()) and time.monotonic() < deadline:
             _renew(bench, workers, rng)
 
 
 def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> None:
     """Let workers end, and start those of the next round meanwhile: nothing is timed now, nor before all are done."""
-    order = list(bench.sides)
+    order = [name for name in bench.sides if name in workers]
     rng.shuffle(order)
     for worker in workers.values():
         worker.dismiss()
@@ -228,7 +228,7 @@ class _Taking:
 
     def __init__(self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool) -> None:
         self.bench, self.case, self.setup = bench, case, bench.setups[case.key]
-        self.names = [name for name in order if case.sides[name].status == "ok"]
+        self.names = [name for name in order if case.sides[name].status == "ok" and case.measured(name)]
         self.first, self.verify = order[0], verify
         self.blocks: dict[Side, list[list[Block]]] = {name: [] for name in self.names}
         self.failures: dict[Side, Reason] = {}
@@ -395,9 +395,10 @@ def case_fields(case: Case, name: Side) -> dict[str, Any]:
 
 
 def _tolerance_side(case: Case) -> Any:
-    """Return base where it has the case, else head: its tolerances hold for both."""
+    """Return base where it was checked, else head: its tolerances hold for both."""
     base = case.sides.get("base")
-    return base if base is not None and base.status == "ok" else case.sides["head"]
+    checked = base is not None and base.status == "ok" and case.measured("base")
+    return base if checked else case.sides["head"]
 
 
 def worker_value(placements: Sequence[Sequence[float]]) -> float:

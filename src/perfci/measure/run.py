@@ -81,7 +81,8 @@ class Measurement:
         budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         run, unproved = self._prove(place, found, cases, plan)
-        measured = [case for case in cases if not case.proved]
+        compared = [case for case in cases if not case.proved]
+        measured = [case for case in cases if case.measured("head")]
         journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
@@ -105,7 +106,7 @@ class Measurement:
             probes = check_all(measured, place, found, journal, budget, fuzz=not options.quick, note=stage)
         journal.restore(measured)
         settle_all(measured, place, found, probes, None if lock is None else lock.words())
-        results.notes += history.remarks(measured, plan, facts, strict=options.strict)
+        results.notes += history.remarks(compared, plan, facts, strict=options.strict)
 
         if some:
             stage("measuring")
@@ -119,6 +120,7 @@ class Measurement:
         late = place.runner.late_cases(cases, options.cases)
         cases += late
         measured += late
+        compared += late
         results.cases = cases
         for case in measured:
             place.runner.hold_units(case)
@@ -128,7 +130,7 @@ class Measurement:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
                 say = partial(self.timed, results)
-                results.notes += observe(place, profilers, measured, plan, scratch, stage, options.profile, budget, say)
+                results.notes += observe(place, profilers, compared, plan, scratch, stage, options.profile, budget, say)
         results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:

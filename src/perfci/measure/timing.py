@@ -86,8 +86,12 @@ class Setup:
 
     @property
     def least(self) -> float:
-        """Seconds of the samples of the smallest pair that is ever taken: one placement, two blocks."""
-        return 2 * self.seconds
+        """Seconds of the samples of the smallest pair that is ever taken."""
+        return self.smallest().planned
+
+    def smallest(self) -> "Setup":
+        """Return the smallest pair that is ever taken: one placement, two blocks."""
+        return replace(self, placements=1, blocks=2)
 
 
 class Refused(Exception):

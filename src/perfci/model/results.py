@@ -181,6 +181,8 @@ class Proof(Document):
     """Why, or why not, as a clause."""
     audited: bool = False
     """True where the case was drawn to be measured all the same."""
+    number: str = Field("", max_length=1000)
+    """The limit that asks for a number whatever the code, such as `time max 5 ms`: head alone is measured for it."""
 
 
 class Case(Document):
@@ -212,8 +214,15 @@ class Case(Document):
 
     @property
     def proved(self) -> bool:
-        """True where a proof answers for the case, which is then neither checked nor timed nor profiled."""
+        """True where a proof answers what is asked of the case's change, and of what profilers and checks see."""
         return self.proof is not None and bool(self.proof.by) and not self.proof.audited
+
+    def measured(self, side: Side) -> bool:
+        """Return whether the case is checked and timed in a side: of a proved one head, if a limit asks for a
+        number."""
+        if not self.proved or self.proof is None:
+            return True
+        return side == "head" and bool(self.proof.number)
 
 
 class SideCode(Document):

@@ -91,6 +91,8 @@ def _absolute(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
         decision = invalid("nonpositive", len(head))
     elif case.origin == "imported":
         decision = _centred(head, criterion)
+    elif case.proved:
+        decision = _number(head, criterion, looks, ended=ended)
     else:
         decision = decide_bound(head, criterion.bound, criterion.beyond, looks, m, ended=ended)
     return Answer(decision, criterion.bound, base, head[: decision.n])
@@ -103,6 +105,20 @@ def _centred(head: Array, criterion: Criterion) -> Decision:
     centre = hodges_lehmann(head)
     holds = not criterion.broken_by(centre)
     return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, within=holds)
+
+
+def number_after(looks: Looks) -> int:
+    """Return the workers that tell the number of a proved case: those of the first look of all."""
+    return [*looks.obvious_pairs, *looks.pairs][0]
+
+
+def _number(head: Array, criterion: Criterion, looks: Looks, *, ended: bool) -> Decision:
+    """Hold the centre of some workers against the bound: base is the same, so that head cannot fail by it, and no error
+    rate is at stake."""
+    n = number_after(looks)
+    if len(head) < n:
+        return Decision("inconclusive" if ended else "continue", None, len(head), None, None)
+    return _centred(head[:n], criterion)
 
 
 def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool) -> Answer:

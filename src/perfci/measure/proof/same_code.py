@@ -68,7 +68,7 @@ def prove(
         if why := unprovable(case, plan.criteria) or whole:
             case.proof = Proof(reason=why[:1000])
         elif not differs.paths:
-            case.proof = Proof(by="files", reason=SAME_FILES)
+            case.proof = Proof(by="files", reason=SAME_FILES, number=number(case, plan.criteria))
         else:
             file = found["head"].cases[case.key]["suite"]
             if why := _hopeless(file, found, differs):
@@ -90,8 +90,8 @@ def prove(
         reasons = _examined(files, _Tracing(place, tool, differs, note))
     for file, own in files.items():
         for case in own:
-            why = reasons[file]
-            case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE)
+            why, asked = reasons[file], number(case, plan.criteria)
+            case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE, number=asked)
     return [f"nothing was proved unchanged: {refused}"] if refused else []
 
 
@@ -109,11 +109,14 @@ def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
     """Return why a case is measured whatever its code is, as a clause; empty where a proof would do."""
     if case.origin != "kernel":
         return "it is a command's, and only cases of kernels are proved"
-    asked = [one for one in criteria if one.case_key == case.key and not one.waits]
-    if not asked:
-        return "no limit asks for its change"
-    number = next((one for one in asked if one.timed and not one.relative), None)
-    return f"{number.words()} asks for a number" if number else ""
+    asked = any(one.case_key == case.key and not one.waits for one in criteria)
+    return "" if asked else "no limit asks anything of it"
+
+
+def number(case: Case, criteria: Sequence[Criterion]) -> str:
+    """Return the words of a limit on `case` that only a measured number answers; empty where there is none."""
+    bounds = (one for one in criteria if one.case_key == case.key and one.timed and not one.relative)
+    return next((one.words() for one in bounds), "")
 
 
 def draw_audit(cases: Sequence[Case], lot: str) -> None:
