@@ -95,6 +95,16 @@ def _poison_cached(sizes: Sequence[int], device: str) -> None:
     torch.cuda.synchronize()
 
 
+def _cut_from(size: int) -> int:
+    """Return the bytes that glibc asks itself for, to cut an aligned block of `size` bytes from them.
+
+    So does `_int_memalign` in its malloc.c. A freed chunk of just that size, which `M_PERTURB` filled with zeros, goes
+    through the tcache and comes back as it is, unless the tcache is full.
+    """
+    chunk = max(32, (size + 8 + 15) & ~15)
+    return chunk + ALIGNMENT + 32
+
+
 def _poison_freed(libc: ctypes.CDLL, sizes: Sequence[int]) -> None:
     libc.malloc.restype = libc.aligned_alloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -104,8 +114,12 @@ def _poison_freed(libc: ctypes.CDLL, sizes: Sequence[int]) -> None:
     for size in sizes:
         for _ in range(_blocks(size)):
             held += [(libc.malloc(size), size), (libc.aligned_alloc(ALIGNMENT, size), size)]
+            if size <= SMALL:
+                held.append((libc.malloc(_cut_from(size)), _cut_from(size)))
     for address, size in held:
         if address:
             ctypes.memset(address, 0xFF, size)
     for address, _ in held:
         libc.free(address)
+    # A large request joins what is free, before the kernel's own may: such chunks would go through the tcache too.
+    libc.free(libc.malloc(2**11))
