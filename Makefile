@@ -44,7 +44,7 @@ check: $(VENV)/ready node_modules
 	$(BIN)/hadolint Dockerfile
 
 schemas: $(VENV)/ready
-	$(BIN)/python -m perfci.model.schemas schemas
+	$(BIN)/python -m perfci.schemas schemas
 
 pictures: $(VENV)/ready node_modules
 	$(BIN)/python -m docs.pictures.take node_modules/github-markdown-css/github-markdown.css

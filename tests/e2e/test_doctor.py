@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 
 from perfci.model.doctor import Diagnosis
-from perfci.model.schemas import schemas
+from perfci.schemas import schemas
 
 from .conftest import PLAIN_PYTHON, Repo, adding
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfci.judge.explain.case import case_profile
 from perfci.judge.explain.difference import FIRST, LONGEST, Explanation, explain, explain_one
-from perfci.judge.explain.kernels import identify
+from perfci.model.kernels import identify
 from perfci.model.profile import (
     Call,
     Copy,

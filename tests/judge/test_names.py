@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.explain.kernels import identify
+from perfci.model.kernels import identify
 from perfci.judge.explain.names import LONGER, SHORT, short_names
 
 DATA = Path(__file__).parent.parent / "data"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, proposed
-from perfci.model import schemas
+from perfci import schemas
 from perfci.model.base import MachineError, UsageError, matches
 from perfci.model.calibration import Calibration
 from perfci.model.limits import Subject, criteria

@@ -32,7 +32,7 @@ import json, sys
 from pathlib import Path
 from perfci.model.policy import Policy
 from perfci.model.profile import Profile
-from perfci.model.schemas import files
+from perfci.schemas import files
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu.report import read

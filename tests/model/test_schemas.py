@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perfci.model import schemas
+from perfci import schemas
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import CATALOGUE, resolve
@@ -81,7 +81,7 @@ def test_schema_is_valid_and_says_what_it_is(name):
 
 
 def test_files_are_in_step_with_the_documents():
-    """On a difference: `python -m perfci.model.schemas schemas/`."""
+    """On a difference: `python -m perfci.schemas schemas/`."""
     found = {file.name: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.json")}
     assert found == schemas.files()
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from perfci.judge.explain import causes, code
 from perfci.judge.explain.alone import longest, standing
-from perfci.judge.explain.kernels import identify
+from perfci.model.kernels import identify
 from perfci.judge.explain.numbers import pair, percent_of
 from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from perfci.judge.explain.kernels import WIDTH
+from perfci.model.kernels import WIDTH
 from perfci.judge.explain.numbers import arrow, finite, moved, pair
 from perfci.judge.explain.seen import Finding, Group, Seen, value
 from perfci.judge.explain.thresholds import (

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from perfci.judge.explain.kernels import LAUNCHERS, computed, identify, parts, spaced
+from perfci.model.kernels import LAUNCHERS, computed, identify, parts, spaced
 from perfci.model.text import shorten
 
 SHORT, LONGER, BRIEF = 64, 120, 52

@@ -43,6 +43,8 @@ DEVICE = (
 )
 """Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
+MOST_NAMES = 1000
+"""Outermost ranges of different names, of a capture that perfci did not make."""
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """Columns of a kernel's launch configuration."""
 CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
@@ -63,9 +65,18 @@ class Events(Export):
     `lost` no sum is worth telling.
     """
 
-    def __init__(self, db: sqlite3.Connection, names: list[str], whole: bool, executions: int | None = None) -> None:
-        """`executions`: of each name, where it is known how many were made."""
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        names: list[str],
+        whole: bool,
+        executions: int | None = None,
+        *,
+        outermost: bool = False,
+    ) -> None:
+        """`executions`: of each name, where it is known how many were made. `outermost`: the names are to be found."""
         super().__init__(db)
+        self.outermost = outermost
         self.names, self.whole, self.made = names, whole, executions
         self.faults: dict[str, list[Fault]] = {name: [] for name in names}
         self.general: list[Fault] = []
@@ -115,11 +126,6 @@ class Events(Export):
         has = self.nvtx.columns
         if not has & {"text", "textId"}:
             raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
-        self.db.execute("CREATE TABLE wanted (name INT, key, PRIMARY KEY (key)) WITHOUT ROWID")
-        self.db.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(self.names))
-        self.db.execute(
-            "INSERT OR IGNORE INTO wanted SELECT w.name, s.id FROM t.StringIds s CROSS JOIN wanted w ON w.key = s.value"
-        )
         text = "x.text" if "text" in has else "NULL"
         identity = "x.textId" if "textId" in has else "NULL"
         self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
@@ -136,9 +142,18 @@ class Events(Export):
                 f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) "
                 "AND f.id = x.domainId)"
             )
+        outer = ""
+        if self.outermost:
+            outer = "AND x.rowid IN (SELECT id FROM outermost)"
+            self.outer(self.nvtx, f"coalesce({self.text(identity)}, {self.text(text)})", elsewhere)
+        self.db.execute("CREATE TABLE wanted (name INT, key, PRIMARY KEY (key)) WITHOUT ROWID")
+        self.db.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(self.names))
+        self.db.execute(
+            "INSERT OR IGNORE INTO wanted SELECT w.name, s.id FROM t.StringIds s CROSS JOIN wanted w ON w.key = s.value"
+        )
         source = (
             f"FROM {self.nvtx.rows} x JOIN wanted w ON w.key = coalesce({identity}, {text}) "
-            f"WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere}"
+            f"WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere} {outer}"
         )
         good = f"({self.nvtx.good} AND x.end > x.start)"
         for index, cut, bad in self.rows(
@@ -174,6 +189,27 @@ class Events(Export):
         if nameless:
             known = self.made is not None and all(number == self.made for number in seen.values())
             self.everywhere(f"{nameless} NVTX ranges have no name", metrics=[ALL_RANGES] if known else ())
+
+    def outer(self, nvtx: Table, said: str, elsewhere: str) -> None:
+        """Take the ranges that are open in no other of their process, and their names for those asked for.
+
+        Raises Unreadable where these are too many. `said`: SQL for a name, `elsewhere` for whether a range is of
+        another domain.
+        """
+        self.db.execute(
+            "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT x.rowid AS id, x.start AS start, "
+            f"{said} AS said, max(x.end) OVER (PARTITION BY x.globalTid & {PROCESS} ORDER BY x.start, x.end DESC "
+            "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before "
+            f"FROM {nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere} AND {nvtx.good} "
+            "AND x.end > x.start) WHERE before IS NULL OR before <= start"
+        )
+        sql = "SELECT said FROM outermost WHERE said <> '' GROUP BY said ORDER BY min(start) LIMIT ?"
+        self.names += [str(name) for (name,) in self.rows(sql, MOST_NAMES + 1)]
+        if len(self.names) > MOST_NAMES:
+            raise Unreadable(
+                f"more than {MOST_NAMES} NVTX ranges of different names", "give them names without numbers"
+            )
+        self.faults = {name: [] for name in self.names}
 
     def unnamed(self) -> None:
         """Name ranges and domains whose name is said to stand in StringIds and does not."""

@@ -9,7 +9,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
@@ -59,13 +59,20 @@ class Reading(NamedTuple):
     """Faults that concern all of them."""
 
 
-def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, executions: int | None = None) -> Reading:
+def read(
+    path: Path,
+    ranges: Sequence[str] | Literal["outermost"] | None,
+    *,
+    limit: float = LIMIT,
+    executions: int | None = None,
+) -> Reading:
     """Return the traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
 
-    With `ranges`, an execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and
-    counts are means over them. With None the whole capture is one execution. Times are in seconds, sizes in bytes.
-    `wall` runs from the first execution's begin to the last one's end or the end of its last device work, divided by
-    their number; `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the
+    An execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and counts are
+    means over them. `outermost`: of every name of a range that lies in no other of its process. With None the whole
+    capture is one execution. Times are in seconds, sizes in bytes. `wall` runs from the first execution's begin to the
+    last one's end or the end of its last device work, divided by their number; with `outermost`, where anything may
+    lie between two executions, it is the mean of each from its own begin to its own last end. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the
     union of all intervals of device work, divided likewise. Ranges of the user's own on any thread within are projected
     as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
@@ -76,14 +83,15 @@ def read(path: Path, ranges: Sequence[str] | None, *, limit: float = LIMIT, exec
     Raises nothing on account of the file: what is absent, truncated, foreign, damaged or takes longer to read than
     `limit` seconds is a fault.
     """
-    names = list(dict.fromkeys(ranges)) if ranges is not None else [""]
+    found_names = ranges == "outermost"
+    names = [] if found_names else list(dict.fromkeys(ranges)) if ranges is not None else [""]
     try:
         check(path)
         with (
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,
         ):
-            events = Events(db, names, whole=ranges is None, executions=executions)
+            events = Events(db, names, whole=ranges is None, executions=executions, outermost=found_names)
             events.collect()
             note_missing(events)
             return _told(events)
@@ -131,6 +139,14 @@ def _traces(events: Events) -> dict[str, Trace]:
     )
     if events.whole:
         walls = [(0, _capture_length(events), 1)]
+    elif events.outermost:  # anything may lie between two executions
+        walls = list(
+            events.rows(
+                """SELECT e.name, sum(max(e.end, coalesce(p.ended, e.end)) - e.start), count(*)
+                   FROM execs e LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id
+                   GROUP BY e.name"""
+            )
+        )
     else:
         walls = list(
             events.rows(

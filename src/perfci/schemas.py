@@ -1,6 +1,6 @@
 """JSON schemas of the documents, for editors and for programs that read them without perfci.
 
-`python -m perfci.model.schemas schemas/` writes them; a test fails where the files in `schemas/` differ.
+`python -m perfci.schemas schemas/` writes them; a test fails where the files in `schemas/` differ.
 """
 
 import ast
@@ -142,7 +142,7 @@ def files() -> dict[str, str]:
 def main(arguments: list[str]) -> None:
     """Write every schema into the folder `arguments[0]`. Raises UsageError without exactly one folder."""
     if len(arguments) != 1:
-        raise UsageError("usage: python -m perfci.model.schemas FOLDER")
+        raise UsageError("usage: python -m perfci.schemas FOLDER")
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files().items():
