@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.model.kernels import identify
 from perfci.judge.explain.names import LONGER, SHORT, short_names
+from perfci.model.kernels import identify
 
 DATA = Path(__file__).parent.parent / "data"
 RECORDED = sorted(

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfci import schemas
 from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, proposed
-from perfci import schemas
 from perfci.model.base import MachineError, UsageError, matches
 from perfci.model.calibration import Calibration
 from perfci.model.limits import Subject, criteria

@@ -10,7 +10,7 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.measure.imported import import_files
+from perfci.measure.imported.files import import_files
 from perfci.model.base import UsageError
 from perfci.model.limits import DEFAULT_LIMITS
 from perfci.model.metrics import CustomMetric

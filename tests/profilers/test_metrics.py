@@ -48,12 +48,20 @@ def test_bytes_add_up_and_percentages_are_weighted_by_time():
         kernel(3e-6, dram_bytes=10, occupancy=80, registers=32),
         kernel(1e-6, dram_bytes=5, occupancy=40, registers=64),
     ]
-    assert of_counters(Counters(source="ncu", kernels=kernels)) == {"dram_bytes": 15, "occupancy": 70, "registers": 64}
+    assert of_counters(Counters(source="ncu", kernels=kernels)) == {
+        "dram_bytes": 15,
+        "dram_bandwidth": pytest.approx(15 / 4e-6),
+        "occupancy": 70,
+        "registers": 64,
+    }
 
 
 def test_what_one_kernel_lacks_is_not_said_of_the_case():
     kernels = [kernel(3e-6, occupancy=80, dram_bytes=1), kernel(1e-6, dram_bytes=1)]
-    assert of_counters(Counters(source="ncu", kernels=kernels)) == {"dram_bytes": 2}
+    assert of_counters(Counters(source="ncu", kernels=kernels)) == {
+        "dram_bytes": 2,
+        "dram_bandwidth": pytest.approx(2 / 4e-6),
+    }
     assert of_counters(Counters(source="ncu")) == {}
     assert of_counters(Counters(source="ncu", kernels=[kernel(0.0, occupancy=80)])) == {}
 

@@ -158,16 +158,24 @@ class Reporting:
         typer.Option(
             "--import",
             metavar="FILES",
-            help="Judge JSON of NVBench, google-benchmark, pytest-benchmark or hyperfine: a file, a folder or a quoted "
-            "pattern; may be given again.",
+            help="Judge what another tool wrote: JSON of NVBench, google-benchmark, pytest-benchmark or hyperfine, or "
+            "captures of nsys, ncu or torch.profiler: a file, a folder or a quoted pattern; may be given again.",
         ),
     ] = None
     base: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILES", help="With --import: the same tool's files of base, as many, paired in order."),
+        typer.Option(metavar="FILES", help="With --import: the same tools' files of base, as many, paired in order."),
     ] = None
     device: Annotated[
         str | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="With --import: what was measured.")
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="range|kernel",
+            help="With --import of captures: a case for each NVTX range, or for each kernel with its grid; by default "
+            "ranges where there are any.",
+        ),
     ] = None
     policy: Annotated[
         Path | None,

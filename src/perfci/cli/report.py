@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,8 @@ from perfci.cli.measure import parse_devices
 from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.measure.imported import import_files
+from perfci.measure.imported.captures import By
+from perfci.measure.imported.files import import_files
 from perfci.measure.options import OUT
 from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
@@ -66,6 +67,7 @@ def judge_imported(
     others: Sequence[Path],
     *,
     device: str | None,
+    by: str | None,
     policy: Path | None,
     formats: str | None,
     strict: bool,
@@ -87,6 +89,7 @@ def judge_imported(
         files,
         Policy(version=1) if own is None else _read_policy(own),
         device=kinds[0] if kinds else None,
+        by=_by(by),
         command=["perfci", *sys.argv[1:]],
         where=str(own or FILE),
         whole=policy is not None,
@@ -96,6 +99,12 @@ def judge_imported(
     folder = _made(out or Path(OUT) / "imported")
     tell(report, folder, json, write_all(folder, report, results, asked))
     raise typer.Exit(report.exit_code)
+
+
+def _by(text: str | None) -> By | None:
+    if text in ("range", "kernel", None):
+        return cast(By | None, text)
+    raise UsageError(f"--by {text}: write range or kernel")
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:

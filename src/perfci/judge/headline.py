@@ -52,8 +52,9 @@ def headline(
         return Headline("pass", _passing(worst, context.compared), _advice(rows, "warn", imported=imported))
     # Without a base there may be nothing to ask: that is not the change's fault.
     wanted = results.plan.judged and context.compared and context.strict and not observe
-    how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else "alone"
-    measured = sum(bool(case.pairs) for case in cases)
+    alone: _Unlimited = "imported" if imported else "alone"
+    how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
+    measured = sum(map(_measured, cases))
     todo = _advice(rows, "undecided", imported=imported) or _unlimited(measured, how) or _advice(rows, "warn")
     return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
 
@@ -88,7 +89,7 @@ def _broken(
         return _failing(failed) + besides, todo
     if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
         return broke
-    if any(case.pairs for case in cases):
+    if any(map(_measured, cases)):
         return None
     if any(case.stopped == "budget" for case in cases) and not any(row.effect == "fail" for row in rows):
         if found := starved(results, context):
@@ -99,6 +100,11 @@ def _broken(
     if all(row.class_ == "invalid" for row in rows):
         return f"Nothing was measured: {row_words(rows[0])}", _advice(rows, rows[0].effect)
     return None
+
+
+def _measured(case: Case) -> bool:
+    """Tell whether there is a value of the case: of a time, or in a capture."""
+    return bool(case.pairs) or case.captured
 
 
 def _named(case: str) -> str:
@@ -174,14 +180,18 @@ def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-_Unlimited = Literal["profiled", "compared", "alone"]
-"""How cases were measured of which no limit was asked: for a profile, with base, without."""
+_Unlimited = Literal["profiled", "compared", "alone", "imported"]
+"""How cases were measured of which no limit was asked: for a profile, with base, without, by another tool without."""
 _NO_LIMIT: dict[_Unlimited, tuple[str, str]] = {
     "profiled": ("profiled, not judged", "`perfci compare --base REF` judges."),
     "compared": ("measured; no limit applies", "Write limits for these cases into perfci.yaml."),
     "alone": (
         "measured; no absolute limit applies, and there is nothing to compare with",
         "`perfci compare --base REF` compares.",
+    ),
+    "imported": (
+        "read; no absolute limit applies, and there is nothing to compare with",
+        "--base FILES compares, --policy FILE holds them to limits.",
     ),
 }
 """The sentence about them, and what to do."""

@@ -52,7 +52,7 @@ def _subject(results: Results, case: Case, told: Reports) -> Subject:
         results.fingerprint.devices.get(case.device, ""),
         reports=told.relative or _planned(results, case),
         bounded=told.bounded,
-        command=case.origin != "kernel",
+        command=case.origin != "kernel" and not case.captured,
         unseen=UNSEEN if case.origin == "imported" else "",
     )
 

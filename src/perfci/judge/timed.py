@@ -57,6 +57,8 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
     class_: Class = "invalid"
     effect = _effect(context, case, "invalid", criterion)
     match code:
+        case "empty" | "unmeasured" if why := _counted_alone(case):
+            effect, reason = criterion.on_missing, f"not measured: {why}"
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
@@ -90,6 +92,16 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         "head": centre(side_values(case, "head", metric)),
         "pairs": found.decision.n,
     }
+
+
+def _counted_alone(case: Case) -> str:
+    """Return why an imported case of which there are counters alone has no time; empty for any other."""
+    profiles = [side.profile for side in case.sides.values() if side.profile is not None]
+    counters = next((one.counters for one in profiles if one.counters is not None), None)
+    if case.origin != "imported" or counters is None or any(one.trace for one in profiles):
+        return ""
+    how = "it runs kernels one by one, with caches flushed and clocks as it sets them"
+    return f"times under {counters.source} are no latency: {how}: import a timeline beside it, or measure with perfci"
 
 
 def _unmeasured(case: Case, metric: str) -> str:
@@ -192,6 +204,7 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
 def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
     head, base, decision = centre(found.head), centre(found.base), found.decision
     bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
+    bounds = Interval(**interval(found.head, LEVEL)._asdict())
     broken = f"{value} is {criterion.beyond} the limit of {bound}"
     class_: Class
     match decision.status:
@@ -211,7 +224,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
         **judged(class_, effect, reason),
         "base": base,
         "head": head,
-        "interval": Interval(**interval(found.head, LEVEL)._asdict()),
+        "interval": bounds if bounds.level > 0 else None,  # of a single worker there is none
         "pairs": decision.n,
         "look": None if class_ == "inconclusive" else decision.look,
         "last_look": decision.last,

@@ -213,6 +213,11 @@ class Case(Document):
         return f"{self.id}@{self.device}"
 
     @property
+    def captured(self) -> bool:
+        """True where it is a range or a kernel of a profiler's file, which tells more than times."""
+        return self.origin == "imported" and any(side.profile is not None for side in self.sides.values())
+
+    @property
     def proved(self) -> bool:
         """True where a proof answers what is asked of the case's change, and of what profilers and checks see."""
         return self.proof is not None and bool(self.proof.by) and not self.proof.audited

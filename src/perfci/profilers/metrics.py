@@ -137,4 +137,8 @@ def of_counters(counters: Counters) -> dict[str, float]:
     kernels = counters.kernels
     named = {name for kernel in kernels for name in kernel.values} & set(CATALOGUE)
     values = {name: combined(name, [(one.values.get(name), one.seconds) for one in kernels]) for name in named}
-    return {name: value for name, value in values.items() if value is not None}
+    found = {name: value for name, value in values.items() if value is not None}
+    seconds = math.fsum(kernel.seconds for kernel in kernels)
+    if "dram_bandwidth" not in found and "dram_bytes" in found and seconds > 0:
+        found["dram_bandwidth"] = found["dram_bytes"] / seconds  # the mean of what each had, by their times
+    return found

@@ -6,10 +6,10 @@ Only kernels of which every launch has its code are spoken of: what a library ru
 from collections.abc import Iterable, Mapping, Sequence
 
 from perfci.judge.explain.kernel_change import RESOURCES_STEP
-from perfci.model.kernels import identify
 from perfci.judge.explain.numbers import arrow, moved, pair, percent_of
 from perfci.judge.explain.seen import Finding, Group, Seen
 from perfci.judge.explain.thresholds import DOMINANT, MINOR, TIME
+from perfci.model.kernels import identify
 from perfci.model.profile import KernelCode, KernelCounters, KernelUse, Profile
 from perfci.model.text import listed
 

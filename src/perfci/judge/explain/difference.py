@@ -11,11 +11,11 @@ from pydantic import Field
 
 from perfci.judge.explain import causes, code
 from perfci.judge.explain.alone import longest, standing
-from perfci.model.kernels import identify
 from perfci.judge.explain.numbers import pair, percent_of
 from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
 from perfci.model.base import Document, Side
+from perfci.model.kernels import identify
 from perfci.model.profile import Fault, Part, Profile, doubt
 from perfci.model.text import one_line, printable
 from perfci.model.units import significant

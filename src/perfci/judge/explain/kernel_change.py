@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 
-from perfci.model.kernels import WIDTH
 from perfci.judge.explain.numbers import arrow, finite, moved, pair
 from perfci.judge.explain.seen import Finding, Group, Seen, value
 from perfci.judge.explain.thresholds import (
@@ -23,6 +22,7 @@ from perfci.judge.explain.thresholds import (
     TENSOR,
     TIME,
 )
+from perfci.model.kernels import WIDTH
 from perfci.model.metrics import STALLS
 from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from perfci.judge.explain.kernel_change import tensor_words
-from perfci.model.kernels import WIDTH
 from perfci.judge.explain.numbers import arrow, counted, gain, moved, n_to, number, percent_of, times
 from perfci.judge.explain.seen import Finding, Group, Seen, value
 from perfci.judge.explain.thresholds import BYTES, LEAST_BYTES, ONCE, TIME
+from perfci.model.kernels import WIDTH
 from perfci.model.text import listed
 
 

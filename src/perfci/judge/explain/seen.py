@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfci.model.kernels import Kernel, identify
 from perfci.judge.explain.numbers import finite
+from perfci.model.kernels import Kernel, identify
 from perfci.model.metrics import combined
 from perfci.model.profile import Call, CopyKind, Fault, KernelCounters, KernelUse, Profile, Trace, bears_on, concerns
 

@@ -123,7 +123,7 @@ def counters(
     *,
     ranges: Sequence[str] | None,
     whole: bool,
-    names: Sequence[str],
+    names: Sequence[str] | None,
     most: int | None,
     installed: Path | None,
     account: Account = SAME,

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from perfci.model.base import DeviceKind, MachineError
 from perfci.model.profile import Fault, Trace
@@ -103,7 +104,7 @@ class Nsys(Profiler[Trace]):
             text = _too_large("nsys wrote a report of", size)
             return Read(general=[fault("crash", text, SMALLER)])
         argv = [*self.request.account.prefix(), *nsys_command.export_command(self.installed, raw, export)]
-        if not _exported(argv, raw.parent, log):
+        if not export_report(argv, raw.parent, log):
             text = f"nsys export took more than {EXPORT_TIMEOUT:g} s"
             return Read(general=[fault("timeout", text, "profile fewer cases at a time")])
         self.request.account.reclaim(raw.parent)
@@ -142,7 +143,7 @@ class Nsys(Profiler[Trace]):
         return refused
 
 
-def _exported(argv: Sequence[str], folder: Path, log: Path) -> bool:
+def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
     """Run nsys' own reader of a report, which writes no larger file than is read. Tell whether it came to its end."""
     bounded = [
         "/bin/sh",
@@ -202,7 +203,10 @@ def _blind(trace: Trace) -> bool:
 
 
 def traces(
-    export: Path, names: Sequence[str] | None, account: Account = SAME, executions: int | None = None
+    export: Path,
+    names: Sequence[str] | Literal["outermost"] | None,
+    account: Account = SAME,
+    executions: int | None = None,
 ) -> nsys_trace.Reading:
     """Read an export in a process of its own, as `nsys_trace.read` tells it."""
     try:
@@ -216,7 +220,8 @@ def traces(
             )  # fmt: skip
     except Unread as why:
         found = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
-        return nsys_trace.Reading({}, dict.fromkeys([""] if names is None else names, found), [found])
+        lost = [""] if names is None else [] if names == "outermost" else names
+        return nsys_trace.Reading({}, dict.fromkeys(lost, found), [found])
 
 
 def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:

@@ -72,9 +72,10 @@ def read(
     means over them. `outermost`: of every name of a range that lies in no other of its process. With None the whole
     capture is one execution. Times are in seconds, sizes in bytes. `wall` runs from the first execution's begin to the
     last one's end or the end of its last device work, divided by their number; with `outermost`, where anything may
-    lie between two executions, it is the mean of each from its own begin to its own last end. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the
-    union of all intervals of device work, divided likewise. Ranges of the user's own on any thread within are projected
-    as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+    lie between two executions, it is the mean of each from its own begin to its own last end. `span` is the mean over
+    executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the union of all intervals of device work,
+    divided likewise. Ranges of the user's own on any thread within are projected as `nvtx_gpu_proj_sum` does: over the
+    calls of the same thread.
 
     `executions`: how many were made of each name, where that is known: other numbers are a fault.
 

@@ -119,8 +119,9 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
     return Work(category, start, end, correlation, external, key, size, stream)
 
 
-def collect(members: Iterable[tuple[str, Any]], name: str) -> Seen:
-    """Return the events that count, of all members of a trace; `name`: of the executions' ranges.
+def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
+    """Return the events that count, of all members of a trace; `name`: of the executions' ranges, None to take all for
+    the user's.
 
     Raises Bad for one that lacks what it must have, and for more than MOST_EVENTS.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from perfci.model.base import DeviceKind
 from perfci.model.profile import Fault, Trace
 from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Profiler, Read, Request, grown
 from perfci.profilers.faults import fault
+from perfci.profilers.torch import capture as kineto_capture
 from perfci.profilers.torch import json as kineto_json
 from perfci.profilers.torch import trace as kineto_trace
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
@@ -118,6 +119,17 @@ def _kineto(
             if (made := _timeline(folder, path)).exists():
                 take(made, _timeline(keep, path), LARGEST_TIMELINE)
     return found
+
+
+def captured(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
+    """Read a trace that perfci did not make in a process of its own, as `capture.read` tells it."""
+    try:
+        bounds = grown(regular(path, LARGEST_TRACE), MIB / 8, 300)
+        with desk() as folder:
+            return call(kineto_capture.read, bounds, folder, path=path.absolute(), by=by)
+    except Unread as why:
+        text = f"{path.name}: {why}"
+        return Read(general=[fault("torch.profiler", "trace", "unreadable", text, kineto_json.REMEDY)])
 
 
 def _timeline(folder: Path, path: Path) -> Path:

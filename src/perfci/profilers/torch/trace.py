@@ -166,7 +166,11 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
     ]
 
 
-def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
+def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
+    """Return the trace of the executions of one name in what was seen. Raises Bad.
+
+    `apart`: anything may lie between two executions, so that the wall time is the mean of each one's own.
+    """
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
     executions = _executions(seen, name)
@@ -198,6 +202,12 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
                 copies[work.key][at] += value
         else:
             sets += 1
+    wall = reach - starts[0]
+    if apart:
+        wall = sum(
+            max(span.end, extents[index][1] if index in extents else span.end) - span.start
+            for index, span in enumerate(executions)
+        )
     calls: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for call in seen.calls:
         if place(call.start) is not None:
@@ -213,7 +223,7 @@ def _trace(seen: Seen, name: str, device: DeviceKind) -> Trace:
         source="torch.profiler",
         version=escaped(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
         executions=n,
-        wall=(reach - starts[0]) * 1e-9 / n,
+        wall=wall * 1e-9 / n,
         busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
         span=sum(end - begin for begin, end in extents.values()) * 1e-9 / n,
         kernels=[
@@ -245,7 +255,7 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
     Where `device` is `cuda`, a trace without any is a fault; so is one in which launches have no kernel.
     """
     try:
-        return _trace(collect(members(path), name), name, device)
+        return trace_of(collect(members(path), name), name, device)
     except Bad as bad:
         return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
     except RecursionError:

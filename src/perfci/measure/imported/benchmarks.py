@@ -1,6 +1,5 @@
-"""Results from what other tools measured: a file is a worker, and the files of base and head pair up in order."""
+"""Benchmarks' files: a file is a worker, and the files of base and head pair up in order."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,15 +9,13 @@ import perfci
 from perfci.measure.commands.readers import FORMATS, apart
 from perfci.measure.commands.readers.base import About, Format, Reported
 from perfci.measure.commands.runner import status_of
+from perfci.measure.imported.base import Files, Imported, named, require_as_many, require_workers, too_few
 from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import UNSEEN, Subject, criteria, idle
-from perfci.model.plan import Declared, Looks, Plan
+from perfci.model.plan import Plan
 from perfci.model.policy import Policy
-from perfci.model.policy_text import FILE
-from perfci.model.results import Case, CaseSide, Pair, Reason, Results, SideCode, Work, at_first
+from perfci.model.results import Case, CaseSide, Pair, Reason, SideCode, Work
 from perfci.model.timing import Timing
-from perfci.stats.decide import pairs_needed
 from perfci.stats.describe import trimmed_mean
 
 
@@ -31,73 +28,33 @@ class File(NamedTuple):
     cases: Mapping[str, Reported]
 
 
-def import_files(
-    files: Mapping[Side, Sequence[Path]],
-    policy: Policy,
-    *,
-    device: DeviceKind | None = None,
-    command: Sequence[str] = (),
-    where: str = FILE,
-    whole: bool = False,
-) -> Results:
-    """Read files of one tool, those of each side in the order measured, and plan how `policy` judges them.
-
-    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
-    limits hold for the centre of head's files. `device`: what was measured on; by default a GPU for NVBench's files,
-    else the CPU. `where` names the policy; `whole`: whether it was named for these files, so that each of its limits
-    must find a case in them, and not that of a repository, of which at least one must. Raises UsageError: a file that
-    cannot be read, several tools, not as many files of each side, a limit that judges nothing.
-    """
-    read = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
-    numbers = {name: len(one) for name, one in read.items()}
-    if len(set(numbers.values())) > 1:
-        told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
-        raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
-    everything = [file for one in read.values() for file in one]
-    _require_workers(everything)
+def read(files: Files, policy: Policy, device: DeviceKind | None) -> Imported:
+    """Read the files of one benchmarking tool. Raises UsageError: a file that cannot be read, several tools, not as
+    many files of each side."""
+    found = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
+    require_as_many({name: len(one) for name, one in found.items()})
+    require_workers(files)
+    everything = [file for one in found.values() for file in one]
     tools = {file.format.tool: file for file in reversed(everything)}
     if len(tools) > 1:
         told = " and ".join(f"{file.path} is of {tool}" for tool, file in sorted(tools.items()))
         raise UsageError(f"--import: {told}: import one tool at a time")
     (tool,) = tools
     kind: DeviceKind = device or ("cuda" if tool == "nvbench" else "cpu")
-    n = numbers["head"]
-    facts = _facts(kind, tool, everything)
-    cases = [_case(ident, kind, read, n) for ident in sorted({ident for file in everything for ident in file.cases})]
-    seen = [_subject(case, facts) for case in cases if case.stopped != "skipped"]
-    compared = "base" in files
-    asked = criteria(policy, seen, compared=compared)
-    declared = Declared(commands=[case.id for case in cases])
-    lost = list(idle(policy, declared, _reports(everything)))
-    wrong = [one for one in lost if one.wrong]
-    if wrong and (whole or {one.limit for one in wrong} == set(range(len(policy.limits)))):
-        raise UsageError(f"{policy.place(where, wrong[0].loc)}: {wrong[0].text}")
-    plan = Plan(
-        seed=0,
-        sides=list(files),
-        looks=Looks(pairs=[n], alpha_spending=[1.0], beta_spending=[1.0]),
-        devices=[kind],
-        criteria=asked,
-        declared=declared,
-        m=max(1, sum(one.shares_alpha for one in asked)),
-        budget=policy.budget,
-        max_pairs=n,
-    )
-    dates = sorted(date for file in everything if (date := _moment(file.about)) is not None)
-    return Results(
-        run=_digest(everything),
-        mode="compare" if compared else "run",
-        started=(dates[0] if dates else datetime.now(UTC)).isoformat(timespec="seconds"),
-        command=list(command),
-        repository=Path.cwd().name,
-        fingerprint=facts,
-        sides={name: _side(one) for name, one in read.items()},
-        gate=policy.mode,
-        on_undecided=policy.on_undecided,
-        custom_metrics=policy.metrics,
-        plan=plan,
-        cases=cases,
-        notes=[*_notes(tool, read, plan), *(f"{where}: {one.text}" for one in lost)],
+    n = len(found["head"])
+    return Imported(
+        cases=[
+            _case(ident, kind, found, n) for ident in sorted({ident for file in everything for ident in file.cases})
+        ],
+        device=kind,
+        facts=_facts(kind, tool, everything),
+        sides={name: _side(one) for name, one in found.items()},
+        workers=n,
+        reports=_reports(everything),
+        observed=False,
+        timed=True,
+        notes=lambda plan: _notes(tool, found, plan),
+        dates=[date for file in everything if (date := _moment(file.about)) is not None],
     )
 
 
@@ -107,23 +64,6 @@ def _read(path: Path, policy: Policy) -> File:
         return File(path, FORMATS[told.tool], told.about, told.cases)
     except ValueError as error:
         raise UsageError(f"--import: {error}") from None
-
-
-def _require_workers(files: Sequence[File]) -> None:
-    """Raise UsageError where two files hold the same: a file is a worker of its own, and no two take the same times."""
-    seen: dict[bytes, Path] = {}
-    for file in files:
-        found = _content(file)
-        if found in seen:
-            one = seen[found]
-            again = f"{one} is given twice" if one == file.path else f"{one} and {file.path} hold the same"
-            raise UsageError(f"--import: {again}: each file is a worker of its own, of base or of head")
-        seen[found] = file.path
-
-
-def _content(file: File) -> bytes:
-    with file.path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").digest()
 
 
 def _case(ident: str, device: DeviceKind, read: Mapping[Side, Sequence[File]], n: int) -> Case:
@@ -175,12 +115,6 @@ def _pair(index: int, ident: str, read: Mapping[Side, Sequence[File]], sides: Ma
     )
 
 
-def _subject(case: Case, facts: Fingerprint) -> Subject:
-    """Return the case as limits see it."""
-    told, name = at_first(case), facts.devices.get(case.device, "")
-    return Subject(case.id, case.device, name, reports=told.relative, bounded=told.bounded, command=True, unseen=UNSEEN)
-
-
 def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
     """Id of a case → the metrics that some file has of it."""
     found: dict[str, frozenset[str]] = {}
@@ -221,8 +155,7 @@ def _side(files: Sequence[File]) -> SideCode:
     """Return the commit that the files tell, where they agree on one."""
     told = {(file.about.commit, file.about.dirty) for file in files}
     commit, dirty = told.pop() if len(told) == 1 else (None, False)
-    first = files[0].path.name
-    return SideCode(ref=first if len(files) == 1 else f"{first} … {files[-1].path.name}", commit=commit, dirty=dirty)
+    return SideCode(ref=named([file.path for file in files]), commit=commit, dirty=dirty)
 
 
 def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[str]:
@@ -237,12 +170,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
             f"base was measured on {', '.join(sorted(base))}, head on {', '.join(sorted(head))}: "
             "what differs between machines passes for the change"
         )
-    needed = pairs_needed(plan.looks, plan.m)
-    if plan.max_pairs < needed and any(one.relative for one in plan.timed):
-        notes.append(
-            f"{plan.max_pairs} of the {needed} files each of base and head that it takes to show a regression: "
-            "run base and head in turns, a file each time"
-        )
+    notes += too_few(plan)
     moments = {name: [_moment(file.about) for file in read[name]] for name in plan.sides}
     before, after = ([one for one in moments[name] if one is not None] for name in ("base", "head"))
     known = len(before) == len(after) == plan.max_pairs > 1
@@ -258,11 +186,3 @@ def _moment(about: About) -> datetime | None:
     except ValueError:
         return None
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _digest(files: Sequence[File]) -> str:
-    """Return a digest of these files in this order."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(_content(file))
-    return digest.hexdigest()[:12]

@@ -1,0 +1,87 @@
+"""The outcome of reading a group of files, and what holds for any group."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from perfci.model.base import DeviceKind, Side, UsageError
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.plan import Plan
+from perfci.model.results import Case, SideCode
+from perfci.stats.decide import pairs_needed
+
+Files = Mapping[Side, Sequence[Path]]
+"""The files of each side, in the order measured."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The cases of files, before anything is asked of them."""
+
+    cases: list[Case]
+    device: DeviceKind
+    facts: Fingerprint
+    sides: dict[Side, SideCode]
+    workers: int
+    """Pairs of workers: files of each side that hold times. At least 1."""
+    reports: Mapping[str, frozenset[str]]
+    """Id of a case → the metrics that some file has of it."""
+    observed: bool
+    """True where files hold what profilers see."""
+    timed: bool
+    """True where files hold times."""
+    notes: Callable[[Plan], list[str]]
+    """Tells notes for a reader."""
+    dates: Sequence[datetime] = ()
+    """When files were written, as they tell."""
+
+
+def require_workers(files: Files) -> None:
+    """Raise UsageError where two files hold the same: a file is a worker of its own, and no two take the same times."""
+    seen: dict[bytes, Path] = {}
+    for path in (path for paths in files.values() for path in paths):
+        found = content(path)
+        if found in seen:
+            one = seen[found]
+            again = f"{one} is given twice" if one == path else f"{one} and {path} hold the same"
+            raise UsageError(f"--import: {again}: each file is a worker of its own, of base or of head")
+        seen[found] = path
+
+
+def require_as_many(numbers: Mapping[Side, int]) -> None:
+    """Raise UsageError where base and head have not as many files."""
+    if len(set(numbers.values())) > 1:
+        told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
+        raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
+
+
+def content(path: Path) -> bytes:
+    """Return the digest of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def digest(files: Files) -> str:
+    """Return a digest of these files in this order."""
+    found = hashlib.sha256()
+    for path in (path for paths in files.values() for path in paths):
+        found.update(content(path))
+    return found.hexdigest()[:12]
+
+
+def named(paths: Sequence[Path]) -> str:
+    """Return `head-1.json … head-9.json`."""
+    return paths[0].name if len(paths) == 1 else f"{paths[0].name} … {paths[-1].name}"
+
+
+def too_few(plan: Plan) -> list[str]:
+    """Return a note where the files are too few to show a regression."""
+    needed = pairs_needed(plan.looks, plan.m)
+    if plan.max_pairs >= needed or not any(one.relative for one in plan.timed):
+        return []
+    return [
+        f"{plan.max_pairs} of the {needed} files each of base and head that it takes to show a regression: "
+        "run base and head in turns, a file each time"
+    ]

@@ -1,0 +1,99 @@
+"""Files that other tools wrote, planned and ready to be judged: a file is a worker, those of base and head pair up."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfci.measure.imported import benchmarks, captures
+from perfci.measure.imported.base import Files, Imported, digest
+from perfci.model.base import DeviceKind, UsageError
+from perfci.model.limits import UNSEEN, Subject, criteria, idle
+from perfci.model.plan import Declared, Looks, Plan
+from perfci.model.policy import Policy
+from perfci.model.policy_text import FILE
+from perfci.model.results import Case, Results, at_first
+
+
+def import_files(
+    files: Files,
+    policy: Policy,
+    *,
+    device: DeviceKind | None = None,
+    by: captures.By | None = None,
+    command: Sequence[str] = (),
+    where: str = FILE,
+    whole: bool = False,
+) -> Results:
+    """Read files of other tools, those of each side in the order measured, and plan how `policy` judges them.
+
+    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
+    limits hold for the centre of head's files. `device`: what a benchmark measured; by default a GPU for NVBench's
+    files, else the CPU. `by`: what is a case of a capture; by default ranges where there are any. `where` names the
+    policy; `whole`: whether it was named for these files, so that each of its limits must find a case in them, and not
+    that of a repository, of which at least one must. Raises UsageError: a file that cannot be read, several tools that
+    tell the same, not as many files of each side, a limit that judges nothing.
+    """
+    kinds = {path: captures.recognise(path) for paths in files.values() for path in paths}
+    captured = [path for path, kind in kinds.items() if kind is not None]
+    others = [path for path, kind in kinds.items() if kind is None]
+    if captured and others:
+        raise UsageError(f"--import: {captured[0]} is a capture and {others[0]} is none: import one kind at a time")
+    if captured:
+        if device == "cpu":
+            raise UsageError(f"--device cpu: {captured[0]} is a capture, of which the work of the GPU is judged")
+        found = captures.read(files, {path: kind for path, kind in kinds.items() if kind is not None}, by)
+    else:
+        if by is not None:
+            raise UsageError(f"--by {by}: {others[0]} is no capture of nsys, ncu or torch.profiler: leave --by out")
+        found = benchmarks.read(files, policy, device)
+    return _results(found, files, policy, command=command, where=where, whole=whole)
+
+
+def _results(
+    found: Imported, files: Files, policy: Policy, *, command: Sequence[str], where: str, whole: bool
+) -> Results:
+    seen = [_subject(case, found) for case in found.cases if case.stopped != "skipped"]
+    compared = "base" in files
+    asked = criteria(policy, seen, compared=compared)
+    if not found.timed:  # what nobody wrote, and no file can answer
+        asked = [one for one in asked if one.source.origin != "default"]
+    ids = [case.id for case in found.cases]
+    declared = Declared(kernels=ids) if found.observed else Declared(commands=ids)
+    lost = list(idle(policy, declared, found.reports))
+    wrong = [one for one in lost if one.wrong]
+    if wrong and (whole or {one.limit for one in wrong} == set(range(len(policy.limits)))):
+        raise UsageError(f"{policy.place(where, wrong[0].loc)}: {wrong[0].text}")
+    plan = Plan(
+        seed=0,
+        sides=list(files),
+        looks=Looks(pairs=[found.workers], alpha_spending=[1.0], beta_spending=[1.0]),
+        devices=[found.device],
+        criteria=asked,
+        declared=declared,
+        m=max(1, sum(one.shares_alpha for one in asked)),
+        budget=policy.budget,
+        max_pairs=found.workers,
+    )
+    return Results(
+        run=digest(files),
+        mode="compare" if compared else "run",
+        started=min(found.dates, default=datetime.now(UTC)).isoformat(timespec="seconds"),
+        command=list(command),
+        repository=Path.cwd().name,
+        fingerprint=found.facts,
+        sides=found.sides,
+        gate=policy.mode,
+        on_undecided=policy.on_undecided,
+        custom_metrics=policy.metrics,
+        plan=plan,
+        cases=found.cases,
+        notes=[*found.notes(plan), *(f"{where}: {one.text}" for one in lost)],
+    )
+
+
+def _subject(case: Case, found: Imported) -> Subject:
+    """Return the case as limits see it."""
+    told, name = at_first(case), found.facts.devices.get(case.device, "")
+    if found.observed:
+        return Subject(case.id, case.device, name, reports=frozenset({"time"}))
+    return Subject(case.id, case.device, name, reports=told.relative, bounded=told.bounded, command=True, unseen=UNSEEN)

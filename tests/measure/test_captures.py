@@ -1,0 +1,319 @@
+"""Captures that perfci did not make: what is read of them equals what plain SQL and plain CSV say, or is refused."""
+
+import csv
+import gzip
+import json
+import lzma
+import sqlite3
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfci.judge.judge import judge
+from perfci.judge.replan import judge_by
+from perfci.measure.imported.captures import recognise
+from perfci.measure.imported.files import import_files
+from perfci.model.base import UsageError
+from perfci.model.policy import Limit, Policy
+from perfci.model.report import Report
+from perfci.model.results import Results
+
+DATA = Path(__file__).parents[1] / "data"
+SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The captures of an H200, unpacked: `nsys_base`, `ncu_head` …"""
+    folder = tmp_path_factory.mktemp("captures")
+    packed = {
+        **{f"nsys_{side}": DATA / "nsys" / f"{side}.sqlite.xz" for side in ("base", "head")},
+        **{f"ncu_{side}": DATA / "ncu" / f"ncu_{side}.csv.xz" for side in ("base", "head")},
+    }
+    for name, path in packed.items():
+        (folder / f"{name}{Path(path.stem).suffix}").write_bytes(lzma.decompress(path.read_bytes()))
+    return {name: folder / f"{name}{Path(path.stem).suffix}" for name, path in packed.items()}
+
+
+def policy(*limits: dict[str, Any]) -> Policy:
+    return Policy(version=1, limits=[Limit(**one) for one in limits])
+
+
+def judged(results: Results, **how: Any) -> Report:
+    return judge(Results.model_validate_json(results.model_dump_json()), **how)
+
+
+def both(files: dict[str, Path], *limits: dict[str, Any], by: Any = None) -> Results:
+    sides = {side: [files[f"ncu_{side}"], files[f"nsys_{side}"]] for side in ("base", "head")}
+    return import_files(sides, policy(*limits), by=by)
+
+
+def by_sql(path: Path) -> dict[str, dict[str, float]]:
+    """Range → launches, device time and wall time of an execution, by plain SQL: calls in the range, and their work."""
+    db = sqlite3.connect(path)
+    found = {}
+    for (name,) in db.execute(
+        "SELECT DISTINCT coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
+        "WHERE n.eventType = 59"
+    ).fetchall():
+        ranges = db.execute(
+            "SELECT n.start, n.end, n.globalTid FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
+            "WHERE n.eventType = 59 AND coalesce(n.text, s.value) = ?",
+            (name,),
+        ).fetchall()
+        launches, seconds, wall = 0, 0.0, 0.0
+        for start, end, tid in ranges:
+            work = db.execute(
+                "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+                "ON r.correlationId = k.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?",
+                (start, end, tid),
+            ).fetchall()
+            copies = db.execute(
+                "SELECT m.end FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+                "ON r.correlationId = m.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?",
+                (start, end, tid),
+            ).fetchall()
+            launches += len(work)
+            seconds += sum(last - first for first, last in work) * 1e-9
+            wall += (max([end, *(last for _, last in work), *(last for (last,) in copies)]) - start) * 1e-9
+        n = len(ranges)
+        found[name] = {"kernel_launches": launches / n, "device_time": seconds / n, "time": wall / n}
+    return found
+
+
+def by_csv(path: Path) -> dict[str, dict[str, float]]:
+    """Range → bytes of DRAM, and tensor cores' activity weighted by time, by plain CSV."""
+    names, _, *rows = csv.reader(path.open(encoding="utf-8"))
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    (at,) = [
+        n
+        for n, name in enumerate(names)
+        if name.endswith("Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg")
+    ]
+    for row in rows:
+        told = dict(zip(names, row, strict=True))
+        name = row[at].split(":")[1]
+        seconds = float(told["gpu__time_duration.sum"].replace(",", "")) * 1e-9
+        totals[name][0] += float(told["dram__bytes.sum"].replace(",", ""))
+        active = float(told["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"].replace(",", ""))
+        totals[name][1] += active * seconds
+        totals[name][2] += seconds
+    return {
+        name: {"dram_bytes": size, "tensor_active": weighted / seconds, "dram_bandwidth": size / seconds}
+        for name, (size, weighted, seconds) in totals.items()
+    }
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: Any) -> None:
+    results = both(files)
+    cases = {case.id: case for case in results.cases}
+    sql, table = by_sql(files[f"nsys_{side}"]), by_csv(files[f"ncu_{side}"])
+    assert cases.keys() == sql.keys() == {SDPA, MATMUL, RESAMPLE, UPLOAD} and table.keys() == {SDPA, MATMUL, RESAMPLE}
+    for name, expected in sql.items():
+        seen = cases[name].sides[side]
+        assert seen.profile is not None
+        for metric in ("kernel_launches", "device_time"):
+            assert seen.profile.metrics[metric] == pytest.approx(expected[metric], rel=1e-9)
+        assert cases[name].pairs[0].values[side]["time"] == pytest.approx(expected["time"], rel=1e-6)
+        for metric, value in table.get(name, {}).items():
+            assert seen.profile.metrics[metric] == pytest.approx(value, rel=1e-6)
+
+
+SEEDS = (
+    ("sm_throughput", "min", "85%", 85.0), ("dram_throughput", "min", "80%", 80.0), ("occupancy", "min", "70%", 70.0),
+    ("l1_hit_rate", "min", "85%", 85.0), ("dram_bandwidth", "min", "2 TB/s", 2e12), ("tensor_active", "min", "70%", 70.0),
+    ("device_busy", "min", "60%", 60.0), ("launch_overhead", "max", "5%", 5.0), ("time", "max", "5ms", 5e-3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("metric, kind, written, bound", SEEDS)
+def test_a_bound_holds_or_breaks_as_the_value_says(
+    files: dict[str, Path], metric: str, kind: Any, written: str, bound: float
+) -> None:
+    limit = {"cases": "*", "metric": metric, kind: written, "on_missing": "warn"}
+    results = import_files({"head": [files["ncu_head"], files["nsys_head"]]}, policy(limit))
+    report = judged(results)
+    told = {row.case: row for row in report.rows}
+    assert len(told) == 4
+    for case in results.cases:
+        row, profile = told[case.id], case.sides["head"].profile
+        assert profile is not None
+        value = case.pairs[0].values["head"]["time"] if metric == "time" else profile.metrics.get(metric)
+        if value is None:
+            assert row.class_ == "invalid" and case.id == UPLOAD
+            continue
+        holds = value >= bound if kind == "min" else value <= bound
+        assert (row.class_, row.head) == ("unchanged" if holds else "violation", pytest.approx(value))
+    assert (report.exit_code == 1) == any(row.class_ == "violation" for row in report.rows)
+
+
+def test_base_and_head_are_explained(files: dict[str, Path]) -> None:
+    report = judged(both(files))
+    said = {one.case: " ".join(one.sentences) for one in report.profiles}
+    assert "left flash attention: 1 kernel → 14" in said[SDPA] and "44×" in said[SDPA]
+    assert "casts through float32" in said[RESAMPLE] and "the upload is pageable now" in said[UPLOAD]
+    assert "nothing moved" in said[MATMUL]
+    assert report.exit_code == 0 and report.verdict == "undecided"  # one timeline a side shows no change
+    assert judged(both(files), strict=True).exit_code == 1
+
+
+def test_time_under_ncu_is_no_latency(files: dict[str, Path]) -> None:
+    limit = {"cases": "*", "metric": "time", "max": "5ms"}
+    report = judged(import_files({"head": [files["ncu_head"]]}, policy(limit)))
+    assert {row.class_ for row in report.rows} == {"invalid"} and report.verdict != "pass"
+    assert all(
+        "times under ncu are no latency" in row.reason and "import a timeline" in row.reason for row in report.rows
+    )
+    unasked = judged(import_files({"head": [files["ncu_head"]]}, policy()))
+    assert "3 cases read; no absolute limit applies" in unasked.sentence and not unasked.rows
+
+
+def test_kernels_are_cases_where_that_is_asked(files: dict[str, Path]) -> None:
+    results = both(files, by="kernel")
+    cases = {case.id: case for case in results.cases}
+    db = sqlite3.connect(files["nsys_head"])
+    sql = "SELECT count(*), avg(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName "
+    n, mean = db.execute(sql + "WHERE s.value LIKE 'softmax_warp_forward%'").fetchone()
+    softmax = cases["softmax_warp_forward/grid=32768x1x1"]
+    assert softmax.sides["base"].status == "absent" and softmax.sides["head"].profile is not None
+    profile = softmax.sides["head"].profile
+    assert profile.trace is not None and profile.trace.executions == n and profile.metrics["kernel_launches"] == 1
+    assert softmax.pairs[0].values["head"]["time"] == pytest.approx(mean * 1e-9, rel=1e-6)
+    assert "tensor_active" in profile.metrics and not {"device_busy", "launch_overhead"} & profile.metrics.keys()
+    both_have = [case for case in results.cases if all(side.status == "ok" for side in case.sides.values())]
+    assert both_have and all(len(case.id.split("/")) == 2 for case in both_have)
+
+
+def test_results_are_judged_again_by_another_policy(files: dict[str, Path]) -> None:
+    report = judge_by(policy({"cases": "*", "metric": "tensor_active", "min": "70%"}), both(files))
+    assert {row.case: row.class_ for row in report.rows} == {
+        SDPA: "violation", RESAMPLE: "violation", MATMUL: "unchanged", UPLOAD: "invalid",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["nsys_base", "ncu_base"])
+def test_a_range_that_only_base_has_is_missing(files: dict[str, Path], tmp_path: Path, name: str) -> None:
+    renamed = tmp_path / files[name].name
+    if name == "nsys_base":
+        renamed.write_bytes(files[name].read_bytes())
+        with sqlite3.connect(renamed) as db:
+            db.execute("UPDATE StringIds SET value = 'gone' WHERE value = ?", (SDPA,))
+            db.execute("UPDATE NVTX_EVENTS SET text = 'gone' WHERE text = ?", (SDPA,))
+        db.close()
+    else:
+        renamed.write_text(files[name].read_text(encoding="utf-8").replace(SDPA, "gone"), encoding="utf-8")
+    head = files[name.replace("base", "head")]
+    report = judged(
+        import_files({"base": [renamed], "head": [head]}, policy({"cases": "*", "metric": "registers", "max": 255}))
+    )
+    told = {row.case: row.class_ for row in report.rows}
+    assert told["gone"] == "missing" and told[SDPA] in ("added", "unchanged") and report.exit_code == 1
+
+
+def trace(folder: Path, name: str, *, annotated: bool = True, packed: bool = False) -> Path:
+    """A trace of two steps, each with a nested range and one kernel of 10 and 30 µs; a kernel before them of 5."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, title: str, start: float, length: float, **args: Any) -> None:
+        events.append(
+            {"ph": "X", "cat": cat, "name": title, "pid": 1, "tid": 7, "ts": start, "dur": length, "args": args}
+        )
+
+    for number, (start, length) in enumerate([(10, 5), (100, 10), (200, 30)]):
+        if number and annotated:
+            add("user_annotation", f"ProfilerStep#{number}", start, 50)
+            add("user_annotation", "forward", start + 1, 20)
+        add("cuda_runtime", "cudaLaunchKernel", start + 2, 3, correlation=number + 1)
+        add(
+            "kernel",
+            "void mine<float>(float*)",
+            start + 20,
+            length,
+            correlation=number + 1,
+            grid=[4, 1, 1],
+            block=[128, 1, 1],
+            stream=7,
+            **{"registers per thread": 16, "shared memory": 0},
+        )
+    text = json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}).encode()
+    path = folder / f"{name}.json{'.gz' if packed else ''}"
+    path.write_bytes(gzip.compress(text) if packed else text)
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_steps_of_torch_profiler_are_one_case(tmp_path: Path, packed: bool) -> None:
+    path = trace(tmp_path, "head", packed=packed)
+    results = import_files({"head": [path]}, policy())
+    (case,) = results.cases
+    profile = case.sides["head"].profile
+    assert case.id == "ProfilerStep" and profile is not None and profile.trace is not None
+    assert profile.trace.executions == 2 and profile.metrics["device_time"] == pytest.approx(20e-6)
+    assert profile.metrics["range:forward"] == pytest.approx(20e-6)
+    assert case.pairs[0].values["head"]["time"] == pytest.approx(50e-6)
+
+
+def test_a_trace_without_annotations_is_one_of_kernels(tmp_path: Path) -> None:
+    (case,) = import_files({"head": [trace(tmp_path, "head", annotated=False)]}, policy()).cases
+    assert case.id == "mine/grid=4x1x1" and case.pairs[0].values["head"]["time"] == pytest.approx(15e-6)
+
+
+def test_timelines_pair_up_as_workers(tmp_path: Path) -> None:
+    def timelines(name: str, factor: float) -> list[Path]:
+        paths = []
+        for number in range(10):
+            path = trace(tmp_path, f"{name}-{number}", annotated=False)
+            path.write_text(path.read_text().replace('"dur": 30', f'"dur": {30 * factor * (1 + number / 1000):.3f}'))
+            paths.append(path)
+        return paths
+
+    limit = {"cases": "*", "metric": "time", "regression": "5%"}
+    slower = judged(import_files({"base": timelines("base", 1.0), "head": timelines("head", 1.5)}, policy(limit)))
+    assert slower.verdict == "fail" and slower.rows[0].class_ == "regression" and slower.rows[0].pairs == 10
+    with pytest.raises(UsageError, match="10 of base and 1 of head"):
+        import_files({"base": timelines("b", 1.0), "head": timelines("h", 1.1)[:1]}, policy(limit))
+
+
+def damaged(files: dict[str, Path], tmp_path: Path) -> dict[str, tuple[dict[str, list[Path]], str]]:
+    def made(name: str, content: bytes) -> Path:
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
+    bench = next((DATA / "import").glob("*.json"))
+    whole = files["nsys_head"].read_bytes()
+    return {
+        "pointer": ({"head": [made("a.sqlite", lfs)]}, "a Git LFS pointer"),
+        "pointer of ncu": ({"head": [made("a.ncu-rep", lfs)]}, "Git LFS"),
+        "empty": ({"head": [made("b.ncu-rep", b"")]}, "is empty"),
+        "cut": ({"head": [made("c.sqlite", whole[: len(whole) // 2])]}, "truncated"),
+        "cut report": ({"head": [made("d.ncu-rep", b"NVR\0abc")]}, "cut or damaged"),
+        "another kind": ({"head": [files["nsys_head"], bench]}, "import one kind at a time"),
+        "one side's timeline": ({"base": [files["ncu_base"]], "head": [files["nsys_head"]]}, "0 of base and 1 of head"),
+        "twice": ({"base": [files["nsys_head"]], "head": [files["nsys_head"]]}, "given twice"),
+        "two tools": ({"head": [files["nsys_head"], trace(tmp_path, "t")]}, "timelines of nsys and of torch.profiler"),
+        "no report": ({"head": [made("e.nsys-rep", b"junk")]}, "e.nsys-rep"),
+        "nothing of the GPU": ({"head": [DATA / "kineto" / "cpu.json.gz"]}, "no kernel and no copy"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pointer", "pointer of ncu", "empty", "cut", "cut report", "another kind", "one side's timeline", "twice",
+     "two tools", "no report", "nothing of the GPU"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_line(files: dict[str, Path], tmp_path: Path, name: str) -> None:
+    sides, text = damaged(files, tmp_path)[name]
+    with pytest.raises(UsageError) as error:
+        import_files(sides, policy())  # type: ignore[arg-type] - the keys are sides
+    assert text in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_with_and_without_ranges_do_not_mix(files: dict[str, Path], tmp_path: Path) -> None:
+    plain = trace(tmp_path, "plain", annotated=False)
+    with pytest.raises(UsageError, match=r"plain.json: holds no NVTX range .* give --by kernel"):
+        import_files({"base": [plain], "head": [trace(tmp_path, "head")]}, policy())
+    assert {recognise(path) for path in files.values()} == {"nsys", "ncu"} and recognise(plain) == "torch.profiler"
