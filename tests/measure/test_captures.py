@@ -171,6 +171,71 @@ def test_time_under_ncu_is_no_latency(files: dict[str, Path]) -> None:
     assert "3 cases read; no absolute limit applies" in unasked.sentence and not unasked.rows
 
 
+LABELS = {
+    "gpu__time_duration.sum": ("Duration", "usecond", 1e-3),
+    "sm__warps_active.avg.pct_of_peak_sustained_active": ("Achieved Occupancy", "%", 1.0),
+    "dram__bytes.sum.per_second": ("Memory Throughput", "Gbyte/second", 1e-9),
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": ("Memory Throughput", "%", 1.0),
+    "launch__registers_per_thread": ("Registers Per Thread", "register/thread", 1.0),
+    "l1tex__t_sector_hit_rate.pct": ("L1/TEX Hit Rate", "%", 1.0),
+    "dram__bytes.sum": ("dram__bytes.sum", "Mbyte", 1e-6),
+}
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_page_of_details_says_what_the_raw_one_does(files: dict[str, Path], tmp_path: Path, cut: bool) -> None:
+    """As ncu prints it: rows end with their value, each has the unit that suits it, rules have rows of their own."""
+    raw = files["ncu_head"]
+    names, _, *rows = csv.reader(raw.open(encoding="utf-8"))
+    ranges = [name for name in names if "_Range" in name]
+    fixed = ["ID", "Kernel Name", *ranges, "Block Size", "Grid Size", "CC"]
+    page = [[*fixed, "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Description"]]
+    told_of = set()
+    for row in rows:
+        told = dict(zip(names, row, strict=True))
+        for metric, (label, unit, factor) in LABELS.items():
+            if metric in told:
+                told_of.add(metric)
+                value = float(told[metric].replace(",", "")) * factor
+                page.append([*(told[name] for name in fixed), "Section", label, unit, f"{value:,.9f}"])
+        page.append(
+            [*(told[name] for name in fixed), "Section", "", "", "", "HighPipeUtilization", "a finding, with words"]
+        )
+    path = tmp_path / "details.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write("==PROF== Connected to process 1\n")
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows(page)
+    assert {"gpu__time_duration.sum", "l1tex__t_sector_hit_rate.pct", "dram__bytes.sum"} <= told_of
+    if cut:
+        path.write_bytes(path.read_bytes()[:-300])
+    found, whole = (import_files({"head": [one]}, policy()) for one in (path, raw))
+    assert [case.id for case in found.cases] == [case.id for case in whole.cases]
+    for mine, theirs in zip(found.cases, whole.cases, strict=True):
+        got, expected = mine.sides["head"].profile, theirs.sides["head"].profile
+        assert got is not None and expected is not None
+        if cut and got.faults:
+            continue
+        assert {"occupancy", "dram_bytes", "l1_hit_rate", "registers", "dram_bandwidth"} <= got.metrics.keys()
+        for metric, value in got.metrics.items():
+            assert value == pytest.approx(expected.metrics[metric], rel=1e-6, abs=1e-6)
+    assert any(one.sides["head"].profile.faults for one in found.cases) == cut  # type: ignore[union-attr] - as above
+
+
+def test_copies_without_a_range_are_no_case(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "copies.sqlite"
+    path.write_bytes(files["nsys_head"].read_bytes())
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        db.execute("DELETE FROM NVTX_EVENTS")
+        db.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId NOT IN "
+            "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_MEMCPY)"
+        )
+    db.close()
+    with pytest.raises(UsageError, match="holds no kernel, and no range with work of the GPU"):
+        import_files({"head": [path]}, policy())
+
+
 def test_kernels_are_cases_where_that_is_asked(files: dict[str, Path]) -> None:
     results = both(files, by="kernel")
     cases = {case.id: case for case in results.cases}

@@ -94,7 +94,8 @@ def judge_imported(
         where=str(own or FILE),
         whole=policy is not None,
     )
-    results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
+    if own or results.plan.criteria:
+        results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
     folder = _made(out or Path(OUT) / "imported")
     tell(report, folder, json, write_all(folder, report, results, asked))

@@ -106,6 +106,10 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None) -> Imported:
         told_by = " and ".join(f"{number} of {name}" for name, number in numbers.items())
         raise UsageError(f"--import: timelines: {told_by}: give some of each, or none")
     names = _names(found, chosen)
+    if not names.ids:
+        path = files["head"][0]
+        why = "cases are kernels, or NVTX ranges with copies or kernels: push a range around what is to be judged"
+        raise UsageError(f"--import: {path}: holds no kernel, and no range with work of the GPU: {why}")
     cases = [_case(ident, names, found) for ident in sorted(names.ids)]
     return Imported(
         cases=[case for case in cases if case is not None],
@@ -188,7 +192,7 @@ def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
         faults = {name: [fault] for name, fault in reading.faults.items()}
         found = Read(reading.traces, faults, [one for one in reading.general if one not in reading.faults.values()])
     lost = [*found.general, *(one for some in found.faults.values() for one in some)]
-    fatal = next((one for one in lost if one.kind in _FATAL and (by == "kernel" or one.kind != "empty")), None)
+    fatal = next((one for one in lost if by == "kernel" or (one.kind in _FATAL and one.kind != "empty")), None)
     if not found.seen and fatal is not None:
         text = fatal.text.replace(file.name, str(path), 1) if file.name in fatal.text else f"{path}: {fatal.text}"
         raise UsageError(f"--import: {text}" + (f": {fatal.remedy}" if fatal.remedy else ""))

@@ -1,10 +1,11 @@
-"""Reads the raw page of ncu as CSV: what `ncu --import REPORT --page raw --csv` prints."""
+"""Reads pages of ncu as CSV: the raw one, with a row for each launch, and the details, with one for each metric."""
 
 import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import escaped
@@ -25,6 +26,28 @@ _ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE = "ID", "Kernel Name", "CC", "Block Siz
 _READ = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, *METRICS})
 """Columns that are kept, beside those of ranges."""
 _RANGES = ("Push/Pop_Range", "Start/Stop_Range")
+_METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
+"""Columns of a page with a row for each metric."""
+LABELS = {
+    "Duration": "gpu__time_duration.sum",
+    "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "Compute (SM) [%]": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "Memory [%]": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM Throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "Registers Per Thread": "launch__registers_per_thread",
+    "Static Shared Memory Per Block": "launch__shared_mem_per_block_static",
+    "Dynamic Shared Memory Per Block": "launch__shared_mem_per_block_dynamic",
+    "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "Executed Instructions": "smsp__inst_executed.sum",
+    "Tensor (All)": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "Branch Efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
+}
+"""What the details page calls a metric → its name, from the section files of Nsight Compute 2022.3."""
+_SHARE, _RATE = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "dram__bytes.sum.per_second"
+"""Two metrics that it calls Memory Throughput: one in percent, one in bytes a second."""
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _SURE = re.compile(
@@ -38,8 +61,16 @@ _CLEARLY = 10
 _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
+class _Row(NamedTuple):
+    """The cells of a launch by column or metric, and the units of its metrics."""
+
+    cells: dict[str, str]
+    units: dict[str, str]
+
+
 def read(path: Path, name: str) -> Content:
-    """Read the raw page: a row of names, a row of units, a row for each launch; other lines of ncu around them.
+    """Read a page: a row of names, then one of units and one for each launch, or one for each metric of each launch;
+    other lines of ncu around them.
 
     A file that ends within a row is told so, and so are launches that are left out between others; one whose last
     launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
@@ -47,72 +78,93 @@ def read(path: Path, name: str) -> Content:
     number. `name`: what faults call the file.
     """
     again = "ncu --import REPORT --page raw --csv --print-units base"
-    rows: list[dict[str, str]] = []
+    rows: list[_Row] = []
     faults: list[Fault] = []
     header: list[str] | None = None
-    units: list[str] | None = None
+    unit: dict[str, str] | None = None
     point = comma = 0
     counted: list[int] = []
     kept: list[tuple[int, str]] = []
+    several: dict[str, int] | None = None
+    last = 0
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             for row in csv.reader(_records(file), strict=True):
                 if header is None:
-                    if "Metric Name" in row and "Metric Value" in row:
-                        text = f"{name}: is not the raw page of ncu, but one row for each metric"
-                        return Content(faults=[fault("unreadable", text, again)])
                     if _ID in row and _NAME in row:
                         header = row
-                        counted = [at for at, column in enumerate(row) if "__" in column]
+                        several = {} if _METRIC in row and _VALUE in row else None
+                        last = row.index(_VALUE) if several is not None else 0
+                        if several is not None and not {_GRID_SIZE, _BLOCK_SIZE} <= {*row}:
+                            text = f"{name}: a page of details that tells no grid and block, as of ncu before 2023"
+                            return Content(faults=[fault("unreadable", text, again)])
+                        counted = [at for at, column in enumerate(row) if "__" in column or column == _VALUE]
                         kept = [(at, column) for at, column in enumerate(row) if _kept(column)]
-                elif len(row) != len(header):
+                    continue
+                # A row of the details ends with its value, or with the words of a rule.
+                if len(row) != len(header) and (several is None or not last < len(row) < len(header)):
                     faults.append(fault("incomplete", f"{name}: the row of launch {len(rows) + 1} is cut", again))
                     break
-                elif units is None:
-                    units = row
-                elif len(rows) == MOST_LAUNCHES:
+                if several is None and unit is None:
+                    unit = dict(zip(header, row, strict=True))
+                    continue
+                told = {column: row[at] for at, column in kept if at < len(row)}
+                if (several is None or told[_ID] not in several) and len(rows) == MOST_LAUNCHES:
                     text = f"{name}: launches beyond the first {MOST_LAUNCHES} were not read"
                     faults.append(fault("incomplete", text, "profile fewer kernels"))
                     break
-                else:
-                    for cell in [row[at] for at in counted]:
-                        # The least that _SURE asks for, so that most cells are checked once.
-                        points, commas = "." in cell, "," in cell
-                        if points or commas:
-                            number = _number(cell)
-                            if points or number.count(",") > 1:
-                                point += _SURE.fullmatch(number) is not None
-                            if commas or number.count(".") > 1:
-                                comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
-                    rows.append({column: row[at] for at, column in kept})
+                for cell in [row[at] for at in counted if at < len(row)]:
+                    # The least that _SURE asks for, so that most cells are checked once.
+                    points, commas = "." in cell, "," in cell
+                    if points or commas:
+                        number = _number(cell)
+                        if points or number.count(",") > 1:
+                            point += _SURE.fullmatch(number) is not None
+                        if commas or number.count(".") > 1:
+                            comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
+                if several is None:
+                    rows.append(_Row(told, unit or {}))
+                    continue
+                if (at := several.setdefault(told[_ID], len(rows))) == len(rows):
+                    rows.append(_Row(told, {}))
+                whole = dict(zip(header, row, strict=False))
+                if metric := _metric(whole[_METRIC], whole.get(_UNIT, "")):
+                    rows[at].cells.setdefault(metric, whole[_VALUE])
+                    rows[at].units.setdefault(metric, whole.get(_UNIT, ""))
     except csv.Error as error:
         kind: FaultKind = "incomplete" if rows else "unreadable"
         faults.append(fault(kind, f"{name}: broken after {len(rows)} launches ({error})", again))
     except OSError as error:
         faults.append(fault("unreadable", f"{name}: cannot be read: {error.strerror}", "profile again"))
     if not faults and header is None:
-        faults.append(fault("unreadable", f"{name}: neither a report of ncu nor its raw page as CSV", again))
+        faults.append(fault("unreadable", f"{name}: neither a report of ncu nor a page of it as CSV", again))
     elif not faults and not rows:
         faults.append(fault("empty", f"{name}: holds no kernel", EMPTY_REMEDY))
     rows, left_out = _once(rows)
     if left_out:
         faults.append(fault("incomplete", f"{name}: {left_out}", again))
     mark = "." if point > _CLEARLY * comma else "," if comma > _CLEARLY * point else ""
-    unit = dict(zip(header or (), units or (), strict=False))
-    return Content([_from_row(row, unit, mark) for row in rows], faults)
+    return Content([_from_row(row.cells, row.units, mark) for row in rows], faults)
+
+
+def _metric(label: str, unit: str) -> str:
+    """Return the metric of a row; empty where none is read of it."""
+    if label == "Memory Throughput":
+        return _SHARE if unit == "%" else _RATE
+    return LABELS.get(label, label if label in _READ and "__" in label else "")
 
 
 def _kept(column: str) -> bool:
     return column in _READ or any(one in column for one in _RANGES)
 
 
-def _once(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
+def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
     """Return the rows, each launch once, and what their numbers say is missing: ncu counts launches from 0."""
-    told: list[dict[str, str]] = []
-    by_number: dict[str, dict[str, str]] = {}
+    told: list[_Row] = []
+    by_number: dict[str, _Row] = {}
     differ = 0
     for row in rows:
-        known = by_number.setdefault(row[_ID], row)
+        known = by_number.setdefault(row.cells[_ID], row)
         if known is row:
             told.append(row)
         elif known != row:
