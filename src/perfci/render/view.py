@@ -288,7 +288,8 @@ class View:
             parts.append(f"noise {significant(report.noise * 100, 2)} %")
         if report.pairs and report.measuring_seconds:
             parts.append(f"measured for {duration(report.measuring_seconds)}")
-        parts.append(f"{duration(report.seconds)} {'of GPU' if 'cuda' in self.kinds else 'in all'}{self._cost}")
+        if not self.imported:
+            parts.append(f"{duration(report.seconds)} {'of GPU' if 'cuda' in self.kinds else 'in all'}{self._cost}")
         return parts
 
     @cached_property

@@ -45,7 +45,7 @@ LABELS = {
     "Tensor (All)": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "Branch Efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
 }
-"""What the details page calls a metric → its name, from the section files of Nsight Compute 2022.3."""
+"""Label of a metric on the page of details → its name, from the section files of Nsight Compute 2022.3."""
 _SHARE, _RATE = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "dram__bytes.sum.per_second"
 """Two metrics that it calls Memory Throughput: one in percent, one in bytes a second."""
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
