@@ -51,6 +51,8 @@ BAD = {
     "no number": (LIMIT + "{metric: registers, max: .nan}", "limits[0].max: nan is no finite number"),
     "no end": (LIMIT + "{metric: registers, max: .inf}", "limits[0].max: inf is no finite number"),
     "too large": (LIMIT + "{metric: dram_bandwidth, max: 1e308TB/s}", "limits[0].max: '1e308TB/s' is no finite number"),
+    "a count for bytes": (LIMIT + "{metric: bandwidth, min: 5000/s}", "limits[0].min: '5000/s' has no known unit: write it like '2TB/s'"),
+    "bytes for a count": (LIMIT + "{metric: throughput, min: 2TB/s}", "limits[0].min: '2TB/s' has no known unit: write it like '5000/s'"),
     "wrong unit": (LIMIT + "{metric: bandwidth, min: 5ms}", "limits[0].min: '5ms' has no known unit: write it like '2TB/s'"),
     "a least change elsewhere": (LIMIT + "{metric: tflops, regression: 2%, min_change: 1us}", "perfci.yaml:4: limits[0].min_change: belongs to a limit with metric: time"),
     "no cases": (LIMIT + "{cases: [], regression: 2%}", "limits[0].cases: [] does not fit: must not be empty"),

@@ -21,6 +21,7 @@ from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
 from perfci.model.units import (
     BOUND_UNITS,
+    COUNT_UNITS,
     FLOP_UNITS,
     RATE_UNITS,
     SIZE_UNITS,
@@ -108,7 +109,7 @@ When = Literal["on_change", "always", "never"]
 UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
     "B/s": (RATE_UNITS, "2TB/s"),
-    "/s": (RATE_UNITS, "5000/s"),
+    "/s": (COUNT_UNITS, "5000/s"),
     "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
     "B": (SIZE_UNITS, "2GB"),
     "%": ({"%": 1.0}, "80%"),

@@ -27,9 +27,12 @@ SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
-RATE_UNITS = {f"{name}/s": scale for name, scale in SIZE_UNITS.items()} | {
-    "/s": 1.0, "k/s": 1e3, "M/s": 1e6, "G/s": 1e9,
-}  # fmt: skip
+RATE_UNITS = {f"{name}/s": scale for name, scale in SIZE_UNITS.items()}
+COUNTED = ("", "items", "samples", "tokens", "tok")
+"""Words for what is counted in a rate: they stand for themselves, and name no other unit."""
+COUNT_UNITS = {
+    f"{prefix}{what}/s": scale for what in COUNTED for prefix, scale in {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}.items()
+}
 FLOP_UNITS = {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3}
 
 

@@ -18,13 +18,13 @@ from perfci.measure.commands.readers.base import (
 from perfci.model.metrics import CATALOGUE, CustomMetric
 from perfci.model.results import Reason, Work
 from perfci.model.text import one_line
-from perfci.model.units import FLOP_UNITS, RATE_UNITS
+from perfci.model.units import COUNT_UNITS, FLOP_UNITS, RATE_UNITS
 
 _UNITS: dict[str, Mapping[str, float]] = {
     "s": CLOCK_UNITS,
     "TFLOP/s": FLOP_UNITS,
-    "B/s": {name: scale for name, scale in RATE_UNITS.items() if "B" in name},
-    "/s": {name: scale for name, scale in RATE_UNITS.items() if "B" not in name},
+    "B/s": RATE_UNITS,
+    "/s": COUNT_UNITS,
 }
 """Unit of a catalogue metric → the units it may be reported in."""
 
