@@ -236,6 +236,20 @@ def test_copies_without_a_range_are_no_case(files: dict[str, Path], tmp_path: Pa
         import_files({"head": [path]}, policy())
 
 
+def test_another_gpu_is_another_question(files: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    other.write_bytes(files["nsys_base"].read_bytes())
+    with sqlite3.connect(other) as db:
+        db.execute("UPDATE TARGET_INFO_GPU SET name = 'NVIDIA B200'")
+    db.close()
+    limit = {"cases": "*", "metric": "registers", "regression": "0%", "devices": ["*H200*", "*B200*"]}
+    same = judged(import_files({"base": [files["nsys_base"]], "head": [files["nsys_head"]]}, policy(limit)))
+    assert same.fingerprint.devices == {"cuda": "NVIDIA H200"} and "changed" not in {row.class_ for row in same.rows}
+    report = judged(import_files({"base": [other], "head": [files["nsys_head"]]}, policy(limit)))
+    assert {row.class_ for row in report.rows} == {"changed"} and report.verdict != "pass"
+    assert all("NVIDIA B200 in base, NVIDIA H200 in head" in row.reason for row in report.rows)
+
+
 def test_kernels_are_cases_where_that_is_asked(files: dict[str, Path]) -> None:
     results = both(files, by="kernel")
     cases = {case.id: case for case in results.cases}

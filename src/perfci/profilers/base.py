@@ -46,6 +46,10 @@ class Read(Generic[Seen]):
     """By name of range. What was seen beside a fault is whole but for what the fault says."""
     general: list[Fault] = field(default_factory=list)
     """Faults that concern all ranges."""
+    device: str = ""
+    """Name of the GPU, of a report that perfci did not ask for; empty where it is not told."""
+    capability: tuple[int, int] | None = None
+    """Its compute capability likewise."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """CUDA's own words, as CUPTI spells them for nsys and Kineto: functions of its API, kinds of copies and of memory."""
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 from perfci.model.profile import CallKind, CopyKind, Memory
+from perfci.model.text import escaped
 
 Work = Literal["launch", "copy", "set"]
 """The work that a call puts on the device: kernels or a graph, a copy, a memory set."""
@@ -70,3 +72,15 @@ def copy_kind(name: str) -> CopyKind:
 def memory(name: str) -> Memory:
     """Memory that CUPTI calls `DEVICE_STATIC`, Kineto `Device Static`."""
     return _MEMORIES.get(name.upper().replace(" ", "_"), "unknown")
+
+
+def gpus(told: Iterable[tuple[object, object, object]]) -> tuple[str, tuple[int, int] | None]:
+    """Return the names of the GPUs that a report lists, each once, and the compute capability that all have.
+
+    `told`: name, major and minor of each, as the report has them.
+    """
+    listed = list(told)
+    names = dict.fromkeys(escaped(name)[:100] for name, _, _ in listed if isinstance(name, str))
+    levels = {(major, minor) for _, major, minor in listed if isinstance(major, int) and isinstance(minor, int)}
+    alike = len(levels) == 1 and all(0 <= one < 1000 for one in next(iter(levels)))
+    return ", ".join(names), levels.pop() if alike else None

@@ -120,7 +120,7 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None) -> Imported:
             cpu="",
             cores=0,
             python="",
-            devices={},
+            devices={"cuda": gpu} if (gpu := _gpus([one for some in found.values() for one in some])) else {},
             imported={"imported from": ", ".join(_tools(found))},
         ),
         sides={name: SideCode(ref=named(paths)) for name, paths in files.items()},
@@ -190,7 +190,8 @@ def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
     else:
         reading = traces(file, "outermost" if by == "range" else None)
         faults = {name: [fault] for name, fault in reading.faults.items()}
-        found = Read(reading.traces, faults, [one for one in reading.general if one not in reading.faults.values()])
+        general = [one for one in reading.general if one not in reading.faults.values()]
+        found = Read(reading.traces, faults, general, reading.device, reading.capability)
     lost = [*found.general, *(one for some in found.faults.values() for one in some)]
     fatal = next((one for one in lost if by == "kernel" or (one.kind in _FATAL and one.kind != "empty")), None)
     if not found.seen and fatal is not None:
@@ -339,13 +340,21 @@ def _side(name: Side, ident: str, names: _Names, parts: Sequence[tuple[_Capture,
         if first is not None and first[1] is not None:
             one, seen = first
             faults = [*one.seen.faults.get("" if names.by == "kernel" else names.ids[ident], []), *one.seen.general]
-            take(profile, seen, faults, None, True)
+            take(profile, seen, faults, one.seen.capability, True)
             tools.append(seen.source)
     if names.by == "kernel":  # the host's part, and what lies between launches, is not the kernel's
         for metric in ("device_busy", "launch_overhead"):
             profile.metrics.pop(metric, None)
-    timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean")
+    gpus = _gpus([one for one, _ in parts])
+    timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
     return CaseSide(timing=timing, profile=profile)
+
+
+def _gpus(some: Sequence[_Capture]) -> str:
+    """Return the GPUs that files tell by name, or else the chips of those that ncu counted on; empty for none."""
+    names = [one.seen.device for one in some if one.seen.device]
+    chips = [seen.chip for one in some for seen in one.seen.seen.values() if isinstance(seen, Counters) and seen.chip]
+    return "; ".join(dict.fromkeys(names or chips))
 
 
 # ---------------------------------------------------------------- notes

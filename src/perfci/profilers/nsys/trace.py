@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
 from perfci.model.text import escaped
-from perfci.profilers.cuda import call_kind, copy_kind, memory
+from perfci.profilers.cuda import call_kind, copy_kind, gpus, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import (
     COPY,
@@ -57,6 +57,10 @@ class Reading(NamedTuple):
     """A trace with a fault is whole but for what the fault says."""
     general: list[Fault]
     """Faults that concern all of them."""
+    device: str = ""
+    """Names of the machine's GPUs, as the trace tells them; empty where it does not."""
+    capability: tuple[int, int] | None = None
+    """Their compute capability, where it is one."""
 
 
 def read(
@@ -116,7 +120,17 @@ def _told(events: Events) -> Reading:
     for name, trace in traces.items():
         if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
             events.note(name, "empty", "nothing ran on the device in its executions")
-    return Reading(traces, {name: _joined(found) for name, found in events.faults.items() if found}, events.general)
+    faults = {name: _joined(found) for name, found in events.faults.items() if found}
+    return Reading(traces, faults, events.general, *_gpus(events))
+
+
+def _gpus(events: Events) -> tuple[str, tuple[int, int] | None]:
+    """Return the names of the machine's GPUs, each once, and the compute capability that all have."""
+    has = events.columns("TARGET_INFO_GPU")
+    if "name" not in has:
+        return "", None
+    told = [f"x.{column}" if column in has else "NULL" for column in ("smMajor", "smMinor")]
+    return gpus(events.rows(f"SELECT x.name, {', '.join(told)} FROM t.TARGET_INFO_GPU x LIMIT 100"))
 
 
 def _traces(events: Events) -> dict[str, Trace]:

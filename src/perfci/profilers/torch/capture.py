@@ -9,6 +9,7 @@ from typing import Literal
 
 from perfci.model.profile import Trace
 from perfci.profilers.base import Read
+from perfci.profilers.cuda import gpus
 from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, collect
 from perfci.profilers.torch.json import Bad, members
@@ -29,6 +30,11 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
     found: Read[Trace] = Read()
     try:
         seen = collect(members(path), None)
+        told = seen.header.get("deviceProperties")
+        devices = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+        found.device, found.capability = gpus(
+            (one.get("name"), one.get("computeMajor"), one.get("computeMinor")) for one in devices
+        )
         named = outermost(seen.ranges) if by == "range" else {"": [_whole(seen)]}
         if len(named) > MOST_NAMES:
             raise Bad("incomplete", f"more than {MOST_NAMES} annotations of different names", "give them fewer names")
