@@ -19,6 +19,9 @@ from perfci.model.base import UsageError
 from perfci.model.policy import Limit, Policy
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.render import markdown
+from perfci.render.csv import profile
+from perfci.render.html import render as html
 
 DATA = Path(__file__).parents[1] / "data"
 SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
@@ -158,6 +161,34 @@ def test_base_and_head_are_explained(files: dict[str, Path]) -> None:
     assert "nothing moved" in said[MATMUL]
     assert report.exit_code == 0 and report.verdict == "undecided"  # one timeline a side shows no change
     assert judged(both(files), strict=True).exit_code == 1
+
+
+def test_what_the_host_calls_and_copies_is_listed(files: dict[str, Path]) -> None:
+    report = judged(both(files))
+    upload = next(one for one in report.profiles if one.case == UPLOAD)
+    db = sqlite3.connect(files["nsys_head"])
+    times = dict(
+        db.execute(
+            "SELECT s.value, sum(r.end - r.start) * 1e-9 FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON "
+            "s.id = r.nameId WHERE EXISTS (SELECT 1 FROM NVTX_EVENTS n LEFT JOIN StringIds t ON t.id = n.textId WHERE "
+            "coalesce(n.text, t.value) = ? AND r.start >= n.start AND r.end <= n.end AND r.globalTid = n.globalTid) "
+            "GROUP BY 1",
+            (UPLOAD,),
+        )
+    )
+    whole = sum(times.values())
+    told = {call.name: call for call in upload.calls}
+    largest = max(times, key=lambda name: times[name])
+    assert upload.calls[0].name == largest.partition("_v")[0] == "cudaMemcpyAsync"
+    assert told["cudaMemcpyAsync"].head_share == pytest.approx(times[largest] / whole, rel=1e-6)
+    assert told["cudaMemcpyAsync"].head_seconds == pytest.approx(times[largest] / 10, rel=1e-6)  # ten executions
+    assert {copy.name: (copy.base_bytes, copy.head_bytes) for copy in upload.copies} == {
+        "host to device, pageable": (None, 64 * 2**20), "host to device, pinned": (64 * 2**20, None),
+    }  # fmt: skip
+    for text in (markdown.render(report), html(report)):
+        assert "cudaMemcpyAsync" in text and "host to device, pageable" in text and "12.1 GB/s" in text
+    lines = list(csv.reader(profile(report).splitlines()))
+    assert [UPLOAD, "cuda", "copied", "host to device, pageable", "B", "", str(float(64 * 2**20))] in lines
 
 
 def test_time_under_ncu_is_no_latency(files: dict[str, Path]) -> None:

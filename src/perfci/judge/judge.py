@@ -50,7 +50,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     of_cases = rows_of(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
     ceilings = results.fingerprint.ceilings
-    profiles = _profiles(ceilings, cases, rows)
+    profiles = _profiles(ceilings, cases, rows, host=not results.plan.judged)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
     statistics, notes = measured(context, cases)
     notes += [*told(asked), *remarks(context, cases)]
@@ -133,14 +133,19 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
     return asked
 
 
-def _profiles(ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row]) -> list[CaseProfile]:
+def _profiles(
+    ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row], *, host: bool
+) -> list[CaseProfile]:
     """Return the profile of every case that has one, in the order of its worst row. Writes the cause into rows of
-    timing."""
+    timing.
+
+    `host`: whether kernels' cases are listed with what the host calls; others always are.
+    """
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
         own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
-        told = case_profile(case, own, ceilings.get(case.device))
+        told = case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel")
         found.append(told)
         for row in own:
             if row.against == "base" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:

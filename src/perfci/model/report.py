@@ -233,6 +233,31 @@ class KernelRow(Document):
     head_seconds: float | None = None
 
 
+class CallRow(Document):
+    """A function of the CUDA API in base and head: calls and the host's seconds in one execution; None where a side
+    lacks it."""
+
+    name: str
+    base_count: float | None = None
+    head_count: float | None = None
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+    base_share: float | None = None
+    head_share: float | None = None
+    """Of the host's time in all calls of the API."""
+
+
+class CopyRow(Document):
+    """Copies between the same two memories in base and head, in one execution; None where a side has none."""
+
+    name: str
+    """Such as `host to device, pageable`."""
+    base_bytes: float | None = None
+    head_bytes: float | None = None
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+
+
 class CaseProfile(Document):
     """The profile of a case, explained."""
 
@@ -248,6 +273,10 @@ class CaseProfile(Document):
     """Such as `nsys 2023.4.4`."""
     kernels: list[KernelRow] = Field(default_factory=list)
     """Longest first, of whichever side takes longer."""
+    calls: list[CallRow] = Field(default_factory=list)
+    """Of a command, an imported capture or a profile: those that take the host longest."""
+    copies: list[CopyRow] = Field(default_factory=list)
+    """Likewise."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""

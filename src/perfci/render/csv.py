@@ -35,8 +35,8 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """Write one line per kernel (its launches, its seconds) and per metric, of one execution; empty where a side has
-    none."""
+    """Write lines for each kernel, function of the CUDA API, kind of copies and metric of one execution; empty where a
+    side has none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)
@@ -46,6 +46,14 @@ def profile(report: Report) -> str:
             name = csv_field(kernel.name)
             writer.writerow([*key, "launches", name, "", *map(_number, (kernel.base_count, kernel.head_count))])
             writer.writerow([*key, "kernel time", name, "s", *map(_number, (kernel.base_seconds, kernel.head_seconds))])
+        for call in case.calls:
+            name = csv_field(call.name)
+            writer.writerow([*key, "calls", name, "", *map(_number, (call.base_count, call.head_count))])
+            writer.writerow([*key, "call time", name, "s", *map(_number, (call.base_seconds, call.head_seconds))])
+        for copy in case.copies:
+            name = csv_field(copy.name)
+            writer.writerow([*key, "copied", name, "B", *map(_number, (copy.base_bytes, copy.head_bytes))])
+            writer.writerow([*key, "copy time", name, "s", *map(_number, (copy.base_seconds, copy.head_seconds))])
         for one in case.observed:
             values = map(_number, (one.base, one.head))
             writer.writerow([*key, "metric", csv_field(one.metric), csv_field(one.unit), *values])

@@ -1,5 +1,7 @@
 """The profile of a case, made ready for the report: causes, next steps, kernels side by side."""
 
+import math
+
 from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
@@ -8,12 +10,14 @@ from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import KernelUse, Profile
-from perfci.model.report import CaseProfile, KernelRow, Observed, Row
+from perfci.model.report import CallRow, CaseProfile, CopyRow, KernelRow, Observed, Row
 from perfci.model.results import Case
 from perfci.model.units import show
 
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
+MOST_CALLS, LEAST_SHARE = 8, 0.01
+"""Functions of the CUDA API that it lists, and the share of the host's time in the API that one takes at least."""
 
 
 def seen(case: Case) -> bool:
@@ -25,8 +29,11 @@ def _profiled(profile: Profile | None) -> bool:
     return profile is not None and bool(profile.trace or profile.counters or profile.faults)
 
 
-def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> CaseProfile:
-    """Return everything that the report says of a case's profile. `ceilings`: of the case's device, as measured."""
+def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host: bool = False) -> CaseProfile:
+    """Return everything that the report says of a case's profile. `ceilings`: of the case's device, as measured.
+
+    `host`: whether it lists what the host calls, and what is copied.
+    """
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.against == "base"), None)
@@ -44,6 +51,8 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None) -> Case
         roofline=_roofline(case, head, ceilings),
         sources=_sources(base, head),
         kernels=_kernels(base, head),
+        calls=_calls(base, head) if host else [],
+        copies=_copies(base, head) if host else [],
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
@@ -101,6 +110,34 @@ def _kernels(base: Profile | None, head: Profile | None) -> list[KernelRow]:
     longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
     short = short_names(row.name for row in longest)
     return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]
+
+
+def _calls(base: Profile | None, head: Profile | None) -> list[CallRow]:
+    rows: dict[str, CallRow] = {}
+    for side, profile in (("base", base), ("head", head)):
+        told = profile.trace.calls if profile and profile.trace else []
+        whole = math.fsum(call.seconds for call in told)
+        for call in told:
+            row = rows.setdefault(call.name, CallRow(name=call.name))
+            setattr(row, f"{side}_count", call.count)
+            setattr(row, f"{side}_seconds", call.seconds)
+            setattr(row, f"{side}_share", call.seconds / whole if whole > 0 else None)
+    large = [row for row in rows.values() if max(row.base_share or 0.0, row.head_share or 0.0) >= LEAST_SHARE]
+    return sorted(large, key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))[
+        :MOST_CALLS
+    ]
+
+
+def _copies(base: Profile | None, head: Profile | None) -> list[CopyRow]:
+    rows: dict[str, CopyRow] = {}
+    for side, profile in (("base", base), ("head", head)):
+        for copy in profile.trace.copies if profile and profile.trace else []:
+            memory = {"host to device": copy.source, "device to host": copy.target}.get(copy.kind, "unknown")
+            name = copy.kind if memory == "unknown" else f"{copy.kind}, {memory}"
+            row = rows.setdefault(name, CopyRow(name=name))
+            setattr(row, f"{side}_bytes", (getattr(row, f"{side}_bytes") or 0.0) + copy.bytes)
+            setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + copy.seconds)
+    return sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))
 
 
 def _used(profile: Profile | None) -> list[KernelUse]:
