@@ -56,6 +56,17 @@ def both(files: dict[str, Path], *limits: dict[str, Any], by: Any = None) -> Res
 def by_sql(path: Path) -> dict[str, dict[str, float]]:
     """Range → launches, device time and wall time of an execution, by plain SQL: calls in the range, and their work."""
     db = sqlite3.connect(path)
+
+    def done(kind: str, *within: int) -> list[tuple[int, int]]:
+        sql = f"SELECT w.start, w.end FROM CUPTI_ACTIVITY_KIND_{kind} w JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+        sql += "ON r.correlationId = w.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?"
+        return db.execute(sql, within).fetchall()
+
+    def called(like: str, *within: int) -> list[tuple[int, int]]:
+        sql = "SELECT r.start, r.end FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
+        sql += "WHERE s.value LIKE ? AND r.start >= ? AND r.end <= ? AND r.globalTid = ?"
+        return db.execute(sql, (like, *within)).fetchall()
+
     found = {}
     for (name,) in db.execute(
         "SELECT DISTINCT coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
@@ -67,22 +78,26 @@ def by_sql(path: Path) -> dict[str, dict[str, float]]:
             (name,),
         ).fetchall()
         launches, seconds, wall = 0, 0.0, 0.0
+        calling: set[tuple[int, int]] = set()
+        busy: set[tuple[int, int]] = set()
         for start, end, tid in ranges:
-            work = db.execute(
-                "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
-                "ON r.correlationId = k.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?",
-                (start, end, tid),
-            ).fetchall()
-            copies = db.execute(
-                "SELECT m.end FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
-                "ON r.correlationId = m.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?",
-                (start, end, tid),
-            ).fetchall()
+            work = done("KERNEL", start, end, tid)
+            copies = done("MEMCPY", start, end, tid)
+            calling |= {*called("cu%Launch%", start, end, tid)}
+            busy |= {*work, *copies, *done("MEMSET", start, end, tid)}
             launches += len(work)
             seconds += sum(last - first for first, last in work) * 1e-9
-            wall += (max([end, *(last for _, last in work), *(last for (last,) in copies)]) - start) * 1e-9
+            wall += (max([end, *(last for _, last in work), *(last for _, last in copies)]) - start) * 1e-9
         n = len(ranges)
-        found[name] = {"kernel_launches": launches / n, "device_time": seconds / n, "time": wall / n}
+        moments = {moment for first, last in calling for moment in range(first, last)}  # nanosecond by nanosecond
+        for first, last in busy:
+            moments -= set(range(first, last))
+        found[name] = {
+            "kernel_launches": launches / n,
+            "device_time": seconds / n,
+            "time": wall / n,
+            "launch_overhead": 100 * len(moments) * 1e-9 / wall,
+        }
     return found
 
 
@@ -118,8 +133,8 @@ def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: An
     for name, expected in sql.items():
         seen = cases[name].sides[side]
         assert seen.profile is not None
-        for metric in ("kernel_launches", "device_time"):
-            assert seen.profile.metrics[metric] == pytest.approx(expected[metric], rel=1e-9)
+        for metric in ("kernel_launches", "device_time", "launch_overhead"):
+            assert seen.profile.metrics[metric] == pytest.approx(expected[metric], rel=1e-9, abs=1e-9)
         assert cases[name].pairs[0].values[side]["time"] == pytest.approx(expected["time"], rel=1e-6)
         for metric, value in table.get(name, {}).items():
             assert seen.profile.metrics[metric] == pytest.approx(value, rel=1e-6)

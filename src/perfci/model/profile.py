@@ -141,6 +141,9 @@ class Trace(Document):
     """Time in which at least one kernel, copy or set ran."""
     span: Amount
     """From the first start to the last end of device work."""
+    launching: Amount | None = None
+    """Time in which the host is in a call that launches, and nothing of the case runs on the device; None where it is
+    not told."""
     kernels: Items[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
     copies: Items[Copy] = Field(default_factory=list, max_length=MOST_USES)

@@ -84,3 +84,16 @@ def gpus(told: Iterable[tuple[object, object, object]]) -> tuple[str, tuple[int,
     levels = {(major, minor) for _, major, minor in listed if isinstance(major, int) and isinstance(minor, int)}
     alike = len(levels) == 1 and all(0 <= one < 1000 for one in next(iter(levels)))
     return ", ".join(names), levels.pop() if alike else None
+
+
+def launching(edges: Iterable[tuple[int, int, int]]) -> int:
+    """Return the time in which a launch runs on the host and no work on the device, in the unit of the edges.
+
+    `edges`: in the order of time, each a time, and by how many the launches and the works that run change there.
+    """
+    total = last = launches = works = 0
+    for time, launch, work in edges:
+        if launches > 0 and works == 0:
+            total += time - last
+        launches, works, last = launches + launch, works + work, time
+    return total

@@ -27,8 +27,8 @@ DOWNLOAD: CopyKind = "device to host"
 def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[str, float]:
     """Metrics of the trace and static tiers, in the catalogue's units. What the trace cannot tell is left out.
 
-    `device_busy` is busy / wall, `launch_overhead` (span - busy) / span, both in percent. `capability`: of the GPU, for
-    the occupancy that the launch configurations allow; None leaves it out.
+    `device_busy` is busy / wall, `launch_overhead` launching / wall, both in percent. `capability`: of the GPU, for the
+    occupancy that the launch configurations allow; None leaves it out.
     """
     found = {
         "kernel_launches": math.fsum(kernel.count for kernel in trace.kernels),
@@ -43,8 +43,8 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
         found["sync_count"] = math.fsum(call.count for call in trace.calls if call.kind == "synchronisation")
     if trace.wall > 0:
         found["device_busy"] = 100 * trace.busy / trace.wall
-    if trace.span > 0:
-        found["launch_overhead"] = 100 * (trace.span - trace.busy) / trace.span
+        if trace.launching is not None:
+            found["launch_overhead"] = 100 * trace.launching / trace.wall
     for name, kind in (("copy_bandwidth_h2d", UPLOAD), ("copy_bandwidth_d2h", DOWNLOAD)):
         copies = [copy for copy in trace.copies if copy.kind == kind]
         seconds = math.fsum(copy.seconds for copy in copies)

@@ -4,17 +4,19 @@ Own SQL, because `nsys stats` exits 0 where it finds nothing. What belongs to an
 """
 
 import hashlib
+import itertools
 import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
 from perfci.model.text import escaped
-from perfci.profilers.cuda import call_kind, copy_kind, gpus, memory
+from perfci.profilers.cuda import call_kind, copy_kind, gpus, launching, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import (
     COPY,
@@ -152,6 +154,7 @@ def _traces(events: Events) -> dict[str, Trace]:
                JOIN execs e ON e.id = p.exec GROUP BY e.name"""
         )
     )
+    idle = _launching(events)
     if events.whole:
         walls = [(0, _capture_length(events), 1)]
     elif events.outermost:  # anything may lie between two executions
@@ -187,6 +190,7 @@ def _traces(events: Events) -> dict[str, Trace]:
             wall=wall * scale,
             busy=busy.get(index, 0) * scale,
             span=span.get(index, 0) * scale,
+            launching=idle.get(index, 0) * scale,
             kernels=told[index],
             copies=[
                 Copy(kind=kind, source=a, target=b, count=count / number, bytes=size / number, seconds=ns * scale)
@@ -201,6 +205,21 @@ def _traces(events: Events) -> dict[str, Trace]:
             slices=drawn.get(index, []),
         )
     return traces
+
+
+def _launching(events: Events) -> dict[int, int]:
+    """By name: ns in which a call that launches runs, and nothing of its executions does on the device."""
+    launches = [(fn,) for fn, name in events.functions.items() if call_kind(name) == "launch"]
+    events.db.execute("CREATE TABLE launches (fn)")
+    events.db.executemany("INSERT INTO launches VALUES (?)", launches)
+    edges = " UNION ALL ".join(
+        f"SELECT e.name AS name, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
+        f"JOIN execs e ON e.id = y.exec {only}"
+        for table, only, launch, work in (("ops", "", 0, 1), ("calls", "WHERE y.fn IN (SELECT fn FROM launches)", 1, 0))
+        for side, launch, work in (("start", launch, work), ("end", -launch, -work))
+    )
+    rows = events.rows(f"SELECT name, time, launch, work FROM ({edges}) ORDER BY name, time")
+    return {name: launching(row[1:] for row in own) for name, own in itertools.groupby(rows, key=itemgetter(0))}
 
 
 def _capture_length(events: Events) -> int:

@@ -30,7 +30,7 @@ from perfci.model.profile import (
     Trace,
 )
 from perfci.model.text import escaped
-from perfci.profilers.cuda import call_kind
+from perfci.profilers.cuda import call_kind, launching
 from perfci.profilers.cuda import work as work_of
 from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
@@ -166,6 +166,14 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
     ]
 
 
+def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]) -> int:
+    """Return ns in which a call that launches runs, and nothing of the executions does on the device."""
+    calls = [call for call in seen.calls if call_kind(call.name) == "launch" and place(call.start) is not None]
+    edges = [edge for call in calls for edge in ((call.start, 1, 0), (call.end, -1, 0))]
+    edges += [edge for _, _, work in linked for edge in ((work.start, 0, 1), (work.end, 0, -1))]
+    return launching(sorted(edges))
+
+
 def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
     """Return the trace of the executions of one name in what was seen. Raises Bad.
 
@@ -226,6 +234,7 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) 
         wall=wall * 1e-9 / n,
         busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
         span=sum(end - begin for begin, end in extents.values()) * 1e-9 / n,
+        launching=_launching(seen, linked, place) * 1e-9 / n,
         kernels=[
             KernelUse(
                 name=title[:2000], count=count / n, seconds=time * 1e-9 / n, grid=grid, block=block,
