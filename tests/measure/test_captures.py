@@ -206,6 +206,22 @@ def test_what_the_host_calls_and_copies_is_listed(files: dict[str, Path]) -> Non
     assert [UPLOAD, "cuda", "copied", "host to device, pageable", "B", "", str(float(64 * 2**20))] in lines
 
 
+def test_counters_of_several_executions_have_no_sums(files: dict[str, Path], tmp_path: Path) -> None:
+    names, units, *rows = csv.reader(files["ncu_head"].open(encoding="utf-8"))
+    path = tmp_path / "twice.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        more = [[str(number), *row[1:]] for number, row in enumerate([*rows, *rows])]
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, units, *more])
+    limits = [
+        {"cases": SDPA, "metric": metric, "max": bound}
+        for metric, bound in (("dram_bytes", "100GB"), ("occupancy", "99%"))
+    ]
+    report = judged(import_files({"head": [path, files["nsys_head"]]}, policy(*limits)))
+    told = {row.metric: row for row in report.rows}
+    assert told["dram_bytes"].class_ == "invalid" and "an execution has 14" in told["dram_bytes"].reason
+    assert told["occupancy"].class_ == "unchanged"
+
+
 def test_time_under_ncu_is_no_latency(files: dict[str, Path]) -> None:
     limit = {"cases": "*", "metric": "time", "max": "5ms"}
     report = judged(import_files({"head": [files["ncu_head"]]}, policy(limit)))

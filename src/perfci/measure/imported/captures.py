@@ -17,13 +17,14 @@ from perfci.measure.imported.base import Files, Imported, named, require_as_many
 from perfci.model.base import SIDES, Side, UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.kernels import identify
-from perfci.model.metrics import COUNTERS
+from perfci.model.metrics import CATALOGUE, COUNTERS
 from perfci.model.plan import Plan
 from perfci.model.profile import Counters, Fault, KernelCounters, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide, Pair, Reason, SideCode
 from perfci.model.text import listed
 from perfci.model.timing import Timing
 from perfci.profilers.base import Read
+from perfci.profilers.faults import fault
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.profiler import counters
 from perfci.profilers.nsys import command as nsys_command
@@ -112,7 +113,7 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None) -> Imported:
         raise UsageError(f"--import: {path}: holds no kernel, and no range with work of the GPU: {why}")
     cases = [_case(ident, names, found) for ident in sorted(names.ids)]
     return Imported(
-        cases=[case for case in cases if case is not None],
+        cases=cases,
         device="cuda",
         facts=Fingerprint(
             perfci=perfci.__version__,
@@ -125,7 +126,7 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None) -> Imported:
         ),
         sides={name: SideCode(ref=named(paths)) for name, paths in files.items()},
         workers=max(1, numbers["head"]),
-        reports={case.id: frozenset({"time"}) for case in cases if case is not None},
+        reports={case.id: frozenset({"time"}) for case in cases},
         observed=True,
         timed=numbers["head"] > 0,
         notes=lambda plan: _notes(found, chosen, names, plan),
@@ -257,7 +258,7 @@ def _dimensions(sides: Iterable[int]) -> str:
     return "x".join(map(str, sides))
 
 
-def _case(ident: str, names: _Names, found: Mapping[Side, Sequence[_Capture]]) -> Case | None:
+def _case(ident: str, names: _Names, found: Mapping[Side, Sequence[_Capture]]) -> Case:
     parts = {name: [(one, _of(one, names, ident)) for one in some] for name, some in found.items()}
     sides = {name: _side(name, ident, names, some) for name, some in parts.items()}
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", origin="imported", sides=sides)
@@ -342,12 +343,29 @@ def _side(name: Side, ident: str, names: _Names, parts: Sequence[tuple[_Capture,
             faults = [*one.seen.faults.get("" if names.by == "kernel" else names.ids[ident], []), *one.seen.general]
             take(profile, seen, faults, one.seen.capability, True)
             tools.append(seen.source)
+    if (repeated := _repeated(profile)) is not None:
+        profile.faults.append(repeated)
+        for metric in repeated.metrics:
+            profile.metrics.pop(metric, None)
     if names.by == "kernel":  # the host's part, and what lies between launches, is not the kernel's
         for metric in ("device_busy", "launch_overhead"):
             profile.metrics.pop(metric, None)
     gpus = _gpus([one for one, _ in parts])
     timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
     return CaseSide(timing=timing, profile=profile)
+
+
+def _repeated(profile: Profile) -> Fault | None:
+    """Return a fault where more launches were counted than an execution in the timeline has: sums are of several."""
+    if profile.trace is None or profile.counters is None:
+        return None
+    counted = sum(kernel.count for kernel in profile.counters.kernels)
+    launches = math.fsum(kernel.count for kernel in profile.trace.kernels)
+    if counted <= launches + 1e-9:
+        return None
+    sums = [name for name, one in COUNTERS.items() if one.aggregate == "sum" and name in CATALOGUE]
+    text = f"it counted {counted} launches, and an execution has {launches:.6g}: its sums are of several"
+    return fault(profile.counters.source, "counters", "incomplete", text, "let it profile one execution", sums)
 
 
 def _gpus(some: Sequence[_Capture]) -> str:

@@ -63,6 +63,7 @@ def read(
                 "incomplete",
                 f"{path.name}: {outside} of {len(content.launches)} launches lie in no range of a case",
                 "launches of other threads, such as autograd's, show in ranges of start and end only",
+                aside=ranges is None,  # nobody said that all of them belong to cases
             )
         )
     if most is not None and len(content.launches) >= most:
