@@ -169,6 +169,16 @@ def test_a_hostile_artifact_is_one_line(hub: GitHub, name: str) -> None:
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
+def test_a_number_that_could_not_be_taken_is_published(hub: GitHub) -> None:
+    """A proved case with a bound on time has head checked, which may fail."""
+    _, run = scene(hub)
+    data = json.loads(proved(proof=CODE | {"number": "time max 5.00 ms"}))
+    data["cases"][0]["sides"]["head"] |= {"status": "failed", "reason": {"kind": "wrong", "text": "it differs"}}
+    hub.upload(run, archive({"results.json": json.dumps(data)}))
+    outcome = published(hub, run)
+    assert outcome.publication.missing == [] and outcome.publication.exit_code == 1
+
+
 def test_a_merge_commit_of_the_head_is_the_heads(hub: GitHub) -> None:
     _, run = scene(hub)
     merge = "c" * 40

@@ -121,7 +121,8 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
         else:
             some = sorted((Path(name) for name in glob.glob(pattern)), key=_natural)  # noqa: PTH207 - it may be absolute
         if not some:
-            raise UsageError(f"{pattern}: names no file")
+            what = "a folder stands for its *.json, so name others, as in" if path.is_dir() else ""
+            raise UsageError(f"{pattern}: names no file" + (f": {what} '{pattern}/*.sqlite'" if what else ""))
         found += some
     return found
 

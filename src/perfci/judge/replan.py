@@ -2,7 +2,7 @@
 
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
-from perfci.model.limits import UNSEEN, Subject, criteria, late, mistake, strictest
+from perfci.model.limits import UNSEEN, Subject, answerable, criteria, late, mistake, strictest
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
@@ -24,6 +24,8 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
     written = criteria(policy, subjects, declared.kernels)
     written += late(policy, again, written)
+    captured = any(case.captured for case in results.cases)
+    written = answerable(written, timed=not captured or any(case.pairs for case in results.cases))
     own = [one for one in results.plan.criteria if one.source.origin == "kernel"]
     waiting = [one for one in (*written, *own) if one.waits]
     asked = [one for one in (*strictest(written, own), *waiting) if results.mode == "compare" or not one.relative]

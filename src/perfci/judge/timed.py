@@ -9,6 +9,7 @@ from perfci.judge.status import Context, about, about_criterion, centre, judged
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import DERIVED
+from perfci.model.profile import concerns
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, show
@@ -59,6 +60,8 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
     match code:
         case "empty" | "unmeasured" if why := _counted_alone(case):
             effect, reason = criterion.on_missing, f"not measured: {why}"
+        case "empty" | "unmeasured" | "base_unmeasured" if why := _lost(case):
+            effect, reason = criterion.on_missing, f"not measured: {why}"
         case "empty" if not case.pairs:
             reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
         case "empty":
@@ -102,6 +105,20 @@ def _counted_alone(case: Case) -> str:
         return ""
     how = "it runs kernels one by one, with caches flushed and clocks as it sets them"
     return f"times under {counters.source} are no latency: {how}: import a timeline beside it, or measure with perfci"
+
+
+def _lost(case: Case) -> str:
+    """Return why an imported case has no time in some side: what its timeline lacks; empty for any other."""
+    found = (
+        [(name, side.profile) for name, side in case.sides.items() if side.profile is not None] if case.captured else []
+    )
+    lacking = (
+        f"{name}: {fault.tool}: {fault.text}"
+        for name, profile in found
+        for fault in profile.faults
+        if fault.part == "trace" and concerns(fault, "device_busy")
+    )
+    return next(lacking, "")
 
 
 def _unmeasured(case: Case, metric: str) -> str:

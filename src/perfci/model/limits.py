@@ -130,6 +130,12 @@ def criteria(
     return [one for one in (*strictest(judged, ()), *waiting) if compared or not one.relative]
 
 
+def answerable(asked: Iterable[Criterion], *, timed: bool) -> list[Criterion]:
+    """Return what is asked without the default limits where they ask for times and there are none, as in captures of
+    counters: nobody wrote them."""
+    return [one for one in asked if timed or one.source.origin != "default"]
+
+
 def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[Criterion]:
     """Return the criteria that count, of those that can be judged here, in the order of `criteria`.
 

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.kernels import identify
 from perfci.model.metrics import CATALOGUE, COUNTERS
 from perfci.model.plan import Plan
-from perfci.model.profile import Counters, Fault, KernelCounters, KernelUse, Profile, Trace
+from perfci.model.profile import Counters, Fault, KernelCounters, KernelUse, Profile, Trace, concerns
 from perfci.model.results import Case, CaseSide, Pair, Reason, SideCode
 from perfci.model.text import listed
 from perfci.model.timing import Timing
@@ -40,8 +40,6 @@ BEGIN = 2**18
 _SUFFIXES: dict[str, Kind] = {
     ".nsys-rep": "nsys report", ".qdrep": "nsys report", ".ncu-rep": "ncu", ".sqlite": "nsys",
 }  # fmt: skip
-_FATAL = ("unreadable", "incompatible", "absent", "empty")
-"""Kinds of faults of a file of which nothing is read."""
 NOTHING = "nothing of it ran on the GPU"
 
 
@@ -160,7 +158,17 @@ def _all(
 
 def _works(one: _Capture) -> bool:
     """Tell whether some range of a file holds work of the GPU."""
-    return any(not isinstance(seen, Trace) or seen.kernels or seen.copies for seen in one.seen.seen.values())
+    return any(map(_worked, one.seen.seen.values())) or bool(_lost(one))
+
+
+def _worked(seen: Trace | Counters) -> bool:
+    """Tell whether something ran on the GPU; nsys may tell of a CUDA graph that it ran, and no more."""
+    return not isinstance(seen, Trace) or seen.busy > 0 or seen.sets > 0
+
+
+def _lost(one: _Capture) -> list[str]:
+    """Return the ranges of which a file has faults alone: what they did is not known."""
+    return [name for name in one.seen.faults if name not in one.seen.seen]
 
 
 def _exported(path: Path, scratch: Path) -> Path:
@@ -194,7 +202,9 @@ def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
         general = [one for one in reading.general if one not in reading.faults.values()]
         found = Read(reading.traces, faults, general, reading.device, reading.capability)
     lost = [*found.general, *(one for some in found.faults.values() for one in some)]
-    fatal = next((one for one in lost if by == "kernel" or (one.kind in _FATAL and one.kind != "empty")), None)
+    if by == "range":  # without a range it may hold kernels
+        lost = [one for one in found.general if not one.aside and one.kind != "empty"] if not found.faults else []
+    fatal = next(iter(lost), None)
     if not found.seen and fatal is not None:
         text = fatal.text.replace(file.name, str(path), 1) if file.name in fatal.text else f"{path}: {fatal.text}"
         raise UsageError(f"--import: {text}" + (f": {fatal.remedy}" if fatal.remedy else ""))
@@ -211,31 +221,48 @@ class _Names:
     by: By
     ids: Mapping[str, Any]
     """Id of a case → the range's name, or the kernel's identity, grid and block."""
-    twice: frozenset[str]
+    twice: frozenset[str] = frozenset()
     """Ids that several ranges have."""
+    several: "frozenset[_Shape]" = frozenset()
+    """Shapes that do not tell kernels apart."""
 
 
-_Shape = tuple[str, tuple[int, int, int], tuple[int, int, int]]
-"""Identity, grid and block of a kernel."""
+_Shape = tuple[str, tuple[int, int, int], tuple[int, int, int], str]
+"""Identity, grid and block of a kernel, and its whole name where a file has several of these."""
 
 
-def _shape(kernel: KernelUse | KernelCounters) -> _Shape:
-    return identify(kernel.name).key, kernel.grid, kernel.block
+def _shape(kernel: KernelUse | KernelCounters, several: Collection[_Shape] = ()) -> _Shape:
+    shape = identify(kernel.name).key, kernel.grid, kernel.block, ""
+    return (*shape[:3], kernel.name) if shape in several else shape
+
+
+def _several(found: Mapping[Side, Sequence[_Capture]]) -> frozenset[_Shape]:
+    """Return the shapes that kernels of different names have in one file: what is alike in them are not they."""
+    several: set[_Shape] = set()
+    for one in (one for some in found.values() for one in some):
+        named: dict[_Shape, set[str]] = defaultdict(set)
+        for seen in one.seen.seen.values():
+            for kernel in seen.kernels:
+                named[_shape(kernel)].add(kernel.name)
+        several |= {shape for shape, names in named.items() if len(names) > 1}
+    return frozenset(several)
 
 
 def _names(found: Mapping[Side, Sequence[_Capture]], by: By) -> _Names:
-    seen = [seen for some in found.values() for one in some for seen in one.seen.seen.items()]
+    everything = [one for some in found.values() for one in some]
+    seen = [seen for one in everything for seen in one.seen.seen.items()]
     if by == "range":
-        ranges = dict.fromkeys(name for name, one in seen if not isinstance(one, Trace) or one.kernels or one.copies)
+        ranges = dict.fromkeys([name for name, one in seen if _worked(one)])
+        ranges |= dict.fromkeys([name for one in everything for name in _lost(one)])
         ids = Counter(plain(name) for name in ranges)
         return _Names(
             "range", {plain(name): name for name in ranges}, frozenset(one for one, n in ids.items() if n > 1)
         )
-    labels: dict[_Shape, str] = {}
+    several, labels = _several(found), dict[_Shape, str]()
     for _, one in seen:
         for kernel in one.kernels:
-            labels.setdefault(_shape(kernel), plain(identify(kernel.name).label))
-    return _Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, frozenset())
+            labels.setdefault(_shape(kernel, several), plain(identify(kernel.name).label))
+    return _Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, several=several)
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
@@ -249,8 +276,9 @@ def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
 
 
 def _spelt(label: str, shape: _Shape, parts: int) -> str:
-    identity, grid, block = shape
-    told = (f"grid={_dimensions(grid)}", f"block={_dimensions(block)}", f"kernel={zlib.crc32(identity.encode()):08x}")
+    identity, grid, block, name = shape
+    number = zlib.crc32((name or identity).encode())
+    told = (f"grid={_dimensions(grid)}", f"block={_dimensions(block)}", f"kernel={number:08x}")
     return "/".join([label, *told[:parts]])
 
 
@@ -268,14 +296,27 @@ def _case(ident: str, names: _Names, found: Mapping[Side, Sequence[_Capture]]) -
     times: dict[Side, list[float]] = {
         name: [seen.wall for _, seen in parts[name] if isinstance(seen, Trace)]
         for name in SIDES
-        if name in sides and sides[name].status == "ok"
+        if name in sides and sides[name].status == "ok" and not _short(ident, names, parts[name])
     }
-    number = max(map(len, times.values()))
+    number = max(map(len, times.values()), default=0)
     case.pairs = [
         Pair(index=index, values={name: {"time": some[index]} for name, some in times.items() if some[index] > 0})
         for index in range(number)
     ]
     return case
+
+
+def _short(ident: str, names: _Names, parts: Sequence[tuple[_Capture, Trace | Counters | None]]) -> bool:
+    """Tell whether work of the GPU may be missing from a timeline of one side: a time without it is too short."""
+    return any(
+        one.timeline and concerns(missing, "device_busy") for one, _ in parts for missing in _faults(one, names, ident)
+    )
+
+
+def _faults(one: _Capture, names: _Names, ident: str) -> list[Fault]:
+    """Return what a file's profiler missed of a case; what it only left out is a note of the report."""
+    name = "" if names.by == "kernel" else names.ids[ident]
+    return [*one.seen.faults.get(name, []), *(fault for fault in one.seen.general if not fault.aside)]
 
 
 def _of(one: _Capture, names: _Names, ident: str) -> Trace | Counters | None:
@@ -284,14 +325,14 @@ def _of(one: _Capture, names: _Names, ident: str) -> Trace | Counters | None:
         return one.seen.seen.get(names.ids[ident])
     for seen in one.seen.seen.values():
         if isinstance(seen, Trace):
-            return _launches(seen, names.ids[ident])
-        return _counted(seen, names.ids[ident])
+            return _launches(seen, names.ids[ident], names.several)
+        return _counted(seen, names.ids[ident], names.several)
     return None
 
 
-def _launches(seen: Trace, shape: _Shape) -> Trace | None:
+def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace | None:
     """Return the mean launch of a kernel. A host's time, and what lies between launches, no kernel has."""
-    uses = [one for one in seen.kernels if _shape(one) == shape]
+    uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = math.fsum(one.count for one in uses)
     if n < 1:
         return None
@@ -308,9 +349,9 @@ def _launches(seen: Trace, shape: _Shape) -> Trace | None:
     )
 
 
-def _counted(seen: Counters, shape: _Shape) -> Counters | None:
+def _counted(seen: Counters, shape: _Shape, several: Collection[_Shape]) -> Counters | None:
     """Return the counters of the mean launch of a kernel."""
-    uses = [one for one in seen.kernels if _shape(one) == shape]
+    uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = sum(one.count for one in uses)
     if not n:
         return None
@@ -328,6 +369,12 @@ def _side(name: Side, ident: str, names: _Names, parts: Sequence[tuple[_Capture,
     if ident in names.twice:
         text = f"several NVTX ranges have the id {ident}: give them names that differ in letters and digits"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
+    if names.by == "range" and (
+        lost := [one for one, seen in parts if seen is None and names.ids[ident] in _lost(one)]
+    ):
+        missing = lost[0].seen.faults[names.ids[ident]][0]
+        text = f"{lost[0].path.name}: {missing.tool}: {missing.text}"
+        return CaseSide(status="failed", reason=Reason(kind="invalid", text=text[:1000]))
     if not any(seen for _, seen in parts):
         return CaseSide(status="absent", reason=Reason(kind="absent", text=f"no file of {name} has it"))
     for one, seen in parts:
@@ -340,16 +387,15 @@ def _side(name: Side, ident: str, names: _Names, parts: Sequence[tuple[_Capture,
         first = next(((one, seen) for one, seen in parts if isinstance(seen, kind)), None)
         if first is not None and first[1] is not None:
             one, seen = first
-            faults = [*one.seen.faults.get("" if names.by == "kernel" else names.ids[ident], []), *one.seen.general]
-            take(profile, seen, faults, one.seen.capability, True)
+            take(profile, seen, _faults(one, names, ident), one.seen.capability, True)
             tools.append(seen.source)
     if (repeated := _repeated(profile)) is not None:
         profile.faults.append(repeated)
         for metric in repeated.metrics:
             profile.metrics.pop(metric, None)
-    if names.by == "kernel":  # the host's part, and what lies between launches, is not the kernel's
-        for metric in ("device_busy", "launch_overhead"):
-            profile.metrics.pop(metric, None)
+    if names.by == "kernel":  # of a launch there is nothing else
+        told = {name for name, one in CATALOGUE.items() if one.tier == "trace"} - {"device_time"}
+        profile.metrics = {name: value for name, value in profile.metrics.items() if name not in told}
     gpus = _gpus([one for one, _ in parts])
     timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
     return CaseSide(timing=timing, profile=profile)
@@ -392,16 +438,16 @@ def _notes(found: Mapping[Side, Sequence[_Capture]], by: By, names: _Names, plan
     ]
     if any(one.timeline for some in found.values() for one in some):
         notes.append("times are of runs under a profiler, which adds to each call of the CUDA API")
-    idle: defaultdict[str, None] = defaultdict()
+    idle: dict[str, None] = {}
     if by == "range":
-        known = set(names.ids.values())
-        idle |= {name: None for some in found.values() for one in some for name in one.seen.seen if name not in known}
+        seen = [named for some in found.values() for one in some for named in one.seen.seen.items()]
+        idle = dict.fromkeys(name for name, one in seen if not _worked(one) and plain(name) not in names.ids)
     if idle:
         notes.append(f"left out, since {NOTHING}: {listed(list(idle), 5)}")
     for some in found.values():
         for at, one in enumerate(some):
             before = {name for other in some[:at] if other.timeline == one.timeline for name in other.seen.seen}
-            if not one.timeline and (twice := before & one.seen.seen.keys()):
+            if by == "range" and not one.timeline and (twice := before & one.seen.seen.keys()):
                 notes.append(f"{one.path.name}: {listed(sorted(twice), 3)} stands in an earlier file, which counts")
     general = [fault for some in found.values() for one in some for fault in one.seen.general]
     notes += dict.fromkeys(f"{one.tool}: {one.text}" for one in general)

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfci.measure.imported import benchmarks, captures
 from perfci.measure.imported.base import Files, Imported, digest
 from perfci.model.base import DeviceKind, UsageError
-from perfci.model.limits import UNSEEN, Subject, criteria, idle
+from perfci.model.limits import UNSEEN, Subject, answerable, criteria, idle
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
@@ -54,9 +54,7 @@ def _results(
 ) -> Results:
     seen = [_subject(case, found) for case in found.cases if case.stopped != "skipped"]
     compared = "base" in files
-    asked = criteria(policy, seen, compared=compared)
-    if not found.timed:  # what nobody wrote, and no file can answer
-        asked = [one for one in asked if one.source.origin != "default"]
+    asked = answerable(criteria(policy, seen, compared=compared), timed=found.timed)
     ids = [case.id for case in found.cases]
     declared = Declared(kernels=ids) if found.observed else Declared(commands=ids)
     lost = list(idle(policy, declared, found.reports))

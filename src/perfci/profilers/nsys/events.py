@@ -15,6 +15,7 @@ from typing import Any
 
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
+from perfci.model.text import escaped
 from perfci.profilers.cuda import plain_call
 from perfci.profilers.faults import COPIES, KERNELS, SETS
 from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, Export, Table, Unreadable, fault, quoted
@@ -172,7 +173,7 @@ class Events(Export):
         self.overlaps()
         seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
         pushed = self.one(f"SELECT count(*) FROM {self.nvtx.rows} WHERE eventType = {PUSH_POP}")
-        for index, name in enumerate(self.names):
+        for index, name in enumerate(() if self.outermost else self.names):
             if self.made is not None and seen.get(index, self.made) != self.made:
                 said = f"{seen[index]} of its executions are in the trace, and {self.made} were made"
                 self.note(name, "incomplete", said)
@@ -196,13 +197,19 @@ class Events(Export):
         Raises Unreadable where these are too many. `said`: SQL for a name, `elsewhere` for whether a range is of
         another domain.
         """
+        ranges = f"FROM {nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere}"
+        good = f"{nvtx.good} AND x.end > x.start"
+        # Of ranges that overlap none lies in the other: `overlaps` leaves them out, and says so.
         self.db.execute(
             "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT x.rowid AS id, x.start AS start, "
-            f"{said} AS said, max(x.end) OVER (PARTITION BY x.globalTid & {PROCESS} ORDER BY x.start, x.end DESC "
-            "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before "
-            f"FROM {nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere} AND {nvtx.good} "
-            "AND x.end > x.start) WHERE before IS NULL OR before <= start"
+            f"x.end AS end, {said} AS said, max(x.end) OVER (PARTITION BY x.globalTid & {PROCESS} ORDER BY x.start, "
+            f"x.end DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before {ranges} AND {good}) "
+            "WHERE before IS NULL OR before < end"
         )
+        cut = f"SELECT {said}, count(*) {ranges} AND x.end IS NULL GROUP BY 1 LIMIT {MOST_NAMES}"
+        for name, count in self.rows(cut):
+            text = f"{count} ranges {escaped(str(name))[:80]} did not end before the capture did: left out"
+            self.general.append(fault("incomplete", text, "let the capture last longer", aside=True))
         sql = "SELECT said FROM outermost WHERE said <> '' GROUP BY said ORDER BY min(start) LIMIT ?"
         self.names += [str(name) for (name,) in self.rows(sql, MOST_NAMES + 1)]
         if len(self.names) > MOST_NAMES:

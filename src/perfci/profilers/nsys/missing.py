@@ -57,7 +57,8 @@ def note_missing(events: Events) -> None:
     _orphans(events)
     _graphs(events)
     _silent(events)
-    _uneven(events)
+    if not events.outermost:  # executions that nobody asked to be alike
+        _uneven(events)
     _diagnostics(events)
 
 

@@ -115,7 +115,7 @@ def read(
 
 def _told(events: Events) -> Reading:
     traces = _traces(events)
-    for name in events.names:
+    for name in () if events.outermost else events.names:
         if name not in traces and not events.faults[name]:
             events.note(name, "empty", "nothing of it is in the trace")
     traced = events.cuda_was_traced()

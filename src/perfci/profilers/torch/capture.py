@@ -35,7 +35,7 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
         found.device, found.capability = gpus(
             (one.get("name"), one.get("computeMajor"), one.get("computeMinor")) for one in devices
         )
-        named = outermost(seen.ranges) if by == "range" else {"": [_whole(seen)]}
+        named, overlapping = outermost(seen.ranges) if by == "range" else ({"": [_whole(seen)]}, set[str]())
         if len(named) > MOST_NAMES:
             raise Bad("incomplete", f"more than {MOST_NAMES} annotations of different names", "give them fewer names")
     except Bad as bad:
@@ -45,6 +45,8 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
         own = {id(span) for span in spans}
         ranges = [span for span in seen.ranges if id(span) not in own] if by == "range" else []
         try:
+            if name in overlapping:
+                raise Bad("incomplete", f"annotations {name[:80]} overlap others", "let one end before the next begins")
             found.seen[name] = trace_of(replace(seen, named=spans, ranges=ranges), name, "cpu", apart=True)
         except Bad as bad:
             text = f"{path.name}: {bad.text}"
@@ -52,17 +54,22 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
     return found
 
 
-def outermost(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    """Return the spans that lie in no other of their process, by name, the steps of a schedule under STEP."""
+def outermost(spans: Iterable[Span]) -> tuple[dict[str, list[Span]], set[str]]:
+    """Return the spans that lie in no other of their process, by name, the steps of a schedule under STEP; and the
+    names of those that overlap, so that whose a call is could not be told."""
     found: dict[str, list[Span]] = defaultdict(list)
-    reach: dict[str, int] = {}
+    overlapping: set[str] = set()
+    last: dict[str, tuple[int, str]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-        process = str(span.where[0])
-        if span.start < reach.get(process, span.start):
+        process, name = str(span.where[0]), STEP if _STEP.fullmatch(span.name) else span.name
+        reach, before = last.get(process, (span.start, name))
+        if span.end <= reach:
             continue
-        reach[process] = span.end
-        found[STEP if _STEP.fullmatch(span.name) else span.name].append(span)
-    return dict(found)
+        if span.start < reach:
+            overlapping |= {name, before}
+        last[process] = span.end, name
+        found[name].append(span)
+    return dict(found), overlapping
 
 
 def _whole(seen: Seen) -> Span:
