@@ -284,6 +284,27 @@ def test_a_page_of_details_says_what_the_raw_one_does(files: dict[str, Path], tm
     assert any(one.sides["head"].profile.faults for one in found.cases) == cut  # type: ignore[union-attr] - as above
 
 
+def test_two_pages_of_details_in_one_file_are_told(tmp_path: Path) -> None:
+    header = (
+        '"ID","Kernel Name","Block Size","Grid Size","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+    )
+
+    def rows(name: str, registers: int) -> list[str]:
+        launch = f'"0","{name}","(128, 1, 1)","(4, 1, 1)","9.0","S"'
+        return [f'{launch},"Duration","us","3.50"', f'{launch},"Registers Per Thread","register/thread","{registers}"']
+
+    path = tmp_path / "page.csv"
+    asked = policy({"cases": "*", "metric": "registers", "max": 64})
+    path.write_text("\n".join([header, *rows("a", 32)]) + "\n")
+    assert judged(import_files({"head": [path]}, asked)).verdict == "pass"
+    for more in (rows("b", 200), rows("a", 200)):
+        path.write_text("\n".join([header, *rows("a", 32), *more]) + "\n")
+        with pytest.raises(UsageError, match="with the number of another"):
+            import_files({"head": [path]}, asked)  # the launches of a range may be among them
+        report = judged(import_files({"head": [path]}, asked, by="kernel"))
+        assert report.rows[0].class_ == "invalid" and "with the number of another" in report.rows[0].reason
+
+
 def test_copies_without_a_range_are_no_case(files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "copies.sqlite"
     path.write_bytes(files["nsys_head"].read_bytes())

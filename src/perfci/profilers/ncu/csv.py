@@ -68,6 +68,72 @@ class _Row(NamedTuple):
     units: dict[str, str]
 
 
+class _Page:
+    """A page as its rows come: a launch is one of them, or as many as it has metrics."""
+
+    def __init__(self, header: list[str]) -> None:
+        self.rows: list[_Row] = []
+        self.details = _METRIC in header and _VALUE in header
+        """True where each metric of a launch has a row of its own."""
+        self.clashes = 0
+        """Rows of a launch that has the number of another, or another value of a metric that it has."""
+        self._header = header
+        self._value = header.index(_VALUE) if self.details else 0
+        self._counted = [at for at, column in enumerate(header) if "__" in column or column == _VALUE]
+        self._kept = [(at, column) for at, column in enumerate(header) if _kept(column)]
+        self._units: dict[str, str] | None = None
+        self._numbers: dict[str, int] = {}
+        self._point = self._comma = 0
+
+    @property
+    def mark(self) -> str:
+        """The mark of decimals in this page; empty where that is not known."""
+        if self._point > _CLEARLY * self._comma:
+            return "."
+        return "," if self._comma > _CLEARLY * self._point else ""
+
+    def fits(self, row: Sequence[str]) -> bool:
+        """Tell whether a row is whole: one of details ends with its value, or with the words of a rule."""
+        whole = len(row) == len(self._header)
+        return whole or (self.details and self._value < len(row) < len(self._header))
+
+    def add(self, row: Sequence[str]) -> bool:
+        """Take a row that fits. Returns False where it is of a launch too many."""
+        if not self.details and self._units is None:
+            self._units = dict(zip(self._header, row, strict=True))
+            return True
+        cells = {column: row[at] for at, column in self._kept if at < len(row)}
+        known = self._numbers.get(cells[_ID]) if self.details else None
+        if known is None and len(self.rows) == MOST_LAUNCHES:
+            return False
+        self._count(row)
+        if not self.details:
+            self.rows.append(_Row(cells, self._units or {}))
+            return True
+        if known is None:
+            known = self._numbers[cells[_ID]] = len(self.rows)
+            self.rows.append(_Row(cells, {}))
+        launch = self.rows[known]
+        told = dict(zip(self._header, row, strict=False))
+        if metric := _metric(told[_METRIC], told.get(_UNIT, "")):
+            cells |= {metric: told[_VALUE]}
+            launch.units.setdefault(metric, told.get(_UNIT, ""))
+        self.clashes += any(launch.cells.setdefault(name, cell) != cell for name, cell in cells.items())
+        return True
+
+    def _count(self, row: Sequence[str]) -> None:
+        """Count the numbers that tell what marks decimals here."""
+        for cell in [row[at] for at in self._counted if at < len(row)]:
+            # The least that _SURE asks for, so that most cells are checked once.
+            points, commas = "." in cell, "," in cell
+            if points or commas:
+                number = _number(cell)
+                if points or number.count(",") > 1:
+                    self._point += _SURE.fullmatch(number) is not None
+                if commas or number.count(".") > 1:
+                    self._comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
+
+
 def read(path: Path, name: str) -> Content:
     """Read a page: a row of names, then one of units and one for each launch, or one for each metric of each launch;
     other lines of ncu around them.
@@ -78,73 +144,44 @@ def read(path: Path, name: str) -> Content:
     number. `name`: what faults call the file.
     """
     again = "ncu --import REPORT --page raw --csv --print-units base"
-    rows: list[_Row] = []
     faults: list[Fault] = []
-    header: list[str] | None = None
-    unit: dict[str, str] | None = None
-    point = comma = 0
-    counted: list[int] = []
-    kept: list[tuple[int, str]] = []
-    several: dict[str, int] | None = None
-    last = 0
+    page: _Page | None = None
+
+    def seen() -> int:
+        return len(page.rows) if page is not None else 0
+
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             for row in csv.reader(_records(file), strict=True):
-                if header is None:
-                    if _ID in row and _NAME in row:
-                        header = row
-                        several = {} if _METRIC in row and _VALUE in row else None
-                        last = row.index(_VALUE) if several is not None else 0
-                        if several is not None and not {_GRID_SIZE, _BLOCK_SIZE} <= {*row}:
-                            text = f"{name}: a page of details that tells no grid and block, as of ncu before 2023"
-                            return Content(faults=[fault("unreadable", text, again)])
-                        counted = [at for at, column in enumerate(row) if "__" in column or column == _VALUE]
-                        kept = [(at, column) for at, column in enumerate(row) if _kept(column)]
-                    continue
-                # A row of the details ends with its value, or with the words of a rule.
-                if len(row) != len(header) and (several is None or not last < len(row) < len(header)):
-                    faults.append(fault("incomplete", f"{name}: the row of launch {len(rows) + 1} is cut", again))
+                if page is None:
+                    page = _Page(row) if _ID in row and _NAME in row else None
+                    if page is not None and page.details and not {_GRID_SIZE, _BLOCK_SIZE} <= {*row}:
+                        text = f"{name}: a page of details that tells no grid and block, as of ncu before 2023"
+                        return Content(faults=[fault("unreadable", text, again)])
+                elif not page.fits(row):
+                    faults.append(fault("incomplete", f"{name}: the row of launch {seen() + 1} is cut", again))
                     break
-                if several is None and unit is None:
-                    unit = dict(zip(header, row, strict=True))
-                    continue
-                told = {column: row[at] for at, column in kept if at < len(row)}
-                if (several is None or told[_ID] not in several) and len(rows) == MOST_LAUNCHES:
+                elif not page.add(row):
                     text = f"{name}: launches beyond the first {MOST_LAUNCHES} were not read"
                     faults.append(fault("incomplete", text, "profile fewer kernels"))
                     break
-                for cell in [row[at] for at in counted if at < len(row)]:
-                    # The least that _SURE asks for, so that most cells are checked once.
-                    points, commas = "." in cell, "," in cell
-                    if points or commas:
-                        number = _number(cell)
-                        if points or number.count(",") > 1:
-                            point += _SURE.fullmatch(number) is not None
-                        if commas or number.count(".") > 1:
-                            comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
-                if several is None:
-                    rows.append(_Row(told, unit or {}))
-                    continue
-                if (at := several.setdefault(told[_ID], len(rows))) == len(rows):
-                    rows.append(_Row(told, {}))
-                whole = dict(zip(header, row, strict=False))
-                if metric := _metric(whole[_METRIC], whole.get(_UNIT, "")):
-                    rows[at].cells.setdefault(metric, whole[_VALUE])
-                    rows[at].units.setdefault(metric, whole.get(_UNIT, ""))
     except csv.Error as error:
-        kind: FaultKind = "incomplete" if rows else "unreadable"
-        faults.append(fault(kind, f"{name}: broken after {len(rows)} launches ({error})", again))
+        kind: FaultKind = "incomplete" if seen() else "unreadable"
+        faults.append(fault(kind, f"{name}: broken after {seen()} launches ({error})", again))
     except OSError as error:
         faults.append(fault("unreadable", f"{name}: cannot be read: {error.strerror}", "profile again"))
-    if not faults and header is None:
+    if not faults and page is None:
         faults.append(fault("unreadable", f"{name}: neither a report of ncu nor a page of it as CSV", again))
-    elif not faults and not rows:
+    elif not faults and not seen():
         faults.append(fault("empty", f"{name}: holds no kernel", EMPTY_REMEDY))
-    rows, left_out = _once(rows)
+    if page is None:
+        return Content(faults=faults)
+    rows, left_out = _once(page.rows)
+    if page.clashes:
+        left_out = f"{page.clashes} rows are of a launch with the number of another"
     if left_out:
         faults.append(fault("incomplete", f"{name}: {left_out}", again))
-    mark = "." if point > _CLEARLY * comma else "," if comma > _CLEARLY * point else ""
-    return Content([_from_row(row.cells, row.units, mark) for row in rows], faults)
+    return Content([_from_row(row.cells, row.units, page.mark) for row in rows], faults)
 
 
 def _metric(label: str, unit: str) -> str:
