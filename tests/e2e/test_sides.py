@@ -154,8 +154,8 @@ def test_command_cases(repo: Repo) -> None:
         devices: [cpu]
         python: {sys._base_executable}
         commands:
-          - {{name: wall, run: "python -c 'sum(range(3000000))'"}}
-          - {{name: app, run: python app.py, reads: perfci}}
+          - {{name: wall, run: "python3 -c 'sum(range(3000000))'"}}
+          - {{name: app, run: python3 app.py, reads: perfci}}
         metrics: {{quality: {{unit: points, better: higher}}}}
         limits:
           - {{cases: "*", metric: time, regression: 30%}}

@@ -44,7 +44,7 @@ def test_what_was_plain_to_see_when_the_budget_ended_is_no_pass(repo: Repo, tmp_
         devices: [cpu]
         python: {sys._base_executable}
         budget: {BUDGET}s
-        commands: [{{name: app, run: python -S app.py, reads: perfci}}]
+        commands: [{{name: app, run: python3 -S app.py, reads: perfci}}]
         limits: [{{regression: 10%}}]
         """,
     )
