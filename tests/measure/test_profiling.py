@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from perfci.measure.cases import merge
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.profiling import kernels
+from perfci.measure.profiling.collect import Profilers, observe
 from perfci.measure.profiling.kernels import (
     LAST,
     Observation,
@@ -313,6 +314,37 @@ def test_a_tool_is_not_started_once_its_time_is_over(place):
     assert tool.starts == 0 and set(found) == {case.key for case in cases}
     for one in found.values():
         assert one.seen is None and "the budget had no time left for it" in one.faults[0].text
+
+
+class Inside(Passing):
+    """A profiler inside the worker, which inherits what the parent imported."""
+
+    name = "torch.profiler"
+
+    def under(self, report: Path) -> None:
+        return None
+
+    def read(self, report, names, ended, log):
+        self.starts += 1
+        return super().read(report, names, ended, log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("imports", "seeing"), [(1e-3, "nsys"), (1e3, "torch.profiler")])
+def test_a_tool_whose_time_would_go_into_imports_leaves_it_to_one_inside_the_worker(place, imports, seeing):
+    outside, inside = Passing(), Inside()
+    tools = Profilers({Passing: outside, Inside: inside})
+    cases = cases_of(place)
+    place.parent.imported = imports
+    scratch = place.parent.scratch / "profile"
+    budget = Budget(300, time.monotonic())
+    observe(place, tools, cases, plan("spins"), scratch, print, everything=True, budget=budget)
+    assert (outside.starts, inside.starts) == ((1, 0) if seeing == "nsys" else (0, 1))
+    for case in cases:
+        profile = case.sides["head"].profile
+        assert profile is not None and profile.trace is not None
+        said = [one.text for one in profile.faults if one.tool == "nsys"]
+        assert len(said) == (seeing != "nsys") and all("import the suite anew, for about 1000 s" in one for one in said)
 
 
 def test_commands_on_a_gpu_are_profiled_as_kernels_are():

@@ -102,6 +102,8 @@ class Parent:
         self.memory_limit = memory_limit
         self._exits: dict[int, Exit] = {}
         self._next = 0
+        self.imported = 0.0
+        """Seconds that imports have taken which all forks inherit; a process of its own pays about as many."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address = str(scratch / "s")
         try:
@@ -194,7 +196,9 @@ class Parent:
 
     def preload(self) -> None:
         """Import torch in the parent, where the interpreter has one. Raises MachineError if it is broken there."""
+        start = time.monotonic()
         reply = self._ask({"op": "preload"}, "preloaded")
+        self.imported += time.monotonic() - start
         if reply["error"]:
             raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): fix that installation")
 
@@ -206,10 +210,12 @@ class Parent:
         `nowhere`: the folder that stands in the parent's environment for a side's; `forbidden`: folders whose code must
         not run there. None where nothing could be kept.
         """
+        start = time.monotonic()
         imported: dict[str, Any] | None = self._ask(
             {"op": "preload_suite", "sides": list(sides), "nowhere": str(nowhere), "forbidden": list(forbidden)},
             "imported",
         )["imported"]
+        self.imported += time.monotonic() - start
         return imported
 
     def _ident(self) -> int:

@@ -15,7 +15,7 @@ from perfci.measure.options import Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.profiling.commands import profile_command
-from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, wanted
+from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import CHECKED
@@ -195,7 +195,11 @@ def _profile_kernels(
     turns: Turns,
 ) -> None:
     """Provide a part of the profiles of cases: by the first profiler, and by the next one of those that it does not see
-    in every side. Sides are compared by what one profiler says of both."""
+    in every side. Sides are compared by what one profiler says of both.
+
+    A profiler that starts the worker is passed over where its time would not reach to the end of the imports, which the
+    workers inherit without one.
+    """
     if not cases:
         turns.skip(len(names))
     for found in profilers.of(part, "case"):
@@ -204,8 +208,12 @@ def _profile_kernels(
         if isinstance(found, Fault):
             _refuse(cases, names, found)
             continue
+        profiler, imports, share = found.for_cases(device), bench.parent.imported, turns.share
+        if profiler.under(scratch / profiler.name) is not None and share < imports:
+            _refuse(cases, names, unaffordable(profiler, imports, share))
+            continue
         with _parent(bench.parent, part) as parent:
-            own, profiler = replace(bench, parent=parent), found.for_cases(device)
+            own = replace(bench, parent=parent)
             for name in names:
                 seen = profile_cases(own, name, cases, profiler, scratch, note, turns.next())
                 _keep(cases, name, seen, profilers.capability)

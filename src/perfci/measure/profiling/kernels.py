@@ -71,12 +71,16 @@ class Turns:
         """Leave the time of these to the others."""
         self.starts -= starts
 
+    @property
+    def share(self) -> float:
+        """Seconds in which the next start may begin cases."""
+        return (self.begin - time.monotonic()) / max(1, self.starts)
+
     def next(self) -> Turn:
         """Return the time of the next start."""
-        now = time.monotonic()
-        share = (self.begin - now) / max(1, self.starts)
+        turn = Turn(time.monotonic() + self.share, self.end)
         self.starts -= 1
-        return Turn(now + share, self.end)
+        return turn
 
 
 class Observation(NamedTuple, Generic[Seen]):
@@ -275,6 +279,13 @@ def _asked(
 def too_late(profiler: Profiler[Any]) -> Fault:
     """Return the fault of a case for which the profilers' time was over."""
     return fault_of(profiler, "timeout", "the budget had no time left for it", "give a larger budget, or fewer cases")
+
+
+def unaffordable(profiler: Profiler[Any], imports: float, share: float) -> Fault:
+    """Return the fault of a profiler whose process would import for `imports` seconds, and has `share` of them."""
+    left = max(0.0, share)
+    text = f"its process would import the suite anew, for about {imports:.0f} s, and the budget leaves it {left:.0f} s"
+    return fault_of(profiler, "timeout", text, "give a larger budget")
 
 
 def died_of(profiler: Profiler[Any], died: Died, remedy: str) -> Fault:
