@@ -97,6 +97,22 @@ def test_reading_changes_nothing(tmp_path, line):
     assert found(tmp_path, {"kernels/a.py": f"import os, sys\n{line}\nimport after\n"}) == ["os", "sys", "after"]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def f():\n    return torch.compile(g)", True),
+        ("@torch.compile(dynamic=False)\ndef f(): ...", True),
+        ("from torch import compile", True),
+        ("from own import f", True),
+        ("re.compile('x')", False),
+        ("def f():\n    os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n    return torch.compile(g)", False),
+    ],
+)
+def test_code_that_compiles_later_is_told_but_not_where_it_may_decide_how(tmp_path, text, told):
+    files = {"kernels/a.py": text, "kernels/b.py": "import os\n", "src/own.py": "f = torch.compile(g)\n"}
+    assert scanned(tmp_path, files).compiles is told
+
+
 def test_what_is_no_python_is_passed_over(tmp_path):
     files = {"kernels/a.py": "import broken_by\n", "kernels/b.py": "def (:\n", "kernels/c.py": "import good\n"}
     assert found(tmp_path, files) == ["broken_by", "good"]

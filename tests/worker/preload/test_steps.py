@@ -251,6 +251,15 @@ def test_what_a_library_reads_once_a_process_is_read_beforehand(made):
     assert place.told() == {"value": False}
 
 
+def test_what_compiling_imports_is_imported_once(made):
+    place = made({})
+    compiler = "torch._inductor.compile_fx"
+    place.parent.preload()
+    report = place.preload("import torch\ncompiled = torch.compile(abs)", [compiler])
+    assert report is not None and report["modules"] > 500
+    assert place.told()[compiler] is True
+
+
 @pytest.mark.parametrize("how", ["a path", "an editable installation", "a namespace package"])
 def test_code_of_the_repository_never_runs_in_the_parent(made, how):
     """It could reach base's workers there, as head's."""

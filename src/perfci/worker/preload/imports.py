@@ -17,6 +17,10 @@ from ..discover import matches
 
 CHANGES = frozenset({"environ", "putenv", "unsetenv", "modules", "path", "meta_path", "path_hooks", "chdir"})
 """Attributes of os, sys and site by which code decides what a later import does."""
+COMPILING = ("torch._dynamo.backends.inductor", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
+             "torch._inductor.codegen.cuda_combined_scheduling", "torch.export._trace")  # fmt: skip
+"""What the first call of a function of `torch.compile` imports, with nearly all that those import in turn (torch 2.13);
+what a version of torch does not have is passed over."""
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -36,6 +40,9 @@ class Scan:
         self.found: dict[Statement, None] = {}
         self.stopped = ""
         """Where reading ended before the end: `file:line`."""
+        self.compiles = False
+        """True where the code names `torch.compile`, and nothing in it may change what that imports later."""
+        self._changes = False
         self._seen: set[Path] = set()
 
     def read(self, patterns: Sequence[str]) -> None:
@@ -44,6 +51,7 @@ class Scan:
             matched = matches(self.tree, pattern)
             for file in [] if isinstance(matched, str) else matched:
                 self._file(self.tree / file, "")
+        self.compiles = self.compiles and not self._changes
 
     def _file(self, file: Path, package: str) -> None:
         """Read one source. `package`: the one that it belongs to, by which its relative imports go."""
@@ -54,6 +62,8 @@ class Scan:
             module = ast.parse(file.read_bytes(), str(file))
         except (OSError, SyntaxError, ValueError, RecursionError):
             return  # importing it says what is wrong with it
+        self.compiles = self.compiles or any(map(_compiles, ast.walk(module)))
+        self._changes = self._changes or any(_decides(one, module) for one in ast.walk(module))
         for node in _top(module.body):
             if self.stopped:
                 return
@@ -132,15 +142,29 @@ def _top(body: Sequence[ast.stmt]) -> Iterator[_Node]:
 
 def _changes(node: ast.AST) -> bool:
     """Tell whether code at the top of a module may change how later imports turn out."""
-    if isinstance(node, _Function):
-        return False
-    return any(
+    return not isinstance(node, _Function) and any(_decides(one, node) for one in ast.walk(node))
+
+
+def _decides(one: ast.AST, node: ast.AST) -> bool:
+    """Tell whether a part of `node` may change how later imports turn out."""
+    return (
         isinstance(one, ast.Attribute)
         and one.attr in CHANGES
         and isinstance(one.value, ast.Name)
         and one.value.id in ("os", "sys", "site")
         and not _only_reads(one, node)
-        for one in ast.walk(node)
+    )
+
+
+def _compiles(node: ast.AST) -> bool:
+    """Tell whether code names `torch.compile`."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "torch" and any(alias.name == "compile" for alias in node.names)
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "compile"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "torch"
     )
 
 

@@ -29,7 +29,7 @@ from typing import Any, Optional
 
 from .. import discover, tuners
 from ..leash import PR_SET_PDEATHSIG, prctl
-from .imports import Scan, Statement
+from .imports import COMPILING, Scan, Statement
 from .inherited import shared_memory, spoils_forks
 from .paths import Place, holders, places
 from .watch import Watch, normal
@@ -90,14 +90,19 @@ class Preload:
                 self.spaces[-1].add(name)  # a namespace package, as nothing else is called so
 
     def wanted(self) -> list[Statement]:
-        """Return the statements that the suites of all sides hold, in the order of the first side."""
-        scans = []
+        """Return the statements that the suites of all sides hold, in the order of the first side; behind them what
+        those import later that call `torch.compile`."""
+        scans, compiles = [], True
         for side in self.sides:
             scan = Scan(side["tree"], side["path"])
             scan.read(side["suite"])
             self.stopped = self.stopped or scan.stopped
             scans.append(scan.found)
-        return [one for one in scans[0] if all(one in other for other in scans) and one.module not in sys.modules]
+            compiles = compiles and scan.compiles
+        same = [one for one in scans[0] if all(one in other for other in scans)]
+        if compiles and not self.stopped:
+            same += [Statement(name) for name in COMPILING]
+        return [one for one in same if one.module not in sys.modules]
 
     def run(self) -> Optional[_Report]:
         """Return what was imported, in the process that has it; None in the parent, where all is as it was.
