@@ -19,8 +19,8 @@ CHANGES = frozenset({"environ", "putenv", "unsetenv", "modules", "path", "meta_p
 """Attributes of os, sys and site by which code decides what a later import does."""
 COMPILING = ("torch._dynamo.backends.inductor", "torch._inductor.compile_fx", "torch._dynamo.repro.after_dynamo",
              "torch._inductor.codegen.cuda_combined_scheduling", "torch.export._trace")  # fmt: skip
-"""What the first call of a function of `torch.compile` imports, with nearly all that those import in turn (torch 2.13);
-what a version of torch does not have is passed over."""
+"""Modules that the first call of a function of `torch.compile` imports; they import nearly all others (torch 2.13). One
+that a version of torch does not have is passed over."""
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
