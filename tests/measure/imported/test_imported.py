@@ -19,7 +19,7 @@ from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.stats.decide import pairs_needed
 
-DATA = Path(__file__).parents[1] / "data" / "import"
+DATA = Path(__file__).parents[2] / "data" / "import"
 
 
 def scaled(tool: str, factor: float, change: Any = None) -> Any:

@@ -24,7 +24,7 @@ from perfci.render import markdown
 from perfci.render.csv import profile
 from perfci.render.html import render as html
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
 
 

@@ -1,0 +1,234 @@
+"""One side's checks of cases, each in steps between which those of others lie."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from perfci.measure.cases import Found
+from perfci.measure.costs import Budget
+from perfci.measure.journal import Journal
+from perfci.measure.rounds import Bench, case_fields
+from perfci.measure.timing import Probe
+from perfci.model.base import Document, Side
+from perfci.model.profile import Profile
+from perfci.model.results import Case, CaseSide, Check, Reason, Work
+from perfci.model.timing import Setting, TimingMode
+from perfci.system.child import Died
+from perfci.system.process import Worker
+
+_MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
+"""As PyTorch, CUDA's libraries, Python and the C library say it."""
+LATE = Reason(kind="budget", text="the budget ended before it was checked")
+
+
+class _Opened(Document):
+    """A worker's answer to `open` that asks it to describe the case."""
+
+    digest: str
+    dtype: str
+    work: Work
+    footprint: int
+    """Bytes of device memory that one set of inputs takes."""
+    peak: int
+    """Bytes of device memory that the worker has needed at most."""
+    memory: int
+    """Bytes of device memory that an execution needs, inputs and all."""
+    seconds: float
+    """Of one execution."""
+    warm: float
+    """Seconds of the first executions."""
+    elsewhere: str | None
+    """Why what is timed is not what the case does."""
+    settings: dict[str, Setting]
+    clocks: str | None
+    tuner: str | None
+    """As `worker.tuners.told`; None on a CPU."""
+
+
+def unchecked(side: CaseSide) -> CaseSide:
+    """Return a side as it is declared, with nothing of its checks."""
+    return CaseSide(status="skipped", reason=LATE, file=side.file, line=side.line, params=side.params)
+
+
+class Checker:
+    """Checks the cases of one side, one after the other, each in three steps: what others do may lie between."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        name: Side,
+        found: Found,
+        journal: Journal,
+        budget: Budget,
+        fuzz: bool,
+        note: Callable[[str], None],
+        asked: Mapping[str, TimingMode],
+    ) -> None:
+        """`asked`: case key → timing mode."""
+        self.bench, self.name, self.found, self.asked = bench, name, found, asked
+        self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
+        recorded = journal.probes()
+        self.probes = {key: Probe(**probe) for key, side, probe in recorded if side == name}
+        self._worker: Worker | None = None
+        self._loading = False
+        self._case: Case | None = None
+        """The one that is being checked."""
+        self._beside = False
+        self._reply: dict[str, Any] | Died | None = None
+
+    def wants(self, case: Case) -> bool:
+        """Tell whether a case is still to be checked."""
+        waits = (case.key, self.name) not in self.journal.checked and case.sides[self.name].status == "ok"
+        return waits and case.measured(self.name)
+
+    def start(self) -> None:
+        """Start a worker, and let it import its suite."""
+        with suppress(Died):  # the first check starts another, and says why it cannot
+            self._begin()
+
+    def _begin(self) -> Worker:
+        self._worker = self.bench.begin(self.name, beside=True)
+        self._loading = True
+        return self._worker
+
+    def begin(self, case: Case, *, beside: bool) -> None:
+        """Begin to check a case; `beside`: while another side does."""
+        self._case = None
+        if not self.wants(case):
+            case.sides[self.name] = self.journal.checked.get((case.key, self.name), case.sides[self.name])
+        elif not self.budget.left:
+            case.sides[self.name] = unchecked(case.sides[self.name])
+        else:
+            self.note(f"checking · {self.name} · {case.id}")
+            self._case, self._beside = case, beside
+            self._ask()
+
+    def _ask(self) -> None:
+        case = self._case
+        assert case is not None
+        base = case.sides.get("base")
+        theirs = base.check if base is not None and base.status == "ok" else Check()
+        fields = {"seed": self.bench.seed, "fuzz": self.fuzz, "rtol": theirs.rtol, "atol": theirs.atol}
+        self._reply = None
+        try:
+            self._ready().begin("check", **fields, **case_fields(case, self.name))
+        except Died as died:
+            self._reply = died
+
+    def _ready(self) -> Worker:
+        """Return a worker with its suite imported. Raises Died."""
+        worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
+        if self._loading:
+            self._loading = False
+            self.bench.loaded(worker)
+        return worker
+
+    def answer(self) -> None:
+        """Wait for the check's answer."""
+        if self._case is None or self._worker is None or self._reply is not None:
+            return
+        shapes = 1 + (self.found.cases[self._case.key]["fuzz"] if self.fuzz else 0)
+        try:
+            self._reply = self._worker.answer(self.budget.patience(shapes * self.bench.timeout))
+        except Died as died:
+            self._reply = died
+
+    def disturbed(self) -> bool:
+        """Tell whether the check may have failed for the memory or the time that another side took beside it."""
+        if self._case is None or not self._beside or self._reply is None:
+            return False
+        if isinstance(self._reply, Died):
+            reason = self._reply.reason
+            return (reason.kind == "timeout" and self.budget.left > 0) or _MEMORY.search(reason.text) is not None
+        return not self._reply["ok"] and _MEMORY.search(str(self._reply["text"])) is not None
+
+    def repeat(self) -> None:
+        """Check the case once more, with nothing beside it."""
+        self._ask()
+        self.answer()
+
+    def settle(self) -> None:
+        """Keep what the check found, and find out how the case can be timed. To be called while nothing else runs."""
+        case = self._case
+        if case is None:
+            return
+        side, probe = case.sides[self.name], None
+        try:
+            if isinstance(self._reply, Died):
+                raise self._reply
+            assert self._worker is not None and self._reply is not None
+            patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
+            asked = self.asked.get(case.key, "auto")
+            probe = _found(patient, self._worker, self.name, case, self._reply, asked)
+        except Died as died:
+            if died.reason.kind == "timeout" and not self.budget.left:
+                case.sides[self.name] = unchecked(side)
+                return
+            side.status = "failed"
+            side.reason = died.reason.model_copy(update={"log": f"logs/{self.name}.log"})
+        if probe is not None:
+            self.probes[case.key] = probe
+        self.journal.add_check(case.key, self.name, side, None if probe is None else asdict(probe))
+
+    def dismiss(self) -> None:
+        """Tell the worker to end by itself."""
+        if self._worker is not None:
+            self._worker.dismiss()
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _found(
+    bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[str, Any], asked: TimingMode
+) -> Probe | None:
+    """Keep a check's answer, and estimate the case. Returns None where the result is wrong. Raises Died."""
+    side = case.sides[name]
+    side.check = Check(
+        shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
+        rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
+    )  # fmt: skip
+    if not reply["ok"]:
+        side.status = "failed"
+        side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
+        return None
+    mode = "cold" if case.device == "cuda" else "cpu"
+    fields = {**case_fields(case, name), "mode": mode, "sets": 1, "seed": bench.seed, "placement": 0}
+    opened = worker.tell(_Opened, "open", bench.timeout, describe=True, **fields)
+    side.tuner = opened.tuner
+    if opened.elsewhere:
+        side.status = "failed"
+        side.reason = Reason(kind="wrong", text=opened.elsewhere)
+        worker.ask("close", bench.timeout, verify=False)
+        return None
+    side.inputs, side.work, side.dtype = opened.digest, opened.work, opened.dtype
+    if case.device == "cuda":
+        side.profile = Profile(metrics={"peak_memory": opened.memory})
+    probe = Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
+    if case.device == "cuda" and asked != "cold":
+        probe = _captured(bench, worker, probe)
+    if not probe.refused:
+        worker.ask("close", bench.timeout, verify=False)
+    return probe
+
+
+def _captured(bench: Bench, worker: Worker, probe: Probe) -> Probe:
+    """Tell whether the open case can be captured. A capture that breaks the worker costs the worker, not the case."""
+    try:
+        found = worker.ask("probe", bench.timeout)
+    except Died as died:
+        found = {"refused": died.reason.text}
+    if found["refused"]:
+        worker.close()  # torch still takes the memory of whatever comes next for that of the failed capture
+        return replace(probe, refused=found["refused"])
+    return replace(probe, graph_seconds=found["seconds"])
+
+
+def _finite(worst: float | None) -> float | None:
+    """Return a finite error; None where the result is not finite, so that its error has no size: the reason says so."""
+    return worst if worst is not None and math.isfinite(worst) else None

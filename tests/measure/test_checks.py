@@ -1,0 +1,91 @@
+"""Checks of several kernels at once: the same answers as one after the other, and each alone where memory is short."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.agreement import Quiet
+from perfci.measure import checks
+from perfci.measure.checks import _lanes
+from perfci.measure.options import Options
+from perfci.measure.run import Measurement
+from perfci.model.results import Case, Results
+
+SUITE = """
+import os
+import perfci
+
+NOTES = {notes!r}
+open(os.path.join(NOTES, str(os.getpid())), "w").close()
+
+
+def alive(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def work(number, bench):
+    values = [bench.random.random() for _ in range(2000)]
+    bench.reference(lambda: sum(values))
+
+    def run():
+        if number == 3 and len([pid for pid in os.listdir(NOTES) if alive(pid)]) > 4:  # more than in a round
+            open(NOTES + ".short", "w").close()
+            raise RuntimeError("CUDA out of memory")
+        return sum(values) + (number == 2)
+
+    return run
+
+{kernels}
+"""
+KERNEL = """
+@perfci.kernel(devices=["cpu"])
+def kernel_{number}(bench):
+    return work({number}, bench)
+"""
+
+
+def case(kernel: str, number: int) -> Case:
+    return Case(id=f"{kernel}/n={number}", kernel=kernel, device="cuda", sides={})
+
+
+def test_cases_of_a_kernel_stay_together_and_none_is_lost():
+    cases = [
+        case(kernel, number) for kernel, many in (("a", 5), ("b", 1), ("c", 2), ("d", 2)) for number in range(many)
+    ]
+    for most in (1, 2, 3, 9):
+        lanes = _lanes(cases, most)
+        assert len(lanes) == min(most, 4)
+        assert sorted(one.id for lane in lanes for one in lane) == sorted(one.id for one in cases)
+        homes = [{number for number, lane in enumerate(lanes) for one in lane if one.kernel == name} for name in "abcd"]
+        assert all(len(home) == 1 for home in homes)
+    assert _lanes([], 4) == [[]]
+
+
+@pytest.mark.slow
+def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, monkeypatch):
+    repo, notes = tmp_path / "repo", tmp_path / "notes"
+    (repo / "kernels").mkdir(parents=True)
+    notes.mkdir()
+    kernels = "".join(KERNEL.format(number=number) for number in range(5))
+    (repo / "kernels/k.py").write_text(SUITE.format(notes=str(notes), kernels=kernels))
+    (repo / "perfci.yaml").write_text("version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=repo, check=True)
+
+    def measured(lanes: int, out: Path) -> Results:
+        monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
+        options = Options("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
+        return Measurement(options, Quiet()).measure()
+
+    found = [measured(lanes, tmp_path / str(lanes)) for lanes in (3, 1)]
+    assert (tmp_path / "notes.short").exists(), "workers did check at once"
+    for results in found:
+        kinds = {one.id: [side.reason and side.reason.kind for side in one.sides.values()] for one in results.cases}
+        assert kinds == {f"kernel_{number}": ["wrong"] * 2 if number == 2 else [None] * 2 for number in range(5)}
+    for several, one in zip(found[0].cases, found[1].cases, strict=True):
+        assert [side.check for side in several.sides.values()] == [side.check for side in one.sides.values()]
