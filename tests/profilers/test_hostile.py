@@ -5,6 +5,7 @@ say something else.
 """
 
 import gzip
+import io
 import json
 import lzma
 import os
@@ -226,6 +227,14 @@ def test_a_block_whose_header_is_the_file(tmp_path):
     path.write_bytes(ncu_layout.MAGIC + block(message(f1=7)) + struct.pack("<I", 20_000_000) + b"\x08\x00" * 30_000_000)
     (fault,) = counters(path).general
     assert fault.text == "r.ncu-rep: is cut or damaged"
+
+
+def test_a_header_that_holds_all_texts_is_no_damage():
+    """As of a report with `--set full`."""
+    texts = b"\x12" + b"\x80\x80\x10" + b"x" * 2**18  # field 2, of 2^18 bytes
+    report = ncu_layout.MAGIC + block(message(f1=7)) + block(message(f2=1)) + block(texts)
+    found = ncu_layout.blocks(io.BytesIO(report), len(report))
+    assert found is not None and len(found) == 3
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from perfci.model.profile import Fault
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys.command import (
     InstalledNsys,
-    behind,
     candidates,
     classify,
     export_command,
@@ -27,6 +26,7 @@ from perfci.profilers.nsys.command import (
     profile_command,
     used,
 )
+from perfci.profilers.nsys.origin import behind
 from perfci.profilers.nsys.privacy import contains, environment, isolate, isolation, scrub, secrets
 from perfci.profilers.nsys.trace import read
 

@@ -30,6 +30,7 @@ from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import privacy as nsys_privacy
 from perfci.profilers.nsys.command import InstalledNsys
+from perfci.profilers.nsys.origin import behind
 from perfci.profilers.sass import code as sass
 from perfci.system import pins
 from perfci.system.gpu import cuda_version
@@ -77,7 +78,7 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
     if package and not records(tool.version, package):
         lost = f"{text}; it records no range of the package nvtx {package} in the interpreter under test"
         yield warn("nsys", lost, "use torch.cuda.nvtx, pip install nvtx==0.2.11, or a newer nsys", **values)
-    elif lost := nsys_command.behind(tool.version, _driver_cuda(machine)):
+    elif lost := behind(tool.version, _driver_cuda(machine)):
         yield warn("nsys", f"{text}; {lost}", "install nsight-systems as new as the driver's CUDA", **values)
     elif machine.known(boards).boards and gvisor(machine):
         yield warn("nsys", f"{text}; under gVisor it may see no kernel", "run without gVisor", **values)

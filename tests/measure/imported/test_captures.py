@@ -305,6 +305,22 @@ def test_two_pages_of_details_in_one_file_are_told(tmp_path: Path) -> None:
         assert report.rows[0].class_ == "invalid" and "with the number of another" in report.rows[0].reason
 
 
+def test_ranges_whose_work_was_lost_are_not_passed_over(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "lost.sqlite"
+    path.write_bytes(files["nsys_head"].read_bytes())
+    db = sqlite3.connect(path)
+    db.execute("UPDATE NVTX_EVENTS SET start = start + 1000000000000, end = end + 1000000000000")
+    db.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
+    db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+    db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV (name, value) VALUES ('CudaDriverVersion', '13000')")
+    db.commit()
+    limit = policy({"cases": "*", "metric": "time", "max": "1s"})
+    with pytest.raises(UsageError, match=r"no NVTX range with work of the GPU \(version 2023\S+: it is of CUDA 12.4"):
+        import_files({"head": [path]}, limit)
+    report = judged(import_files({"head": [path]}, limit, by="kernel"))
+    assert any("older than CUDA 13.0 of the driver: it may lose events" in note for note in report.notes)
+
+
 def test_copies_without_a_range_are_no_case(files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "copies.sqlite"
     path.write_bytes(files["nsys_head"].read_bytes())

@@ -28,6 +28,7 @@ from perfci.profilers.faults import fault
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.profiler import counters
 from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys.origin import behind
 from perfci.profilers.nsys.profiler import export_report, traces
 from perfci.profilers.torch.profiler import captured
 
@@ -147,13 +148,14 @@ def _all(
         return each("kernel"), "kernel"
     found = each("range")
     everything = [one for some in found.values() for one in some]
-    without = [one.path for one in everything if not _works(one)]
+    without = [one for one in everything if not _works(one)]
     if not without:
         return found, "range"
-    if by is None and len(without) == len(everything):
+    if by is None and not any(one.seen.seen or one.seen.faults for one in everything):
         return each("kernel"), "kernel"
     why = "profile with NVTX ranges (ncu --nvtx, nsys --trace=cuda,nvtx), or give --by kernel"
-    raise UsageError(f"--import: {without[0]}: holds no NVTX range with work of the GPU: {why}")
+    aside = next((f" ({one.text})" for one in without[0].seen.general if one.aside), "")
+    raise UsageError(f"--import: {without[0].path}: holds no NVTX range with work of the GPU{aside}: {why}")
 
 
 def _works(one: _Capture) -> bool:
@@ -200,6 +202,10 @@ def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
         reading = traces(file, "outermost" if by == "range" else None)
         faults = {name: [fault] for name, fault in reading.faults.items()}
         general = [one for one in reading.general if one not in reading.faults.values()]
+        version = next((one.version for one in reading.traces.values()), "")
+        if why := behind(version, reading.driver):
+            remedy = "capture with an nsys that is as new as the driver's CUDA"
+            general.append(fault("nsys", "trace", "incompatible", f"version {version}: {why}", remedy, aside=True))
         found = Read(reading.traces, faults, general, reading.device, reading.capability)
     lost = [*found.general, *(one for some in found.faults.values() for one in some)]
     if by == "range":  # without a range it may hold kernels

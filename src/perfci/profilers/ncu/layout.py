@@ -17,8 +17,8 @@ RESULTS, PAYLOAD = (2, 7, 8, 9), 5
 """Fields of BlockHeader: results of kernels, ranges, command lists and graphs; bytes of payload."""
 MOST_BLOCKS = 200_000
 """A launch has one, and there are some dozen more."""
-LONGEST_HEADER = 2**16
-"""Bytes; they have some hundred."""
+LONGEST_HEADER = 2**24
+"""Bytes; they have some hundred, but for one that holds all texts: 130 kB with `--set full`."""
 SEARCHED = 8 * 2**20
 """Bytes that are searched for the version: it stands behind the first launches."""
 _WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfci.model.profile import Fault, FaultKind
-from perfci.model.text import escaped, version_numbers
+from perfci.model.text import escaped
 from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.privacy import environment
 
@@ -101,33 +101,6 @@ def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:
     return [(1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
-
-
-_CUDA = {
-    (2022, 4): (11, 8),
-    (2023, 4): (12, 4),
-    (2025, 1): (12, 9),
-    (2025, 3): (13, 0),
-    (2025, 5): (13, 1),
-    (2025, 6): (13, 2),
-    (2026, 1): (13, 3),
-    (2026, 3): (13, 4),
-}
-"""nsys → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests."""
-
-
-def behind(version: str, driver_cuda: str) -> str:
-    """Return why an nsys may lose events of a driver, one line; empty where nothing is known against it.
-
-    `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
-    driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
-    """
-    release, driver = version_numbers(version)[:2], version_numbers(driver_cuda)
-    known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
-    if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
-        return ""
-    major, minor = known[-1]
-    return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
 
 
 # ---------------------------------------------------------------- command lines

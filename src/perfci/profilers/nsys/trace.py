@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
-from perfci.model.text import escaped
-from perfci.profilers.cuda import call_kind, copy_kind, gpus, launching, memory
+from perfci.profilers.cuda import call_kind, copy_kind, launching, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import (
     COPY,
@@ -32,6 +31,7 @@ from perfci.profilers.nsys.events import (
 )
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.missing import ALIKE, note_missing
+from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
 
 MOST = 1000
 """Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
@@ -40,8 +40,6 @@ LIMIT = 600.0
 
 _PATHS = 20_000  # distinct names of nested ranges that are held while reading
 _DEPTH = 1000  # ranges that are open on one thread at a time
-SCHEMA = 3
-"""The newest major version of nsys' tables that perfci was tried with: from 2022.4 to 2025.6."""
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
     "UVM_DTOD",
@@ -63,6 +61,8 @@ class Reading(NamedTuple):
     """Names of the machine's GPUs, as the trace tells them; empty where it does not."""
     capability: tuple[int, int] | None = None
     """Their compute capability, where it is one."""
+    driver: str = ""
+    """The CUDA version of the driver, such as `13.0`; empty where the trace does not tell."""
 
 
 def read(
@@ -123,20 +123,11 @@ def _told(events: Events) -> Reading:
         if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
             events.note(name, "empty", "nothing ran on the device in its executions")
     faults = {name: _joined(found) for name, found in events.faults.items() if found}
-    return Reading(traces, faults, events.general, *_gpus(events))
-
-
-def _gpus(events: Events) -> tuple[str, tuple[int, int] | None]:
-    """Return the names of the machine's GPUs, each once, and the compute capability that all have."""
-    has = events.columns("TARGET_INFO_GPU")
-    if "name" not in has:
-        return "", None
-    told = [f"x.{column}" if column in has else "NULL" for column in ("smMajor", "smMinor")]
-    return gpus(events.rows(f"SELECT x.name, {', '.join(told)} FROM t.TARGET_INFO_GPU x LIMIT 100"))
+    return Reading(traces, faults, events.general, *gpus_of(events), driver_cuda(events))
 
 
 def _traces(events: Events) -> dict[str, Trace]:
-    version = _version(events)
+    version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, nested = _call_times(events), _nested(events)
     busy = dict(
@@ -447,24 +438,6 @@ def _told_ranges(events: Events, name: str, found: dict[str, list[int]], number:
         RangeUse(name=path, count=count / number, host=host * scale, device=device * scale)
         for path, (count, host, device) in longest
     ]
-
-
-def _version(events: Events) -> str:
-    """Of the nsys that exported; a schema that perfci does not know is told, and read by its columns."""
-    said: dict[str, str] = {}
-    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        if table in events.tables and {"name", "value"} <= events.columns(table):
-            rows = events.rows(
-                f"SELECT name, value FROM t.{table} "
-                "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
-            )
-            said = {name: escaped(value)[:100] for name, value in rows if isinstance(value, str)} | said
-    schema = said.get("EXPORT_SCHEMA_VERSION", "")
-    major = schema.partition(".")[0]
-    if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
-        text = f"it is of schema {schema}, and perfci knows those up to {SCHEMA}: it is read by its columns"
-        events.general.append(fault("incompatible", text, "update perfci where a value seems wrong", aside=True))
-    return said.get("EXPORT_PRODUCT_VERSION", "")
 
 
 class _Mark:

@@ -1,0 +1,75 @@
+"""Tells how an export of Nsight Systems was made: by which nsys, for which driver and GPUs, and whether they suit."""
+
+from perfci.model.text import escaped, version_numbers
+from perfci.profilers.cuda import gpus
+from perfci.profilers.nsys.events import Events
+from perfci.profilers.nsys.export import fault
+
+SCHEMA = 3
+"""The newest major version of nsys' tables that perfci was tried with: from 2022.4 to 2025.6."""
+
+
+def version_of(events: Events) -> str:
+    """Of the nsys that exported; a schema that perfci does not know is told, and read by its columns."""
+    said: dict[str, str] = {}
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        if table in events.tables and {"name", "value"} <= events.columns(table):
+            rows = events.rows(
+                f"SELECT name, value FROM t.{table} "
+                "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
+            )
+            said = {name: escaped(value)[:100] for name, value in rows if isinstance(value, str)} | said
+    schema = said.get("EXPORT_SCHEMA_VERSION", "")
+    major = schema.partition(".")[0]
+    if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
+        text = f"it is of schema {schema}, and perfci knows those up to {SCHEMA}: it is read by its columns"
+        events.general.append(fault("incompatible", text, "update perfci where a value seems wrong", aside=True))
+    return said.get("EXPORT_PRODUCT_VERSION", "")
+
+
+def driver_cuda(events: Events) -> str:
+    """Return the CUDA version of the driver that was traced, such as `13.0`; empty where the export does not tell."""
+    if not {"name", "value"} <= events.columns("TARGET_INFO_SYSTEM_ENV"):
+        return ""
+    query = "SELECT value FROM t.TARGET_INFO_SYSTEM_ENV WHERE name = 'CudaDriverVersion' LIMIT 1"
+    found = next((str(value) for (value,) in events.rows(query)), "")
+    if not (found.isascii() and found.isdigit() and len(found) < 8):
+        return ""
+    number = int(found)  # 1000 · major + 10 · minor, as cudaDriverGetVersion tells it
+    return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else ""
+
+
+def gpus_of(events: Events) -> tuple[str, tuple[int, int] | None]:
+    """Return the names of the machine's GPUs, each once, and the compute capability that all have."""
+    has = events.columns("TARGET_INFO_GPU")
+    if "name" not in has:
+        return "", None
+    told = [f"x.{column}" if column in has else "NULL" for column in ("smMajor", "smMinor")]
+    return gpus(events.rows(f"SELECT x.name, {', '.join(told)} FROM t.TARGET_INFO_GPU x LIMIT 100"))
+
+
+_CUDA = {
+    (2022, 4): (11, 8),
+    (2023, 4): (12, 4),
+    (2025, 1): (12, 9),
+    (2025, 3): (13, 0),
+    (2025, 5): (13, 1),
+    (2025, 6): (13, 2),
+    (2026, 1): (13, 3),
+    (2026, 3): (13, 4),
+}
+"""nsys → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests."""
+
+
+def behind(version: str, driver_cuda: str) -> str:
+    """Return why an nsys may lose events of a driver, one line; empty where nothing is known against it.
+
+    `driver_cuda`: the driver's CUDA version, such as `13.0`; empty where it is not known. Seen with nsys 2023.4 on a
+    driver of CUDA 13: its importer meets a function that CUDA 12.4 did not have, and drops all that follows.
+    """
+    release, driver = version_numbers(version)[:2], version_numbers(driver_cuda)
+    known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
+    if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
+        return ""
+    major, minor = known[-1]
+    return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
