@@ -179,10 +179,21 @@ def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
 
 @pytest.mark.parametrize("metric", ["device_busy", "launch_overhead", "peak_memory"])
 def test_what_is_not_told_of_a_command(metric) -> None:
-    row = observed_row(
-        context(), of_command(Profile(), 1), criterion(metric=metric, unit="%", tier="trace", kind="max")
-    )
+    trace = Trace(source="nsys", executions=1, wall=1.0, busy=0.5, span=0.5)
+    asked = criterion(metric=metric, unit="%", tier="trace", kind="max", bound=60.0)
+    row = observed_row(context(), of_command(Profile(trace=trace), 1), asked)
     assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
+    looped = Profile(trace=trace.model_copy(update={"within": "step"}), metrics={metric: 50.0})
+    row = observed_row(context(), of_command(looped, 1), asked)
+    assert (row.class_ == "unchanged") is (metric != "peak_memory")
+    assert ("range: NAME" in row.reason) is False
+
+
+def test_why_nothing_is_told_of_a_range_that_was_not_seen() -> None:
+    lost = Fault(tool="nsys", part="trace", kind="empty", text="no range of this name among 7 in the trace")
+    asked = criterion(metric="device_busy", unit="%", tier="trace", kind="max", bound=60.0)
+    row = observed_row(context(), of_command(Profile(faults=[lost]), 1), asked)
+    assert row.class_ == "invalid" and "no range of this name among 7" in row.reason
 
 
 def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:

@@ -55,7 +55,7 @@ class Kprof(Profiler[Trace]):
                 return cls(TRACED * request.timeout, program, request.written_env)
         return fault(cls.name, cls.part, "absent", "kprof is not installed", "install kprof")
 
-    def for_command(self, device, timeout, kernels):
+    def for_command(self, device, timeout, asked):
         return replace(self, seconds=TRACED * timeout)
 
     def under(self, report):

@@ -150,6 +150,22 @@ def test_nsys_sees_the_whole_process(place, nsys):
     assert "token: None" in (place.runner.logs / "nsys-head-app.log").read_text()
 
 
+@pytest.mark.nsys
+def test_nsys_sees_the_loop_without_its_warm_up(place, nsys):
+    command = form(f"{sys.executable} app.py 5", range="step", skip=2)
+    found = profiled(place, command, nsys.for_command("cpu", 20.0, command))
+    assert found.faults == [] and found.seen is not None
+    assert (found.seen.within, found.seen.executions) == ("step", 3)
+    assert 0.04 <= found.seen.wall < 0.2
+    assert [(one.name, one.count) for one in found.seen.ranges] == [("inner", 1)]
+    command = form(f"{sys.executable} app.py 5", range="step", skip=5)
+    found = profiled(place, command, nsys.for_command("cpu", 20.0, command))
+    assert found.seen is None
+    assert [fault.text for fault in found.faults] == [
+        "its process does not execute it more often than the 5 times that are skipped"
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.nsys
 def test_a_command_that_runs_on_is_cut_and_says_so(place, nsys, monkeypatch):
@@ -302,6 +318,15 @@ def test_metrics_of_a_command_with_one_case(place, tmp_path):
         assert found.metrics["kernel_launches"] == sum(kernel.count for kernel in found.trace.kernels) > 10
         assert found.metrics["dram_bytes"] > 0 and found.metrics["registers"] > 0
         assert not {"device_busy", "launch_overhead"} & set(found.metrics)
+
+
+def test_a_command_with_a_range_has_the_metrics_of_its_loop(place, tmp_path):
+    (case,) = observed(place, tmp_path, "app", kernels="gemm", range="matmul-n4096", skip=4)
+    for side in case.sides.values():
+        found = side.profile
+        assert found.reports == 1 and (found.trace.within, found.trace.executions) == ("matmul-n4096", 6)
+        assert 0 < found.metrics["device_busy"] <= 100 and 0 <= found.metrics["launch_overhead"] < 100
+        assert found.metrics["kernel_launches"] < 10
 
 
 @pytest.mark.slow

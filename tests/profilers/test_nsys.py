@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.model.profile import Profile
+from perfci.model.profile import Profile, concerns
 from perfci.profilers.cuda import call_kind, plain_call
 from perfci.profilers.metrics import take
-from perfci.profilers.nsys.trace import Reading, read
+from perfci.profilers.nsys.trace import Loop, Reading, read
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
 CASES = ["sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"]
@@ -630,6 +630,64 @@ def test_a_trace_of_cuda_without_any_call_is_told(export):
     export.db.execute("UPDATE META_DATA_CAPTURE SET value = 'true'")
     (fault,) = export.read().general
     assert (fault.kind, fault.text) == ("empty", "no CUDA API call is in the trace")
+
+
+# ---------------------------------------------------------------- the loop of a command
+
+
+def test_the_first_executions_of_each_process_are_left_out(export):
+    other = TID + 0x5000000
+    for tid in (TID, other):
+        for number in range(4):
+            at = 1000 * number
+            export.push("step", at, at + 400, tid=tid)
+            export.launch("warm" if number < 2 else "k", at + 10, number, tid=tid, length=100 if number < 2 else 200)
+    export.launch("between", 3500, 9)
+    trace = export.read(Loop("step", 2)).traces[""]
+    assert (trace.within, trace.executions) == ("step", 4)
+    assert [(one.name, one.count) for one in trace.kernels] == [("k", 1)]
+    assert trace.wall * 1e9 == pytest.approx(400) and trace.busy * 1e9 == pytest.approx(200)
+    every = export.read(Loop("step")).traces[""]
+    assert every.executions == 8 and every.busy * 1e9 == pytest.approx(150)
+    (fault,) = export.read(Loop("step", 4)).faults.values()
+    assert "not execute it more often than the 4 times that are skipped" in fault.text
+    (fault,) = export.read(Loop("stop", 1)).faults.values()
+    assert "no range of this name among 8" in fault.text
+
+
+def test_an_execution_that_the_end_cut_is_told_of_a_loop(export):
+    for number in range(3):
+        export.push("step", 1000 * number, 1000 * number + 400 if number < 2 else None)
+        export.launch("k", 1000 * number + 10, number)
+    reading = export.read(Loop("step", 1))
+    assert "1 did not end before the capture did" in reading.faults[""].text
+    assert concerns(reading.faults[""], "device_busy")
+
+
+def test_the_loop_of_a_program_is_what_plain_sql_says(tmp_path):
+    """A program on an H200 that allocates, copies, multiplies and frees, twenty times."""
+    path = tmp_path / "mallocs.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "mallocs.sqlite.xz").read_bytes()))
+    trace = read(path, Loop("step", 3)).traces[""]
+    db = sqlite3.connect(path)
+    steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
+    work = [
+        row
+        for kind in ("KERNEL", "MEMCPY")
+        for row in db.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}").fetchall()
+    ]
+    busy = sum(end - start for start, end in work if start >= steps[0][0])  # nothing overlaps in one stream
+    assert trace.executions == 17 and trace.busy * 17e9 == pytest.approx(busy, rel=1e-9)
+    assert trace.wall * 17e9 == pytest.approx(sum(end - start for start, end in steps), rel=1e-9)
+    names = dict(db.execute("SELECT id, value FROM StringIds"))
+    spent = Counter()
+    for name, start, end in db.execute("SELECT nameId, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME"):
+        if start >= steps[0][0]:
+            spent[plain_call(names[name])] += end - start
+    told = {call.name: call.seconds * 17e9 for call in trace.calls}
+    assert told == {name: pytest.approx(ns, rel=1e-9) for name, ns in spent.items()}
+    whole = read(path, None).traces[""]
+    assert whole.wall > 2 * 20 * trace.wall and not whole.within
 
 
 # ---------------------------------------------------------------- files that are none

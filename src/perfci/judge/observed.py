@@ -12,7 +12,7 @@ from perfci.judge.status import Context, about, about_criterion, judged
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, CHECKED, UNSEEN_OF_COMMANDS
+from perfci.model.metrics import CATALOGUE, CHECKED, TOLD_OF_RANGES, UNSEEN_OF_COMMANDS
 from perfci.model.profile import Fault, Profile, concerns, doubt
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case
@@ -55,8 +55,15 @@ def _not_of_the_case(case: Case, criterion: Criterion) -> str:
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
         return f"{text}: declare a command that reports this one alone"
+    if criterion.metric in TOLD_OF_RANGES:
+        profiled = [side.profile for side in case.sides.values() if side.profile]
+        traces = [one.trace for one in profiled if one.trace]
+        if profiled and all(trace.within for trace in traces):
+            return ""
+        text = f"{criterion.metric} of a whole command would hold its start and end"
+        return f"{text}: name the NVTX range of its loop (range: NAME), or declare a kernel"
     if criterion.metric in UNSEEN_OF_COMMANDS:
-        return f"{criterion.metric} of a command would hold its start and end, or has no check: declare a kernel"
+        return f"{criterion.metric} of a command has no check: declare a kernel"
     return ""
 
 

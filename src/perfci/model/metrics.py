@@ -292,6 +292,8 @@ CHECKED = frozenset(name for name, entry in TABLE.items() if entry.sources == ("
 UNSEEN_OF_COMMANDS = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
 """The metrics that nothing tells of a command: its process starts and ends, and the profiler with it, within what they
 record, and no check allocates its inputs."""
+TOLD_OF_RANGES = frozenset(name for name in UNSEEN_OF_COMMANDS if CATALOGUE[name].tier == "trace")
+"""Those of them that a timeline tells where the command names a range of its own."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of an NVTX range of the user's own within the case."""
 ALL_RANGES = "range:*"

@@ -195,6 +195,17 @@ class Command(Document):
     kernels: Regex | None = None
     """Kernels that ncu profiles, as its `--kernel-name regex:` takes it: a regular expression that is found in the
     names of functions, without arguments. All by default."""
+    range: str | None = Field(None, min_length=1, max_length=200)
+    """The NVTX range whose executions are what a timeline tells of the command, an execution: its loop without its
+    start and end. The whole process by default."""
+    skip: int = Field(0, ge=0, le=10**6)
+    """So many first executions of `range` are left out in each process: the warm-up."""
+
+    @model_validator(mode="after")
+    def _skips_ranges(self) -> "Command":
+        if self.skip and self.range is None:
+            raise Mistake("there is no `range:` whose first executions could be left out: name one", "skip")
+        return self
 
 
 def _unique(commands: list[Command]) -> list[Command]:

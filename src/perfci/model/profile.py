@@ -134,6 +134,8 @@ class Trace(Document):
     version: str = ""
     marked: str = Field("", max_length=200)
     """The marker of the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
+    within: str = Field("", max_length=200)
+    """The range of a command whose executions these are; empty for those of a case, and for a whole command."""
     executions: int = Field(ge=1)
     wall: Amount
     """Host time of an execution, from its range's begin to its end or to the end of its last device work."""

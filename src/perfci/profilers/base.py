@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from perfci.model.base import DeviceKind, Side
+from perfci.model.policy import Command
 from perfci.model.profile import Counters, Fault, KernelCode, KernelUse, Part, Tool, Trace
 from perfci.model.results import Reason
 from perfci.sources.environment import is_secret, passes
@@ -125,10 +126,10 @@ class Profiler(ABC, Generic[Seen]):
         """Return the profiler for cases of one device in a worker."""
         return self
 
-    def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Profiler[Seen]":
-        """Return the profiler for a whole command, which takes `timeout` seconds at most without one.
+    def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Profiler[Seen]":
+        """Return the profiler for a command, which takes `timeout` seconds at most without one.
 
-        `kernels`: a regular expression for the functions whose counters are asked for; None for all.
+        `asked`: what is to be seen of it, its `kernels`, `range` and `skip`; base's, where it has the command.
         """
         raise NotImplementedError(f"{self.name} profiles no command")  # only one whose `scopes` name them is asked
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from perfci.model.metrics import CATALOGUE, RANGE, UNSEEN_OF_COMMANDS, combined
+from perfci.model.metrics import CATALOGUE, RANGE, TOLD_OF_RANGES, UNSEEN_OF_COMMANDS, combined
 from perfci.model.profile import (
     OF_KERNELS,
     CopyKind,
@@ -91,7 +91,8 @@ def of_part(seen: Trace | Counters, capability: tuple[int, int] | None) -> dict[
 
 
 def _stands(profile: Profile, part: Part, name: str) -> bool:
-    if profile.reports is not None and name in UNSEEN_OF_COMMANDS:
+    looped = name in TOLD_OF_RANGES and profile.trace is not None and profile.trace.within != ""
+    if profile.reports is not None and name in UNSEEN_OF_COMMANDS and not looped:
         return False
     return not any(bears_on(one, profile, part) and concerns(one, name) for one in profile.faults)
 

@@ -75,10 +75,10 @@ def by_sql(path: Path) -> dict[str, dict[str, float]]:
     ).fetchall():
         ranges = db.execute(
             "SELECT n.start, n.end, n.globalTid FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
-            "WHERE n.eventType = 59 AND coalesce(n.text, s.value) = ?",
+            "WHERE n.eventType = 59 AND coalesce(n.text, s.value) = ? ORDER BY n.start",
             (name,),
         ).fetchall()
-        launches, seconds, wall = 0, 0.0, 0.0
+        launches, seconds, wall, ended = 0, 0.0, 0.0, 0
         calling: set[tuple[int, int]] = set()
         busy: set[tuple[int, int]] = set()
         for start, end, tid in ranges:
@@ -88,7 +88,9 @@ def by_sql(path: Path) -> dict[str, dict[str, float]]:
             busy |= {*work, *copies, *done("MEMSET", start, end, tid)}
             launches += len(work)
             seconds += sum(last - first for first, last in work) * 1e-9
-            wall += (max([end, *(last for _, last in work), *(last for _, last in copies)]) - start) * 1e-9
+            last = max([end, *(last for _, last in work), *(last for _, last in copies)])
+            wall += max(0, last - max(start, ended)) * 1e-9  # the next begins before the last one's work is done
+            ended = max(ended, last)
         n = len(ranges)
         moments = {moment for first, last in calling for moment in range(first, last)}  # nanosecond by nanosecond
         for first, last in busy:

@@ -6,6 +6,7 @@ import re
 from perfci.judge.explain.numbers import counted, finite, gain, number, percent_of
 from perfci.judge.explain.seen import UP, Finding, Group, Seen, calls_of, copied, idle, pinning, value
 from perfci.judge.explain.thresholds import (
+    AGAIN,
     DOMINANT,
     IDLE,
     IDLE_TENSOR,
@@ -16,9 +17,10 @@ from perfci.judge.explain.thresholds import (
     TENSOR,
 )
 from perfci.judge.words import call_name
-from perfci.model.profile import Trace
+from perfci.model.profile import CopyKind, Trace
 from perfci.model.units import show
 
+_LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
 _LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)")
 """Of the rule Theoretical Occupancy, which names what limits it."""
 
@@ -29,7 +31,10 @@ def standing(seen: Seen) -> list[Finding]:
 
     Most time that could be given back first; where none is known in the order of the list above.
     """
-    found = [*(_host(seen, seen.trace) if seen.trace and not seen.profile.reports else []), *_kernels(seen)]
+    host: list[Finding] = []
+    if seen.trace:
+        host = _process(seen.trace) if seen.profile.reports and not seen.trace.within else _host(seen, seen.trace)
+    found = [*host, *_kernels(seen)]
     return sorted(found, key=lambda one: (one.seconds is None, -(one.seconds or 0.0), one.order, one.text))
 
 
@@ -55,12 +60,7 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
         text += f"the GPU idles {share} of the time"
         found.append(Finding(1, text, rest, step, "synchronisation"))
     bound = not found
-    for kind in ("host to device", "device to host"):
-        one = copied(trace, kind)
-        if one and one.pageable and one.rate and one.seconds >= SHARE * trace.wall:
-            text = f"{UP[kind]} is pageable: {show(one.rate, 'B/s')}, {percent_of(one.seconds, trace.wall)} of the time"
-            step = pinning(kind)
-            found.append(Finding(2, text, None, step, kind))
+    found += _pageable(trace)
     share_idle = idle(trace)
     if bound and share_idle is not None and share_idle >= IDLE and seen.launches >= 2:
         mean = finite(seen.device / seen.launches)
@@ -69,6 +69,34 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
         text += f"{number(seen.launches)} kernels{each}"
         # No gain is told: a profiler adds microseconds to each launch.
         found.append(Finding(8, text, None, f"fuse the kernels{each} or launch them as one CUDA graph", "launch"))
+    return found
+
+
+def _process(trace: Trace) -> list[Finding]:
+    """Find allocations and pageable copies of a whole process, of which no other number is of a loop."""
+    found = []
+    allocations = calls_of(trace, "allocation")
+    spent = finite(sum(call.seconds for call in allocations))
+    if spent is not None and spent >= SHARE * trace.wall > 0:
+        top = max(allocations, key=lambda call: (call.seconds, call.name))
+        if top.count >= AGAIN:
+            share = percent_of(spent, trace.wall)
+            text = f"allocates again and again: {call_name(top.name)}, {counted(top.count, 'call')}, {share} of the "
+            text += "process's time, of which the first makes the context"
+            step = "allocate once, and reuse it (a pool, cudaMallocAsync); name the NVTX range of the loop under "
+            step += "range: to see it without the process's start"
+            found.append(Finding(0, text, min(spent, trace.wall), step, "allocation"))
+    return found + _pageable(trace)
+
+
+def _pageable(trace: Trace) -> list[Finding]:
+    """Find copies between the host and the device for which the driver has to copy on the host first."""
+    found = []
+    for kind in _LINKS:
+        one = copied(trace, kind)
+        if one and one.pageable and one.rate and one.seconds >= SHARE * trace.wall:
+            text = f"{UP[kind]} is pageable: {show(one.rate, 'B/s')}, {percent_of(one.seconds, trace.wall)} of the time"
+            found.append(Finding(2, text, min(one.seconds, trace.wall), pinning(kind), kind))
     return found
 
 

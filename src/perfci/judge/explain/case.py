@@ -12,6 +12,7 @@ from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import KernelUse, Profile
 from perfci.model.report import CallRow, CaseProfile, CopyRow, KernelRow, Observed, Row
 from perfci.model.results import Case
+from perfci.model.text import count
 from perfci.model.units import show
 
 MOST_KERNELS = 20
@@ -75,7 +76,7 @@ def _on_the_cpu(head: Profile | None) -> Explanation:
     trace = head.trace if head else None
     if trace is None:
         return Explanation()
-    what = "recorded" if head and head.reports else "an execution takes"
+    what = "recorded" if head and head.reports and not trace.within else "an execution takes"
     wall = f"{what} {show(trace.wall, 's')} under {trace.source}, which sees no kernels on the CPU"
     return Explanation(sentences=[wall, *(f"{one.name}: {show(one.host, 's')}" for one in trace.ranges)])
 
@@ -92,6 +93,8 @@ def _sources(*sides: Profile | None) -> list[str]:
     for profile in sides:
         if profile and profile.trace:
             marked = f" (ranges by {profile.trace.marked})" if profile.trace.marked else ""
+            if profile.trace.within:
+                marked = f" (range {profile.trace.within}, {count(profile.trace.executions, 'execution')})"
             found.append(f"{profile.trace.source} {profile.trace.version}".strip() + marked)
         if profile and profile.counters:
             found.append(f"{profile.counters.source} {profile.counters.version}".strip())

@@ -70,7 +70,9 @@ def host(base: Seen, head: Seen) -> list[Finding]:
     if base.trace is None or head.trace is None or base.trace.source != head.trace.source:
         return []
     before, after = base.trace, head.trace
-    inside = "" if head.profile.reports else "inside the loop "  # a command is its start and end too
+    inside = "inside the loop "
+    if head.profile.reports and not after.within:
+        inside = ""  # a command is its start and end too
     found = []
     for kind, verb in (("allocation", "allocates"), ("synchronisation", "synchronises")):
         old, new = calls_of(before, kind), calls_of(after, kind)

@@ -57,7 +57,7 @@ def gain(whole: float, part: float) -> str:
     if not 0 < part < whole or not math.isfinite(whole) or rest <= whole * 1e-3:
         return ""
     factor = whole / rest
-    if factor < 1.05:
+    if factor < 1.1:  # it would read 1×
         return ""
     return f", up to {int(factor)}×" if factor >= MANY else f", up to {math.floor(factor * 10 + 1e-9) / 10:g}×"
 

@@ -233,7 +233,7 @@ def _profile_command(
     """Provide a part of the profile of one command for its cases, the sides in turns."""
     runner = place.runner
     forms = {name: form for name in place.sides if (form := runner.command(name, command)) is not None}
-    kernels = next(iter(forms.values())).kernels  # base's, where it has the command: head does not choose them
+    asked = next(iter(forms.values()))  # base's, where it has the command: head does not choose what is seen
     reports = runner.cases[command]
     for found in profilers.of(part, "command"):
         if not cases:
@@ -245,7 +245,7 @@ def _profile_command(
             own = replace(runner, parent=parent)
             for name, form in forms.items():
                 note(f"{found.name}: {name} · {command}")
-                profiler = found.for_command(form.device, runner.time(form), kernels)
+                profiler = found.for_command(form.device, runner.time(form), asked)
                 seen = profile_command(own, name, form, cases, profiler, scratch, turns.next())
                 _keep(cases, name, seen, profilers.capability, reports)
         cases = _unseen(cases, list(forms), part)

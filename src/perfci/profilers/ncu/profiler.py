@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfci.model.base import DeviceKind
+from perfci.model.policy import Command
 from perfci.model.profile import Counters, Fault
 from perfci.profilers.base import LOG_END, Profiler, Read, Request, grown, said, trimmed
 from perfci.profilers.ncu import chips
@@ -70,9 +71,9 @@ class Ncu(Profiler[Counters]):
             chips.SECTIONS[request.counters], SLOWER * request.timeout, unavailable=missing,
         )  # fmt: skip
 
-    def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Ncu":
+    def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Ncu":
         """Return the same around a whole command, of which it counts `kernels`."""
-        return replace(self, whole=True, kernels=kernels, launches=COMMAND_LAUNCHES, seconds=SLOWER * timeout)
+        return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=SLOWER * timeout)
 
     def lacking(self) -> Mapping[str, str]:
         """Return the counters that the chip cannot give."""

@@ -74,10 +74,14 @@ class Events(Export):
         executions: int | None = None,
         *,
         outermost: bool = False,
+        skip: int | None = None,
     ) -> None:
-        """`executions`: of each name, where it is known how many were made. `outermost`: the names are to be found."""
+        """`executions`: of each name, where it is known how many were made. `outermost`: the names are to be found.
+        `skip`: executions of each process that are left out at its begin, of a loop of the program's own."""
         super().__init__(db)
-        self.outermost = outermost
+        self.outermost, self.skip = outermost, skip
+        self.apart = outermost or skip is not None
+        """True where anything may lie between two executions."""
         self.names, self.whole, self.made = names, whole, executions
         self.faults: dict[str, list[Fault]] = {name: [] for name in names}
         self.general: list[Fault] = []
@@ -171,6 +175,7 @@ class Events(Export):
         )
         self.db.execute("CREATE INDEX execs_at ON execs (pid, start)")
         self.overlaps()
+        self.leave_out()
         seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
         pushed = self.one(f"SELECT count(*) FROM {self.nvtx.rows} WHERE eventType = {PUSH_POP}")
         for index, name in enumerate(() if self.outermost else self.names):
@@ -243,6 +248,23 @@ class Events(Export):
             text = f"{count} of its executions overlap others and are left out"
             self.note(self.names[index], "incomplete", text, "push ranges one after the other, on one thread")
         self.db.execute(f"DELETE FROM execs WHERE id IN ({overlapping})")
+
+    def leave_out(self) -> None:
+        """Give the first executions of each process, as many as are to be skipped, a name of their own: work that they
+        launched may run on, and is nobody else's."""
+        if not self.skip or not self.one("SELECT count(*) FROM execs"):
+            return
+        name = self.names[0]
+        self.names.append(f"{name} (skipped)")
+        self.faults[self.names[1]] = []
+        self.db.execute(
+            "UPDATE execs SET name = 1 WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY pid "
+            "ORDER BY start) AS number FROM execs) WHERE number <= ?)",
+            (self.skip,),
+        )
+        if not self.one("SELECT count(*) FROM execs WHERE name = 0"):
+            text = f"its process does not execute it more often than the {self.skip} times that are skipped"
+            self.note(name, "empty", text, "execute it more often, or lower skip")
 
     def execution_of(self, row: str) -> str:
         """SQL for the execution of `row`'s process that began last before `row` did."""

@@ -57,7 +57,7 @@ def note_missing(events: Events) -> None:
     _orphans(events)
     _graphs(events)
     _silent(events)
-    if not events.outermost:  # executions that nobody asked to be alike
+    if not events.apart:  # executions that nobody asked to be alike
         _uneven(events)
     _diagnostics(events)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfci.model.base import DeviceKind, MachineError
+from perfci.model.policy import Command
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Reason
 from perfci.model.text import escaped
@@ -21,6 +22,7 @@ from perfci.profilers.nsys import privacy as nsys_privacy
 from perfci.profilers.nsys import trace as nsys_trace
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.export import fault
+from perfci.profilers.nsys.trace import Loop
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.child import Exit, Under
 from perfci.system.users import SAME, Account
@@ -39,7 +41,9 @@ class Nsys(Profiler[Trace]):
     seconds: float
     cuda: bool = True
     whole: bool = False
-    """True where all that the process does is one execution, whose name is ""."""
+    """True around a command, of which what is seen has the name ""."""
+    loop: Loop | None = None
+    """The executions that are seen of a command; None for the whole process as one."""
     name = "nsys"
     part = "trace"
     scopes = frozenset({"case", "command"})
@@ -58,9 +62,10 @@ class Nsys(Profiler[Trace]):
         """Return the same for one device: on the CPU no capture range opens, and no call of CUDA is missed."""
         return replace(self, cuda=device == "cuda")
 
-    def for_command(self, device: DeviceKind, timeout: float, kernels: str | None) -> "Nsys":
-        """Return the same around a whole command, all of whose kernels it sees."""
-        return replace(self, cuda=device == "cuda", whole=True, seconds=TRACED * timeout)
+    def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Nsys":
+        """Return the same around a command, all of whose kernels it sees, or those of a range."""
+        loop = Loop(asked.range, asked.skip) if asked.range is not None else None
+        return replace(self, cuda=device == "cuda", whole=True, loop=loop, seconds=TRACED * timeout)
 
     def under(self, report: Path) -> Under:
         """Return how a worker or a command is started under nsys."""
@@ -109,7 +114,7 @@ class Nsys(Profiler[Trace]):
             return Read(general=[fault("timeout", text, "profile fewer cases at a time")])
         self.request.account.reclaim(raw.parent)
         made = None if self.whole else self.executions
-        found = traces(export, None if self.whole else names, self.request.account, made)
+        found = traces(export, self.loop if self.whole else names, self.request.account, made)
         refused = self._keep(raw, export, keep) if (keep := self.request.keep) and export.is_file() else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
@@ -118,7 +123,7 @@ class Nsys(Profiler[Trace]):
             found.faults[name] = _BLIND_COMMAND if self.whole else _BLIND
         general = [
             *([failed] if failed else []),
-            *(_cut() for trace in found.traces.values() if self.whole and _ran_on(trace)),
+            *([_cut()] if self.whole and _ran_on(found) else []),
             *refused,
             *(one for one in found.general if one not in found.faults.values()),
         ]
@@ -184,9 +189,9 @@ def _too_large(what: str, size: int) -> str:
     return f"{what} {size / 2**30:.1f} GiB, more than {nsys_command.SIZE / 2**30:.1f} GiB"
 
 
-def _ran_on(trace: Trace) -> bool:
+def _ran_on(reading: nsys_trace.Reading) -> bool:
     """Tell whether recording ended before the process did. A duration is kept to the millisecond (seen with 2023.4)."""
-    return trace.wall >= 0.99 * nsys_command.DURATION
+    return reading.length >= 0.99 * nsys_command.DURATION
 
 
 def _cut() -> Fault:
@@ -204,7 +209,7 @@ def _blind(trace: Trace) -> bool:
 
 def traces(
     export: Path,
-    names: Sequence[str] | Literal["outermost"] | None,
+    names: Sequence[str] | Literal["outermost"] | Loop | None,
     account: Account = SAME,
     executions: int | None = None,
 ) -> nsys_trace.Reading:
@@ -220,7 +225,7 @@ def traces(
             )  # fmt: skip
     except Unread as why:
         found = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
-        lost = [""] if names is None else [] if names == "outermost" else names
+        lost = [] if names == "outermost" else [""] if names is None or isinstance(names, Loop) else names
         return nsys_trace.Reading({}, dict.fromkeys(lost, found), [found])
 
 

@@ -63,11 +63,22 @@ class Reading(NamedTuple):
     """Their compute capability, where it is one."""
     driver: str = ""
     """The CUDA version of the driver, such as `13.0`; empty where the trace does not tell."""
+    length: float = 0.0
+    """Seconds of the capture."""
+
+
+class Loop(NamedTuple):
+    """The executions of a command that are told."""
+
+    name: str
+    """Of their NVTX range."""
+    skip: int = 0
+    """So many first ones of each process are left out."""
 
 
 def read(
     path: Path,
-    ranges: Sequence[str] | Literal["outermost"] | None,
+    ranges: Sequence[str] | Literal["outermost"] | Loop | None,
     *,
     limit: float = LIMIT,
     executions: int | None = None,
@@ -76,12 +87,13 @@ def read(
 
     An execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and counts are
     means over them. `outermost`: of every name of a range that lies in no other of its process. With None the whole
-    capture is one execution. Times are in seconds, sizes in bytes. `wall` runs from the first execution's begin to the
-    last one's end or the end of its last device work, divided by their number; with `outermost`, where anything may
-    lie between two executions, it is the mean of each from its own begin to its own last end. `span` is the mean over
-    executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the union of all intervals of device work,
-    divided likewise. Ranges of the user's own on any thread within are projected as `nvtx_gpu_proj_sum` does: over the
-    calls of the same thread.
+    capture is one execution; with a Loop its executions are those of the one trace under the key "". Times are in
+    seconds, sizes in bytes. `wall` runs from the first execution's begin to the last one's end or the end of its
+    last device work, divided by their number; with `outermost` and a Loop, where anything may lie between two
+    executions, it is the union of all from the own begin to the own last end, divided likewise. `span` is the mean
+    over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the union of all intervals of device
+    work, divided likewise (with `outermost` and a Loop of each process's own). Ranges of the user's own on any
+    thread within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
     `executions`: how many were made of each name, where that is known: other numbers are a fault.
 
@@ -90,18 +102,23 @@ def read(
     Raises nothing on account of the file: what is absent, truncated, foreign, damaged or takes longer to read than
     `limit` seconds is a fault.
     """
-    found_names = ranges == "outermost"
-    names = [] if found_names else list(dict.fromkeys(ranges)) if ranges is not None else [""]
+    loop = ranges if isinstance(ranges, Loop) else None
+    names = [""]
+    if not isinstance(ranges, Loop) and ranges is not None:
+        names = [] if ranges == "outermost" else list(dict.fromkeys(ranges))
     try:
         check(path)
         with (
             tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
             open_trace(path, Path(scratch), limit) as db,
         ):
-            events = Events(db, names, whole=ranges is None, executions=executions, outermost=found_names)
+            events = Events(
+                db, [loop.name] if loop else names, whole=ranges is None, executions=executions,
+                outermost=ranges == "outermost", skip=loop.skip if loop else None,
+            )  # fmt: skip
             events.collect()
             note_missing(events)
-            return _told(events)
+            return _told(events, loop)
     except Unreadable as error:
         found = fault("unreadable", f"{path.name}: {error.text}", error.remedy)
     except sqlite3.Error as error:
@@ -113,7 +130,7 @@ def read(
     return Reading({}, dict.fromkeys(names, found), [found])
 
 
-def _told(events: Events) -> Reading:
+def _told(events: Events, loop: Loop | None) -> Reading:
     traces = _traces(events)
     for name in () if events.outermost else events.names:
         if name not in traces and not events.faults[name]:
@@ -123,17 +140,23 @@ def _told(events: Events) -> Reading:
         if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
             events.note(name, "empty", "nothing ran on the device in its executions")
     faults = {name: _joined(found) for name, found in events.faults.items() if found}
-    return Reading(traces, faults, events.general, *gpus_of(events), driver_cuda(events))
+    if loop is not None:
+        told = traces.get(loop.name)
+        traces = {"": told.model_copy(update={"within": loop.name})} if told else {}
+        faults = {"": faults[loop.name]} if loop.name in faults else {}
+    length = _capture_length(events) * 1e-9
+    return Reading(traces, faults, events.general, *gpus_of(events), driver_cuda(events), length)
 
 
 def _traces(events: Events) -> dict[str, Trace]:
     version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, nested = _call_times(events), _nested(events)
+    own = ", e.pid" if events.apart else ""  # what runs for another process meanwhile is not this one's
     busy = dict(
         events.rows(
-            """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
-                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name
+            f"""SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
+                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name{own}
                    ORDER BY o.start, o.end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
                  FROM ops o JOIN execs e ON e.id = o.exec) GROUP BY name"""
         )
@@ -148,12 +171,18 @@ def _traces(events: Events) -> dict[str, Trace]:
     idle = _launching(events)
     if events.whole:
         walls = [(0, _capture_length(events), 1)]
-    elif events.outermost:  # anything may lie between two executions
+        if not walls[0][1]:
+            events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see the log")
+            events.lost.add("")
+    elif events.apart:  # anything may lie between two executions
         walls = list(
             events.rows(
-                """SELECT e.name, sum(max(e.end, coalesce(p.ended, e.end)) - e.start), count(*)
-                   FROM execs e LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id
-                   GROUP BY e.name"""
+                """SELECT name, sum(max(0, stop - max(start, coalesce(before, start)))), count(*) FROM (
+                     SELECT *, max(stop) OVER (PARTITION BY name, pid
+                       ORDER BY start, stop ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM (
+                         SELECT e.name, e.pid, e.start, max(e.end, coalesce(p.ended, e.end)) AS stop FROM execs e
+                         LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id))
+                   GROUP BY name"""
             )
         )
     else:
@@ -203,14 +232,18 @@ def _launching(events: Events) -> dict[int, int]:
     launches = [(fn,) for fn, name in events.functions.items() if call_kind(name) == "launch"]
     events.db.execute("CREATE TABLE launches (fn)")
     events.db.executemany("INSERT INTO launches VALUES (?)", launches)
+    part = "e.pid" if events.apart else "0"  # as for `busy`
     edges = " UNION ALL ".join(
-        f"SELECT e.name AS name, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
+        f"SELECT e.name AS name, {part} AS part, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
         f"JOIN execs e ON e.id = y.exec {only}"
         for table, only, launch, work in (("ops", "", 0, 1), ("calls", "WHERE y.fn IN (SELECT fn FROM launches)", 1, 0))
         for side, launch, work in (("start", launch, work), ("end", -launch, -work))
     )
-    rows = events.rows(f"SELECT name, time, launch, work FROM ({edges}) ORDER BY name, time")
-    return {name: launching(row[1:] for row in own) for name, own in itertools.groupby(rows, key=itemgetter(0))}
+    rows = events.rows(f"SELECT name, part, time, launch, work FROM ({edges}) ORDER BY name, part, time")
+    found: dict[int, int] = defaultdict(int)
+    for (name, _), own in itertools.groupby(rows, key=itemgetter(0, 1)):
+        found[name] += launching(row[2:] for row in own)
+    return found
 
 
 def _capture_length(events: Events) -> int:
@@ -226,9 +259,6 @@ def _capture_length(events: Events) -> int:
             f"WHERE typeof(duration) = 'integer' AND duration BETWEEN 0 AND {FAR}"
         )
         length = max(length, said or 0)
-    if not length:
-        events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see the log")
-        events.lost.add("")
     return length
 
 
