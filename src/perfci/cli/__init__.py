@@ -74,14 +74,14 @@ def report(debug: options.Debug = False, **asked: Any) -> None:
 
     results, imported = asked.pop("results") or [], asked.pop("imported")
     base, device, costs = asked.pop("base") or [], asked.pop("device"), asked.pop("costs")
-    by = asked.pop("by")
+    by, items = asked.pop("by"), asked.pop("items") or []
     if imported and costs:
         raise UsageError("--costs: another tool measured, and does not tell: leave out --import")
     if imported:
-        judge_imported(imported, base, results, device=device, by=by, **asked)
-    if base or device or by:
+        judge_imported(imported, base, results, device=device, by=by, items=items, **asked)
+    if base or device or by or items:
         raise UsageError(
-            "--base, --device and --by go with --import: `perfci compare --base REF` measures against a base"
+            "--base, --device, --by and --items go with --import: `perfci compare --base REF` measures against a base"
         )
     judge_files(results or [OUT], costs=costs, **asked)
 

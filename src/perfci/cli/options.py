@@ -177,6 +177,14 @@ class Reporting:
             "ranges where there are any.",
         ),
     ] = None
+    items: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB=NUMBER",
+            help="With --import of captures: the items of an execution, such as 'train=640 samples', for limits on "
+            "throughput; may be given again.",
+        ),
+    ] = None
     policy: Annotated[
         Path | None,
         typer.Option(

@@ -16,13 +16,14 @@ from perfci.cli.measure import parse_devices
 from perfci.cli.output import tell, write_all
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.measure.imported.captures import By
+from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
 from perfci.measure.options import OUT
 from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
-from perfci.model.results import Results
+from perfci.model.results import Results, Work
+from perfci.model.units import COUNTED, split
 from perfci.render import FORMATS
 from perfci.render.terminal import print_costs
 
@@ -68,6 +69,7 @@ def judge_imported(
     *,
     device: str | None,
     by: str | None,
+    items: Sequence[str],
     policy: Path | None,
     formats: str | None,
     strict: bool,
@@ -90,6 +92,7 @@ def judge_imported(
         Policy(version=1) if own is None else _read_policy(own),
         device=kinds[0] if kinds else None,
         by=_by(by),
+        items=_items(items),
         command=["perfci", *sys.argv[1:]],
         where=str(own or FILE),
         whole=policy is not None,
@@ -106,6 +109,23 @@ def _by(text: str | None) -> By | None:
     if text in ("range", "kernel", None):
         return cast(By | None, text)
     raise UsageError(f"--by {text}: write range or kernel")
+
+
+def _items(texts: Sequence[str]) -> dict[str, Work]:
+    """Return the work that `--items` tells, by patterns of ids. Raises UsageError."""
+    found = {}
+    for text in texts:
+        pattern, _, told = text.rpartition("=")
+        try:
+            number, unit = split(told.strip())
+        except ValueError:
+            number, unit = 0.0, ""
+        if not pattern or number <= 0 or unit not in COUNTED:
+            known = ", ".join(filter(None, COUNTED))
+            what = f"a pattern of ids and a number, such as 'train=640 samples' ({known})"
+            raise UsageError(f"--items {text}: write {what}")
+        found[pattern] = Work(items=number, item=unit or "items")
+    return found
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:

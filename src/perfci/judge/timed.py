@@ -122,6 +122,8 @@ def _lost(case: Case) -> str:
 
 
 def _unmeasured(case: Case, metric: str) -> str:
+    if metric == "throughput" and case.captured:
+        return "a capture does not tell how many items an execution has: give --items GLOB=NUMBER"
     if metric in DERIVED and side_values(case, "head", "time").size:
         return f"head declares no {DERIVED[metric].words}"
     if side_values(case, "base", metric).size:

@@ -3,9 +3,7 @@
 import csv
 import gzip
 import json
-import lzma
 import sqlite3
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,18 @@ import pytest
 
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.measure.imported.captures import recognise
+from perfci.measure.imported.capture import recognise
 from perfci.measure.imported.files import import_files
 from perfci.model.base import UsageError
 from perfci.model.policy import Limit, Policy
 from perfci.model.report import Report
-from perfci.model.results import Results
+from perfci.model.results import Results, Work
+from perfci.model.units import split
 from perfci.render import markdown
 from perfci.render.csv import profile
 from perfci.render.html import render as html
+
+from . import independent
 
 DATA = Path(__file__).parents[2] / "data"
 SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
@@ -30,15 +31,7 @@ SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resa
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The captures of an H200, unpacked: `nsys_base`, `ncu_head` …"""
-    folder = tmp_path_factory.mktemp("captures")
-    packed = {
-        **{f"nsys_{side}": DATA / "nsys" / f"{side}.sqlite.xz" for side in ("base", "head")},
-        **{f"ncu_{side}": DATA / "ncu" / f"ncu_{side}.csv.xz" for side in ("base", "head")},
-    }
-    for name, path in packed.items():
-        (folder / f"{name}{Path(path.stem).suffix}").write_bytes(lzma.decompress(path.read_bytes()))
-    return {name: folder / f"{name}{Path(path.stem).suffix}" for name, path in packed.items()}
+    return independent.unpacked(tmp_path_factory.mktemp("captures"))
 
 
 def policy(*limits: dict[str, Any]) -> Policy:
@@ -54,84 +47,11 @@ def both(files: dict[str, Path], *limits: dict[str, Any], by: Any = None) -> Res
     return import_files(sides, policy(*limits), by=by)
 
 
-def by_sql(path: Path) -> dict[str, dict[str, float]]:
-    """Range → launches, device time and wall time of an execution, by plain SQL: calls in the range, and their work."""
-    db = sqlite3.connect(path)
-
-    def done(kind: str, *within: int) -> list[tuple[int, int]]:
-        sql = f"SELECT w.start, w.end FROM CUPTI_ACTIVITY_KIND_{kind} w JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
-        sql += "ON r.correlationId = w.correlationId WHERE r.start >= ? AND r.end <= ? AND r.globalTid = ?"
-        return db.execute(sql, within).fetchall()
-
-    def called(like: str, *within: int) -> list[tuple[int, int]]:
-        sql = "SELECT r.start, r.end FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
-        sql += "WHERE s.value LIKE ? AND r.start >= ? AND r.end <= ? AND r.globalTid = ?"
-        return db.execute(sql, (like, *within)).fetchall()
-
-    found = {}
-    for (name,) in db.execute(
-        "SELECT DISTINCT coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
-        "WHERE n.eventType = 59"
-    ).fetchall():
-        ranges = db.execute(
-            "SELECT n.start, n.end, n.globalTid FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
-            "WHERE n.eventType = 59 AND coalesce(n.text, s.value) = ? ORDER BY n.start",
-            (name,),
-        ).fetchall()
-        launches, seconds, wall, ended = 0, 0.0, 0.0, 0
-        calling: set[tuple[int, int]] = set()
-        busy: set[tuple[int, int]] = set()
-        for start, end, tid in ranges:
-            work = done("KERNEL", start, end, tid)
-            copies = done("MEMCPY", start, end, tid)
-            calling |= {*called("cu%Launch%", start, end, tid)}
-            busy |= {*work, *copies, *done("MEMSET", start, end, tid)}
-            launches += len(work)
-            seconds += sum(last - first for first, last in work) * 1e-9
-            last = max([end, *(last for _, last in work), *(last for _, last in copies)])
-            wall += max(0, last - max(start, ended)) * 1e-9  # the next begins before the last one's work is done
-            ended = max(ended, last)
-        n = len(ranges)
-        moments = {moment for first, last in calling for moment in range(first, last)}  # nanosecond by nanosecond
-        for first, last in busy:
-            moments -= set(range(first, last))
-        found[name] = {
-            "kernel_launches": launches / n,
-            "device_time": seconds / n,
-            "time": wall / n,
-            "launch_overhead": 100 * len(moments) * 1e-9 / wall,
-        }
-    return found
-
-
-def by_csv(path: Path) -> dict[str, dict[str, float]]:
-    """Range → bytes of DRAM, and tensor cores' activity weighted by time, by plain CSV."""
-    names, _, *rows = csv.reader(path.open(encoding="utf-8"))
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    (at,) = [
-        n
-        for n, name in enumerate(names)
-        if name.endswith("Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg")
-    ]
-    for row in rows:
-        told = dict(zip(names, row, strict=True))
-        name = row[at].split(":")[1]
-        seconds = float(told["gpu__time_duration.sum"].replace(",", "")) * 1e-9
-        totals[name][0] += float(told["dram__bytes.sum"].replace(",", ""))
-        active = float(told["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"].replace(",", ""))
-        totals[name][1] += active * seconds
-        totals[name][2] += seconds
-    return {
-        name: {"dram_bytes": size, "tensor_active": weighted / seconds, "dram_bandwidth": size / seconds}
-        for name, (size, weighted, seconds) in totals.items()
-    }
-
-
 @pytest.mark.parametrize("side", ["base", "head"])
 def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: Any) -> None:
     results = both(files)
     cases = {case.id: case for case in results.cases}
-    sql, table = by_sql(files[f"nsys_{side}"]), by_csv(files[f"ncu_{side}"])
+    sql, table = independent.by_sql(files[f"nsys_{side}"]), independent.by_csv(files[f"ncu_{side}"])
     assert cases.keys() == sql.keys() == {SDPA, MATMUL, RESAMPLE, UPLOAD} and table.keys() == {SDPA, MATMUL, RESAMPLE}
     for name, expected in sql.items():
         seen = cases[name].sides[side]
@@ -143,32 +63,50 @@ def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: An
             assert seen.profile.metrics[metric] == pytest.approx(value, rel=1e-6)
 
 
-SEEDS = (
-    ("sm_throughput", "min", "85%", 85.0), ("dram_throughput", "min", "80%", 80.0), ("occupancy", "min", "70%", 70.0),
-    ("l1_hit_rate", "min", "85%", 85.0), ("dram_bandwidth", "min", "2 TB/s", 2e12), ("tensor_active", "min", "70%", 70.0),
-    ("device_busy", "min", "60%", 60.0), ("launch_overhead", "max", "5%", 5.0), ("time", "max", "5ms", 5e-3),
-)  # fmt: skip
+TABLE = [*csv.DictReader((DATA / "import" / "seeds.csv").open(encoding="utf-8"))]
+"""What the captures hold, committed: written by `python -m tests.measure.imported.independent`."""
 
 
-@pytest.mark.parametrize("metric, kind, written, bound", SEEDS)
-def test_a_bound_holds_or_breaks_as_the_value_says(
-    files: dict[str, Path], metric: str, kind: Any, written: str, bound: float
-) -> None:
-    limit = {"cases": "*", "metric": metric, kind: written, "on_missing": "warn"}
-    results = import_files({"head": [files["ncu_head"], files["nsys_head"]]}, policy(limit))
+def test_the_table_is_what_plain_sql_and_csv_say(files: dict[str, Path]) -> None:
+    again = independent.table(files)
+    assert [(row["side"], row["case"], row["metric"]) for row in TABLE] == [row[:3] for row in again]
+    for row, (*_, value) in zip(TABLE, again, strict=True):
+        assert float(row["value"]) == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_the_limits_of_scripts_hold_or_break_as_the_table_says(files: dict[str, Path], side: Any) -> None:
+    """All by one command: values, classes and the exit code."""
+    limits = [{"cases": "*", "metric": metric, kind: text} for metric, (kind, text, _) in independent.SEEDS.items()]
+    work = {"*": Work(items=independent.ITEMS, item="samples")}
+    results = import_files({"head": [files[f"ncu_{side}"], files[f"nsys_{side}"]]}, policy(*limits), items=work)
     report = judged(results)
-    told = {row.case: row for row in report.rows}
-    assert len(told) == 4
-    for case in results.cases:
-        row, profile = told[case.id], case.sides["head"].profile
-        assert profile is not None
-        value = case.pairs[0].values["head"]["time"] if metric == "time" else profile.metrics.get(metric)
-        if value is None:
-            assert row.class_ == "invalid" and case.id == UPLOAD
+    told = {(row.case, row.metric): row for row in report.rows}
+    known = {(row["case"], row["metric"]): float(row["value"]) for row in TABLE if row["side"] == side}
+    assert len(told) == 4 * len(limits) and known.keys() <= told.keys()
+    for (case, metric), row in told.items():
+        kind, _, bound = independent.SEEDS[metric]
+        if (case, metric) not in known:
+            assert row.class_ == "invalid" and case == UPLOAD  # a copy has no counters
             continue
+        value = known[case, metric]
         holds = value >= bound if kind == "min" else value <= bound
-        assert (row.class_, row.head) == ("unchanged" if holds else "violation", pytest.approx(value))
-    assert (report.exit_code == 1) == any(row.class_ == "violation" for row in report.rows)
+        assert row.class_ == ("unchanged" if holds else "violation")
+        assert row.head == pytest.approx(value, rel=1e-6, abs=1e-9)
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize("metric", independent.SEEDS)
+def test_each_limit_is_once_kept_and_once_broken(files: dict[str, Path], metric: str) -> None:
+    kind, text, _ = independent.SEEDS[metric]
+    number, unit = split(text)
+    value = next(float(row["value"]) for row in TABLE if (row["metric"], row["case"]) == (metric, RESAMPLE))
+    scale = independent.SEEDS[metric][2] / number
+    captures = {"head": [files["ncu_base"], files["nsys_base"]]}
+    for factor, code in ((0.99, 0 if kind == "min" else 1), (1.01, 1 if kind == "min" else 0)):
+        limit = {"cases": RESAMPLE, "metric": metric, kind: f"{value * factor / scale!r} {unit}".strip()}
+        report = judged(import_files(captures, policy(limit), items={"*": Work(items=independent.ITEMS)}))
+        assert report.exit_code == code and report.rows[0].class_ == ("violation" if code else "unchanged")
 
 
 def test_base_and_head_are_explained(files: dict[str, Path]) -> None:

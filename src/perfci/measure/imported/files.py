@@ -1,17 +1,18 @@
 """Files that other tools wrote, planned and ready to be judged: a file is a worker, those of base and head pair up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perfci.measure.imported import benchmarks, captures
 from perfci.measure.imported.base import Files, Imported, digest
+from perfci.measure.imported.capture import By, recognise
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.limits import UNSEEN, Subject, answerable, criteria, idle
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, Results, at_first
+from perfci.model.results import Case, Results, Work, at_first
 
 
 def import_files(
@@ -19,21 +20,23 @@ def import_files(
     policy: Policy,
     *,
     device: DeviceKind | None = None,
-    by: captures.By | None = None,
+    by: By | None = None,
+    items: Mapping[str, Work] | None = None,
     command: Sequence[str] = (),
     where: str = FILE,
     whole: bool = False,
 ) -> Results:
     """Read files of other tools, those of each side in the order measured, and plan how `policy` judges them.
 
-    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β; absolute
-    limits hold for the centre of head's files. `device`: what a benchmark measured; by default a GPU for NVBench's
-    files, else the CPU. `by`: what is a case of a capture; by default ranges where there are any. `where` names the
-    policy; `whole`: whether it was named for these files, so that each of its limits must find a case in them, and not
-    that of a repository, of which at least one must. Raises UsageError: a file that cannot be read, several tools that
-    tell the same, not as many files of each side, a limit that judges nothing.
+    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β;
+    absolute limits hold for the centre of head's files. `device`: what a benchmark measured; by default a GPU for
+    NVBench's files, else the CPU. `by`: what is a case of a capture; by default ranges where there are any.
+    `items`: the work of an execution of a capture's cases, by patterns of ids. `where` names the policy; `whole`:
+    whether it was named for these files, so that each of its limits must find a case in them, and not that of a
+    repository, of which at least one must. Raises UsageError: a file that cannot be read, several tools that tell
+    the same, not as many files of each side, a limit that judges nothing.
     """
-    kinds = {path: captures.recognise(path) for paths in files.values() for path in paths}
+    kinds = {path: recognise(path) for paths in files.values() for path in paths}
     captured = [path for path, kind in kinds.items() if kind is not None]
     others = [path for path, kind in kinds.items() if kind is None]
     if captured and others:
@@ -41,8 +44,10 @@ def import_files(
     if captured:
         if device == "cpu":
             raise UsageError(f"--device cpu: {captured[0]} is a capture, of which the work of the GPU is judged")
-        found = captures.read(files, {path: kind for path, kind in kinds.items() if kind is not None}, by)
+        found = captures.read(files, {path: kind for path, kind in kinds.items() if kind is not None}, by, items or {})
     else:
+        if items:
+            raise UsageError(f"--items: {others[0]} is no capture: a benchmark tells its own, or none")
         if by is not None:
             raise UsageError(f"--by {by}: {others[0]} is no capture of nsys, ncu or torch.profiler: leave --by out")
         found = benchmarks.read(files, policy, device)

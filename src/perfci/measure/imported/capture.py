@@ -1,0 +1,155 @@
+"""One file that nsys, ncu or torch.profiler wrote: which of them did, and what it holds."""
+
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfci.measure.imported.base import Files
+from perfci.model.base import Side, UsageError
+from perfci.model.profile import Counters, Fault, Trace
+from perfci.profilers.base import Read
+from perfci.profilers.faults import fault
+from perfci.profilers.ncu.profiler import counters
+from perfci.profilers.nsys import command as nsys_command
+from perfci.profilers.nsys.origin import behind
+from perfci.profilers.nsys.profiler import export_report, traces
+from perfci.profilers.torch.profiler import captured
+
+By = Literal["range", "kernel"]
+"""The part of a capture that is a case."""
+Kind = Literal["nsys", "nsys report", "ncu", "torch.profiler"]
+Seen = Read[Trace] | Read[Counters]
+BEGIN = 2**18
+"""Bytes of a file by which it is recognised."""
+_SUFFIXES: dict[str, Kind] = {
+    ".nsys-rep": "nsys report", ".qdrep": "nsys report", ".ncu-rep": "ncu", ".sqlite": "nsys",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One file of one side."""
+
+    path: Path
+    kind: Kind
+    seen: Seen
+
+    @property
+    def timeline(self) -> bool:
+        """True where it tells times."""
+        return self.kind != "ncu"
+
+
+def recognise(path: Path) -> Kind | None:
+    """Return which profiler wrote a file, by its content, or by its name where it has none; None for anything else."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            begin = file.read(BEGIN)
+    except OSError:
+        return None  # who reads it says why it cannot be read
+    if begin.startswith(b"SQLite format 3\0"):
+        return "nsys"
+    if begin.startswith(b"NVR\0"):
+        return "ncu"
+    if begin.startswith(b"\x1f\x8b"):
+        try:
+            begin = zlib.decompressobj(wbits=31).decompress(begin, BEGIN)
+        except zlib.error:
+            return None
+    if begin.lstrip()[:1] == b"{" and (b'"traceEvents"' in begin or b'"deviceProperties"' in begin):
+        return "torch.profiler"
+    if b'"Kernel Name"' in begin:
+        return "ncu"
+    return _SUFFIXES.get(path.suffix)
+
+
+def read_all(
+    files: Files, kinds: Mapping[Path, Kind], by: By | None, scratch: Path
+) -> tuple[dict[Side, list[Capture]], By]:
+    """Read all files by ranges, or by kernels where no file has any. Returns them, and which it was."""
+    exported = {path: _exported(path, scratch) if kind == "nsys report" else path for path, kind in kinds.items()}
+
+    def each(way: By) -> dict[Side, list[Capture]]:
+        return {
+            name: [Capture(path, kinds[path], _seen(path, exported[path], kinds[path], way)) for path in paths]
+            for name, paths in files.items()
+        }
+
+    if by == "kernel":
+        return each("kernel"), "kernel"
+    found = each("range")
+    everything = [one for some in found.values() for one in some]
+    without = [one for one in everything if not works(one)]
+    if not without:
+        return found, "range"
+    if by is None and not any(one.seen.seen or one.seen.faults for one in everything):
+        return each("kernel"), "kernel"
+    why = "profile with NVTX ranges (ncu --nvtx, nsys --trace=cuda,nvtx), or give --by kernel"
+    aside = next((f" ({one.text})" for one in without[0].seen.general if one.aside), "")
+    raise UsageError(f"--import: {without[0].path}: holds no NVTX range with work of the GPU{aside}: {why}")
+
+
+def works(one: Capture) -> bool:
+    """Tell whether some range of a file holds work of the GPU."""
+    return any(map(worked, one.seen.seen.values())) or bool(lost_ranges(one))
+
+
+def worked(seen: Trace | Counters) -> bool:
+    """Tell whether something ran on the GPU; nsys may tell of a CUDA graph that it ran, and no more."""
+    return not isinstance(seen, Trace) or seen.busy > 0 or seen.sets > 0
+
+
+def lost_ranges(one: Capture) -> list[str]:
+    """Return the ranges of which a file has faults alone: what they did is not known."""
+    return [name for name in one.seen.faults if name not in one.seen.seen]
+
+
+def _exported(path: Path, scratch: Path) -> Path:
+    """Export a report of nsys. Raises UsageError."""
+    nsys = nsys_command.find(os.environ)
+    if isinstance(nsys, Fault):
+        text = f"{nsys.text}: export it where nsys is (nsys export --type sqlite {path.name}), and import that"
+        raise UsageError(f"--import: {path}: only nsys reads its own reports, and {text}")
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    out, log = folder / f"{path.stem}.sqlite", folder / "log"
+    if not export_report(nsys_command.export_command(nsys, path.absolute(), out), folder, log) or not out.is_file():
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        why = said[0][:300] if said else "it said nothing"
+        raise UsageError(f"--import: {path}: nsys {nsys.version} cannot export it ({why}): is it whole, and no newer?")
+    return out
+
+
+def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
+    """Return what a file holds, by name of range or all under "". Raises UsageError where that is nothing."""
+    found: Seen
+    if kind == "ncu":
+        tool = shutil.which("ncu")
+        found = counters(
+            file, ranges=None, whole=by == "kernel", names=None, most=None, installed=Path(tool) if tool else None
+        )
+    elif kind == "torch.profiler":
+        found = captured(file, by)
+    else:
+        reading = traces(file, "outermost" if by == "range" else None)
+        faults = {name: [fault] for name, fault in reading.faults.items()}
+        general = [one for one in reading.general if one not in reading.faults.values()]
+        version = next((one.version for one in reading.traces.values()), "")
+        if why := behind(version, reading.driver):
+            remedy = "capture with an nsys that is as new as the driver's CUDA"
+            general.append(fault("nsys", "trace", "incompatible", f"version {version}: {why}", remedy, aside=True))
+        found = Read(reading.traces, faults, general, reading.device, reading.capability)
+    lost = [*found.general, *(one for some in found.faults.values() for one in some)]
+    if by == "range":  # without a range it may hold kernels
+        lost = [one for one in found.general if not one.aside and one.kind != "empty"] if not found.faults else []
+    fatal = next(iter(lost), None)
+    if not found.seen and fatal is not None:
+        text = fatal.text.replace(file.name, str(path), 1) if file.name in fatal.text else f"{path}: {fatal.text}"
+        raise UsageError(f"--import: {text}" + (f": {fatal.remedy}" if fatal.remedy else ""))
+    return found

@@ -1,0 +1,228 @@
+"""Cases of captures: which ranges or kernels are one, and what the files of a side say of it."""
+
+import math
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfci.measure.commands.readers.base import plain
+from perfci.measure.imported.capture import By, Capture, lost_ranges, worked
+from perfci.model.base import SIDES, Side
+from perfci.model.kernels import identify
+from perfci.model.metrics import CATALOGUE, COUNTERS
+from perfci.model.profile import Counters, Fault, KernelCounters, KernelUse, Profile, Trace, concerns
+from perfci.model.results import Case, CaseSide, Pair, Reason, Work
+from perfci.model.timing import Timing
+from perfci.profilers.faults import fault
+from perfci.profilers.metrics import take
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the cases."""
+
+    by: By
+    ids: Mapping[str, Any]
+    """Id of a case → the range's name, or the kernel's identity, grid and block."""
+    twice: frozenset[str] = frozenset()
+    """Ids that several ranges have."""
+    several: "frozenset[_Shape]" = frozenset()
+    """Shapes that do not tell kernels apart."""
+
+
+_Shape = tuple[str, tuple[int, int, int], tuple[int, int, int], str]
+"""Identity, grid and block of a kernel, and its whole name where a file has several of these."""
+
+
+def _shape(kernel: KernelUse | KernelCounters, several: Collection[_Shape] = ()) -> _Shape:
+    shape = identify(kernel.name).key, kernel.grid, kernel.block, ""
+    return (*shape[:3], kernel.name) if shape in several else shape
+
+
+def _several(found: Mapping[Side, Sequence[Capture]]) -> frozenset[_Shape]:
+    """Return the shapes that kernels of different names have in one file: what is alike in them are not they."""
+    several: set[_Shape] = set()
+    for one in (one for some in found.values() for one in some):
+        named: dict[_Shape, set[str]] = defaultdict(set)
+        for seen in one.seen.seen.values():
+            for kernel in seen.kernels:
+                named[_shape(kernel)].add(kernel.name)
+        several |= {shape for shape, names in named.items() if len(names) > 1}
+    return frozenset(several)
+
+
+def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
+    """Return the cases that files hold, by their ids."""
+    everything = [one for some in found.values() for one in some]
+    seen = [seen for one in everything for seen in one.seen.seen.items()]
+    if by == "range":
+        ranges = dict.fromkeys([name for name, one in seen if worked(one)])
+        ranges |= dict.fromkeys([name for one in everything for name in lost_ranges(one)])
+        ids = Counter(plain(name) for name in ranges)
+        return Names("range", {plain(name): name for name in ranges}, frozenset(one for one, n in ids.items() if n > 1))
+    several, labels = _several(found), dict[_Shape, str]()
+    for _, one in seen:
+        for kernel in one.kernels:
+            labels.setdefault(_shape(kernel, several), plain(identify(kernel.name).label))
+    return Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, several=several)
+
+
+def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
+    """Return ids of kernels: `NAME/grid=64x8x1`, with the block and then the identity where that is not enough."""
+    found: dict[_Shape, str] = {}
+    for parts in (1, 2, 3):
+        left = {shape: _spelt(label, shape, parts) for shape, label in labels.items() if shape not in found}
+        alike = Counter(left.values())
+        found |= {shape: ident for shape, ident in left.items() if alike[ident] == 1 or parts == 3}
+    return found
+
+
+def _spelt(label: str, shape: _Shape, parts: int) -> str:
+    identity, grid, block, name = shape
+    number = zlib.crc32((name or identity).encode())
+    told = (f"grid={_dimensions(grid)}", f"block={_dimensions(block)}", f"kernel={number:08x}")
+    return "/".join([label, *told[:parts]])
+
+
+def _dimensions(sides: Iterable[int]) -> str:
+    return "x".join(map(str, sides))
+
+
+def case_of(ident: str, names: Names, found: Mapping[Side, Sequence[Capture]], work: Work) -> Case:
+    """Return one case. `work`: of an execution, as somebody says who knows it."""
+    parts = {name: [(one, _of(one, names, ident)) for one in some] for name, some in found.items()}
+    sides = {name: _side(name, ident, names, some) for name, some in parts.items()}
+    for side in sides.values():
+        side.work = work
+    case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", origin="imported", sides=sides)
+    if sides["head"].status != "ok":
+        case.stopped = "failed"
+        return case
+    times: dict[Side, list[float]] = {
+        name: [seen.wall for _, seen in parts[name] if isinstance(seen, Trace)]
+        for name in SIDES
+        if name in sides and sides[name].status == "ok" and not _short(ident, names, parts[name])
+    }
+    number = max(map(len, times.values()), default=0)
+    case.pairs = [
+        Pair(index=index, values={name: {"time": some[index]} for name, some in times.items() if some[index] > 0})
+        for index in range(number)
+    ]
+    return case
+
+
+def _short(ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> bool:
+    """Tell whether work of the GPU may be missing from a timeline of one side: a time without it is too short."""
+    return any(
+        one.timeline and concerns(missing, "device_busy") for one, _ in parts for missing in _faults(one, names, ident)
+    )
+
+
+def _faults(one: Capture, names: Names, ident: str) -> list[Fault]:
+    """Return what a file's profiler missed of a case; what it only left out is a note of the report."""
+    name = "" if names.by == "kernel" else names.ids[ident]
+    return [*one.seen.faults.get(name, []), *(fault for fault in one.seen.general if not fault.aside)]
+
+
+def _of(one: Capture, names: Names, ident: str) -> Trace | Counters | None:
+    """Return what a file holds of a case; None where that is nothing."""
+    if names.by == "range":
+        return one.seen.seen.get(names.ids[ident])
+    for seen in one.seen.seen.values():
+        if isinstance(seen, Trace):
+            return _launches(seen, names.ids[ident], names.several)
+        return _counted(seen, names.ids[ident], names.several)
+    return None
+
+
+def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace | None:
+    """Return the mean launch of a kernel. A host's time, and what lies between launches, no kernel has."""
+    uses = [one for one in seen.kernels if _shape(one, several) == shape]
+    n = math.fsum(one.count for one in uses)
+    if n < 1:
+        return None
+    seconds = math.fsum(one.seconds for one in uses) / n
+    kernels = [one.model_copy(update={"count": one.count / n, "seconds": one.seconds / n}) for one in uses]
+    return Trace(
+        source=seen.source,
+        version=seen.version,
+        executions=round(n),
+        wall=seconds,
+        busy=seconds,
+        span=0,
+        kernels=kernels,
+    )
+
+
+def _counted(seen: Counters, shape: _Shape, several: Collection[_Shape]) -> Counters | None:
+    """Return the counters of the mean launch of a kernel."""
+    uses = [one for one in seen.kernels if _shape(one, several) == shape]
+    n = sum(one.count for one in uses)
+    if not n:
+        return None
+
+    def mean(one: KernelCounters) -> KernelCounters:
+        sums = {name for name in one.values if COUNTERS[name].aggregate == "sum"}
+        values = {name: value / n if name in sums else value for name, value in one.values.items()}
+        return one.model_copy(update={"values": values, "seconds": one.seconds / n, "count": 1})
+
+    return seen.model_copy(update={"kernels": [mean(one) for one in uses]})
+
+
+def _side(name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> CaseSide:
+    """Return what the files of one side say of a case; one that is not in all of its timelines has failed."""
+    if ident in names.twice:
+        text = f"several NVTX ranges have the id {ident}: give them names that differ in letters and digits"
+        return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
+    if names.by == "range" and (
+        lost := [one for one, seen in parts if seen is None and names.ids[ident] in lost_ranges(one)]
+    ):
+        missing = lost[0].seen.faults[names.ids[ident]][0]
+        text = f"{lost[0].path.name}: {missing.tool}: {missing.text}"
+        return CaseSide(status="failed", reason=Reason(kind="invalid", text=text[:1000]))
+    if not any(seen for _, seen in parts):
+        return CaseSide(status="absent", reason=Reason(kind="absent", text=f"no file of {name} has it"))
+    for one, seen in parts:
+        if one.timeline and seen is None:
+            text = f"{one.path.name} does not have it, other files of {name} do"
+            return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
+    profile = Profile()
+    tools = []
+    for kind in (Trace, Counters):
+        first = next(((one, seen) for one, seen in parts if isinstance(seen, kind)), None)
+        if first is not None and first[1] is not None:
+            one, seen = first
+            take(profile, seen, _faults(one, names, ident), one.seen.capability, True)
+            tools.append(seen.source)
+    if (repeated := _repeated(profile)) is not None:
+        profile.faults.append(repeated)
+        for metric in repeated.metrics:
+            profile.metrics.pop(metric, None)
+    if names.by == "kernel":  # of a launch there is nothing else
+        told = {name for name, one in CATALOGUE.items() if one.tier == "trace"} - {"device_time"}
+        profile.metrics = {name: value for name, value in profile.metrics.items() if name not in told}
+    gpus = gpus_of([one for one, _ in parts])
+    timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
+    return CaseSide(timing=timing, profile=profile)
+
+
+def _repeated(profile: Profile) -> Fault | None:
+    """Return a fault where more launches were counted than an execution in the timeline has: sums are of several."""
+    if profile.trace is None or profile.counters is None:
+        return None
+    counted = sum(kernel.count for kernel in profile.counters.kernels)
+    launches = math.fsum(kernel.count for kernel in profile.trace.kernels)
+    if counted <= launches + 1e-9:
+        return None
+    sums = [name for name, one in COUNTERS.items() if one.aggregate == "sum" and name in CATALOGUE]
+    text = f"it counted {counted} launches, and an execution has {launches:.6g}: its sums are of several"
+    return fault(profile.counters.source, "counters", "incomplete", text, "let it profile one execution", sums)
+
+
+def gpus_of(some: Sequence[Capture]) -> str:
+    """Return the GPUs that files tell by name, or else the chips of those that ncu counted on; empty for none."""
+    names = [one.seen.device for one in some if one.seen.device]
+    chips = [seen.chip for one in some for seen in one.seen.seen.values() if isinstance(seen, Counters) and seen.chip]
+    return "; ".join(dict.fromkeys(names or chips))
