@@ -92,6 +92,7 @@ def test_the_limits_of_scripts_hold_or_break_as_the_table_says(files: dict[str, 
         value = known[case, metric]
         holds = value >= bound if kind == "min" else value <= bound
         assert row.class_ == ("unchanged" if holds else "violation")
+        assert ("TMA copies" in row.reason) is (metric == "l1_hit_rate" and value < 1)
         assert row.head == pytest.approx(value, rel=1e-6, abs=1e-9)
     assert report.exit_code == 1
 
@@ -387,6 +388,20 @@ def test_another_gpu_is_another_question(files: dict[str, Path], tmp_path: Path)
     report = judged(import_files({"base": [other], "head": [files["nsys_head"]]}, policy(limit)))
     assert {row.class_ for row in report.rows} == {"changed"} and report.verdict != "pass"
     assert all("NVIDIA B200 in base, NVIDIA H200 in head" in row.reason for row in report.rows)
+
+
+def test_counters_of_another_gpu_of_the_same_chip_are_no_comparison(files: dict[str, Path], tmp_path: Path) -> None:
+    other, unnamed = tmp_path / "other.csv", tmp_path / "unnamed.csv"
+    page = files["ncu_base"].read_text(encoding="utf-8")
+    other.write_text(page.replace('"NVIDIA H200"', '"NVIDIA H100 80GB HBM3"'), encoding="utf-8")
+    unnamed.write_text(page.replace('"device__attribute_display_name"', '"x"'), encoding="utf-8")
+    limit = policy({"cases": "*", "metric": "registers", "regression": "0%"})
+    report = judged(import_files({"base": [other], "head": [files["ncu_head"]]}, limit))
+    assert {row.class_ for row in report.rows} == {"changed"}
+    assert all("NVIDIA H100 80GB HBM3 in base, NVIDIA H200 in head" in row.reason for row in report.rows)
+    for base in (files["ncu_base"], unnamed):
+        report = judged(import_files({"base": [base], "head": [files["ncu_head"]]}, limit))
+        assert "changed" not in {row.class_ for row in report.rows}
 
 
 def test_kernels_are_cases_where_that_is_asked(files: dict[str, Path]) -> None:

@@ -51,6 +51,7 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping
         if not any(matches(pattern, ident) for ident in names.ids):
             some = listed(sorted(names.ids), 5)
             raise UsageError(f"--items {pattern}: matches no case of these files: there are {some}")
+    gpu = gpus_of([one for some in found.values() for one in some], names.named)
     cases = [case_of(ident, names, found, _work(ident, items)) for ident in sorted(names.ids)]
     return Imported(
         cases=cases,
@@ -61,7 +62,7 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping
             cpu="",
             cores=0,
             python="",
-            devices={"cuda": gpu} if (gpu := gpus_of([one for some in found.values() for one in some])) else {},
+            devices={"cuda": gpu} if gpu else {},
             imported={"imported from": ", ".join(_tools(found))},
         ),
         sides={name: SideCode(ref=named(paths)) for name, paths in files.items()},

@@ -30,6 +30,8 @@ class Names:
     """Ids that several ranges have."""
     several: "frozenset[_Shape]" = frozenset()
     """Shapes that do not tell kernels apart."""
+    named: bool = False
+    """True where all counters tell the name of the GPU."""
 
 
 _Shape = tuple[str, tuple[int, int, int], tuple[int, int, int], str]
@@ -57,16 +59,18 @@ def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
     """Return the cases that files hold, by their ids."""
     everything = [one for some in found.values() for one in some]
     seen = [seen for one in everything for seen in one.seen.seen.items()]
+    named = all(one.device for _, one in seen if isinstance(one, Counters))
     if by == "range":
         ranges = dict.fromkeys([name for name, one in seen if worked(one)])
         ranges |= dict.fromkeys([name for one in everything for name in lost_ranges(one)])
         ids = Counter(plain(name) for name in ranges)
-        return Names("range", {plain(name): name for name in ranges}, frozenset(one for one, n in ids.items() if n > 1))
+        twice = frozenset(one for one, n in ids.items() if n > 1)
+        return Names("range", {plain(name): name for name in ranges}, twice, named=named)
     several, labels = _several(found), dict[_Shape, str]()
     for _, one in seen:
         for kernel in one.kernels:
             labels.setdefault(_shape(kernel, several), plain(identify(kernel.name).label))
-    return Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, several=several)
+    return Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, several=several, named=named)
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
@@ -203,7 +207,7 @@ def _side(name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, T
     if names.by == "kernel":  # of a launch there is nothing else
         told = {name for name, one in CATALOGUE.items() if one.tier == "trace"} - {"device_time"}
         profile.metrics = {name: value for name, value in profile.metrics.items() if name not in told}
-    gpus = gpus_of([one for one, _ in parts])
+    gpus = gpus_of([one for one, _ in parts], names.named)
     timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
     return CaseSide(timing=timing, profile=profile)
 
@@ -221,8 +225,12 @@ def _repeated(profile: Profile) -> Fault | None:
     return fault(profile.counters.source, "counters", "incomplete", text, "let it profile one execution", sums)
 
 
-def gpus_of(some: Sequence[Capture]) -> str:
-    """Return the GPUs that files tell by name, or else the chips of those that ncu counted on; empty for none."""
+def gpus_of(some: Sequence[Capture], named: bool) -> str:
+    """Return the GPUs that files tell by name, or else the chips of those that ncu counted on; empty for none.
+
+    `named`: whether all pages of ncu tell a name, so that those of base and head can be compared.
+    """
+    counted = [seen for one in some for seen in one.seen.seen.values() if isinstance(seen, Counters)]
     names = [one.seen.device for one in some if one.seen.device]
-    chips = [seen.chip for one in some for seen in one.seen.seen.values() if isinstance(seen, Counters) and seen.chip]
-    return "; ".join(dict.fromkeys(names or chips))
+    names += [seen.device for seen in counted if named]
+    return "; ".join(dict.fromkeys(names or [seen.chip for seen in counted if seen.chip]))

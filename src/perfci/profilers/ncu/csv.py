@@ -11,6 +11,7 @@ from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import escaped
 from perfci.profilers.ncu.launch import (
     BLOCK,
+    DEVICE_NAME,
     EMPTY_REMEDY,
     GRID,
     METRICS,
@@ -23,7 +24,7 @@ from perfci.profilers.ncu.launch import (
 )
 
 _ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE = "ID", "Kernel Name", "CC", "Block Size", "Grid Size"
-_READ = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, *METRICS})
+_READ = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, DEVICE_NAME, *METRICS})
 """Columns that are kept, beside those of ranges."""
 _RANGES = ("Push/Pop_Range", "Start/Stop_Range")
 _METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
@@ -238,6 +239,7 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> L
         capability=capability,
         grid=triple_of(values, GRID) or _dimensions(cells.get(_GRID_SIZE, "")),
         block=triple_of(values, BLOCK) or _dimensions(cells.get(_BLOCK_SIZE, "")),
+        device=escaped(cells.get(DEVICE_NAME, ""))[:200],
         unread={metric: cells[metric] or "empty" for metric, (value, _) in values.items() if value is None},
     )
 

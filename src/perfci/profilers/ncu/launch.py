@@ -14,6 +14,8 @@ MOST_LAUNCHES = 20_000
 EMPTY_REMEDY = "see ncu's log; a case without kernels has no counters"
 
 CAPABILITY = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
+DEVICE_NAME = "device__attribute_display_name"
+"""A text, such as `NVIDIA H200`."""
 PASSES = "profiler__replayer_passes"
 GRID = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
 BLOCK = tuple(f"launch__block_dim_{axis}" for axis in "xyz")
@@ -54,6 +56,8 @@ class Launch:
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     rules: tuple[Rule, ...] = ()
+    device: str = ""
+    """Name of the GPU."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Metric → what stands where its number should."""
 

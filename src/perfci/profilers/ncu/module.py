@@ -140,6 +140,7 @@ def _from_native(told: Mapping[str, Any]) -> Launch:
         capability=capability_of(values),
         grid=triple_of(values, GRID),
         block=triple_of(values, BLOCK),
+        device=escaped(str(told["device"]))[:200],
         rules=tuple(rule for one in told["rules"] if (rule := _rule(one)) is not None),
     )
 

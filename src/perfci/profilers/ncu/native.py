@@ -20,8 +20,8 @@ def main() -> int:
     most.
 
     Answer: `version` of the module, `ranges` in the report, `launches` in order, `dropped` of them. A launch: `name`,
-    `nvtx` ([domain, range] outermost first), `values` (metric → [value, unit], of those that are there; a value that is
-    no number is null), `rules`.
+    `nvtx` ([domain, range] outermost first), `device`, `values` (metric → [value, unit], of those that are there; a
+    value that is no number is null), `rules`.
     """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -54,6 +54,7 @@ def main() -> int:
 def _launch(action: Any, names: list[str]) -> dict[str, Any]:
     rules = getattr(action, "rule_results_as_dicts", list)  # modules before 2024 have none
     values = {}
+    device = action.metric_by_name("device__attribute_display_name")
     for name in names:
         metric = action.metric_by_name(name)
         if metric is not None:
@@ -62,6 +63,7 @@ def _launch(action: Any, names: list[str]) -> dict[str, Any]:
     return {
         "name": _text(action.name(action.NameBase_DEMANGLED)),
         "nvtx": _nvtx(action.nvtx_state()),
+        "device": "" if device is None or not device.has_value() else _text(device.as_string()),
         "values": values,
         "rules": list(rules()),
     }

@@ -156,7 +156,12 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
     most = max((value for value in passes if math.isfinite(value) and 0 < value < 2**31), default=None)
     return (
         Counters(
-            source="ncu", version=version, chip=chip, passes=None if most is None else round(most), kernels=kernels
+            source="ncu",
+            version=version,
+            chip=chip,
+            device=next((one.device for one in launches if one.device), ""),
+            passes=None if most is None else round(most),
+            kernels=kernels,
         ),
         faults,
     )
