@@ -81,8 +81,13 @@ def test_occupancy_from_the_launch_configuration():
         dynamic_shared=0,
     )
     trace = Trace(source="nsys", executions=1, wall=2e-5, busy=1e-5, span=1e-5, kernels=[use])
-    assert of_trace(trace, (9, 0))["occupancy_theoretical"] == 50
-    assert "occupancy_theoretical" not in of_trace(trace)
+    found = of_trace(trace, (9, 0))
+    assert found["occupancy_theoretical"] == 50
+    assert (found["blocks_per_sm"], found["warps_per_sm"], found["threads_per_sm"]) == (4, 32, 1024)
+    odd = trace.model_copy(update={"kernels": [use.model_copy(update={"block": (33, 1, 1), "registers": 16})]})
+    found = of_trace(odd, (9, 0))
+    assert (found["blocks_per_sm"], found["warps_per_sm"], found["threads_per_sm"]) == (32, 64, 32 * 33)
+    assert not {"occupancy_theoretical", "blocks_per_sm"} & of_trace(trace).keys()
     unknown = trace.model_copy(update={"kernels": [use, use.model_copy(update={"registers": None})]})
     found = of_trace(unknown, (9, 0))
     assert "occupancy_theoretical" not in found and "registers" not in found

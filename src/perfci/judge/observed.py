@@ -19,6 +19,9 @@ from perfci.model.results import Case
 from perfci.model.text import finds, listed
 from perfci.model.units import limit_percent, show
 
+TMA = ("gh", "gb")
+"""How the names of chips begin that have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
+
 
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of one criterion of a case that works in head, and for a relative limit is compared with base."""
@@ -39,7 +42,7 @@ def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any
                 return _new(context, case, criterion, head)
             return _relative(context, criterion, base, head)
         case "bound":
-            return _absolute(context, criterion, base, head)
+            return _absolute(context, case, criterion, base, head)
         case _:
             assert_never(criterion.against)
 
@@ -79,11 +82,11 @@ def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dic
     return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
 
 
-def _absolute(context: Context, criterion: Criterion, base: float | None, head: float) -> dict[str, Any]:
+def _absolute(context: Context, case: Case, criterion: Criterion, base: float | None, head: float) -> dict[str, Any]:
     shown, bound = show(head, criterion.unit), show(criterion.bound, criterion.unit)
     if not criterion.broken_by(head):
         return judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
-    broken = f"{shown} is {criterion.beyond} the limit of {bound}"
+    broken = f"{shown} is {criterion.beyond} the limit of {bound}{_round_l1(case, criterion, head)}"
     effect = context.effect("violation", criterion.severity)
     if base is not None and criterion.broken_by(base):
         effect, broken = _already_broken(context, criterion, base, head, broken)
@@ -118,6 +121,14 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
     reason = f"{words}; the limit is {limit_percent(criterion.bound)}"
     row = judged("regression", context.effect("regression", criterion.severity), reason, base=base, head=head)
     return {**row, **fields}
+
+
+def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
+    """Tell of a hit rate of about nothing on chips whose kernels may load round L1; empty for anything else."""
+    counters = _profile(case, "head").counters
+    if criterion.metric != "l1_hit_rate" or head >= 1 or counters is None or not counters.chip.startswith(TMA):
+        return ""
+    return "; what TMA copies to shared memory goes round L1 and counts as neither hit nor miss"
 
 
 def _already_broken(

@@ -206,6 +206,10 @@ TABLE: dict[str, Quantity] = table(
         sources=("trace",), aggregate="maximum", overall=True),
     _static("occupancy_theoretical", "%", "what launch configurations allow, weighted by time", better="higher",
         aggregate="mean", ncu=_ncu("sm__maximum_warps_per_active_cycle_pct"), overall=True),
+    _static("blocks_per_sm", "", "blocks that an SM holds at once by their launch configuration, weighted by time",
+        better="higher", sources=("trace",)),
+    _static("warps_per_sm", "", "warps of these blocks", better="higher", sources=("trace",)),
+    _static("threads_per_sm", "", "threads of these blocks", better="higher", sources=("trace",)),
     # A timeline
     _trace("kernel_launches", "", "kernels launched", better="lower", exact=True, follows=_RAN, overall=True),
     _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, follows=("copies",)),

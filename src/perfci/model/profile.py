@@ -198,6 +198,8 @@ class Counters(Document):
     version: str = ""
     chip: str = ""
     """Such as `gh100`."""
+    device: str = Field("", max_length=200)
+    """Name of the GPU; empty where it is not told."""
     passes: int | None = None
     """Replays of each kernel."""
     kernels: Items[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
@@ -278,12 +280,14 @@ def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
     if metric == "kernels":
         return [("trace",) if profile.trace or not profile.counters else ("counters",)]
     try:
-        tier = resolve(metric, {}).tier
+        entry = resolve(metric, {})
     except KeyError:
         return []
-    match tier:
+    match entry.tier:
         case "trace" | "counters":
-            return [(tier,)]
+            return [(entry.tier,)]
+        case "static" if entry.sources == ("trace",):
+            return [("trace",)]
         case "static" if metric not in profile.metrics:
             return [("trace", "counters")]
         case "static":

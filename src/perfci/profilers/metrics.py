@@ -18,7 +18,7 @@ from perfci.model.profile import (
     concerns,
 )  # fmt: skip
 from perfci.profilers.faults import fault
-from perfci.profilers.occupancy import occupancy
+from perfci.profilers.occupancy import WARP, occupancy, resident
 
 UPLOAD: CopyKind = "host to device"
 DOWNLOAD: CopyKind = "device to host"
@@ -55,10 +55,11 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
         values = [of(kernel) for kernel in kernels]
         if values and None not in values:
             found[name] = float(max(value for value in values if value is not None))
-    allowed = [_occupancy(kernel, capability) for kernel in kernels]
-    if found["device_time"] > 0 and None not in allowed:
-        parts = (value * k.seconds for value, k in zip(allowed, kernels, strict=True) if value is not None)
-        found["occupancy_theoretical"] = math.fsum(parts) / found["device_time"]
+    held = [_held(kernel, capability) for kernel in kernels]
+    if found["device_time"] > 0 and None not in held:
+        for at, name in enumerate(("blocks_per_sm", "warps_per_sm", "threads_per_sm", "occupancy_theoretical")):
+            parts = (value[at] * k.seconds for value, k in zip(held, kernels, strict=True) if value is not None)
+            found[name] = math.fsum(parts) / found["device_time"]
     ranges = {f"range:{one.name}": one.device for one in trace.ranges}
     return found | {name: seconds for name, seconds in ranges.items() if RANGE.fullmatch(name)}
 
@@ -123,13 +124,19 @@ def uncounted(profile: Profile) -> Fault | None:
     return fault(counters.source, "counters", "incomplete", text, f"see {counters.source}'s log, and profile again")
 
 
-def _occupancy(kernel: KernelUse, capability: tuple[int, int] | None) -> float | None:
-    """Percent of an SM's warps that a kernel's launch configuration allows; None where that is not known."""
+def _held(kernel: KernelUse, capability: tuple[int, int] | None) -> tuple[float, float, float, float] | None:
+    """Blocks, warps and threads that an SM holds at once of a kernel's launch configuration, and percent of its warps;
+    None where that is not known."""
     told = OF_KERNELS["shared_memory"](kernel)
     shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:
         return None
-    return occupancy(capability, math.prod(kernel.block), kernel.registers, int(shared))
+    threads = math.prod(kernel.block)
+    blocks = resident(capability, threads, kernel.registers, int(shared))
+    percent = occupancy(capability, threads, kernel.registers, int(shared))
+    if blocks is None or percent is None:
+        return None
+    return blocks, blocks * -(-threads // WARP), blocks * threads, percent
 
 
 def of_counters(counters: Counters) -> dict[str, float]:

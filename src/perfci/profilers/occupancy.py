@@ -62,6 +62,12 @@ def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_
 
     None where the capability is not known, and where a chip of that kind cannot launch the configuration.
     """
+    blocks = resident(capability, threads, registers, shared_bytes)
+    return None if blocks is None else 100.0 * blocks * -(-threads // WARP) / CHIPS[capability].warps
+
+
+def resident(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> int | None:
+    """Return how many such blocks an SM holds at once; None as `occupancy` does."""
     chip = CHIPS.get(capability)
     if chip is None or not 0 < threads <= MOST_THREADS or not 0 <= registers <= MOST_REGISTERS or shared_bytes < 0:
         return None
@@ -76,4 +82,4 @@ def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_
         limits.append(REGISTERS // PARTITIONS // a_warp * PARTITIONS // warps)
     if shared:
         limits.append(chip.shared // shared)
-    return 100.0 * min(limits) * warps / chip.warps
+    return min(limits)
