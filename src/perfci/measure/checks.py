@@ -13,6 +13,7 @@ from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
+from perfci.stats.attainable import least_seconds
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
@@ -173,7 +174,11 @@ def settle_all(
         for name, timing in said.items():
             if held is not None and gpu is not None:
                 timing.clocks = held
-            case.sides[name].timing = timing
+            side = case.sides[name]
+            side.timing = timing
+            if (ceilings := place.facts.ceilings.get(case.device)) is not None:
+                tf32 = timing.settings.get("tf32") is True
+                side.least = least_seconds(side.work, ceilings, side.dtype, tf32=tf32)
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:

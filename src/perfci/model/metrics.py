@@ -193,6 +193,9 @@ TABLE: dict[str, Quantity] = table(
         work=PerTime("bytes", ("read", "written"))),
     _timing("throughput", "/s", "declared items (tokens, samples) over time", better="higher", sources=("work",),
         work=PerTime("items", ("items",))),
+    _timing("peak", "%", "share of the ceiling measured on this device, of memory or compute, that the declared work "
+        "reaches", better="higher", sources=("work",),
+        work=PerTime("floating-point operations or bytes, or no ceiling of them was measured", ("least",), 0.01)),
     # Launch configurations and memory
     _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides", better="lower",
         exact=True, sources=("checks",), of_commands=False, follows=()),

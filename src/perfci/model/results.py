@@ -85,6 +85,8 @@ class CaseSide(Document):
     line: int = 0
     params: dict[str, Any] = Field(default_factory=dict)
     work: Work = Field(default_factory=Work)
+    least: float = 0.0
+    """Seconds that this work takes at the ceilings measured on the device; 0 where that cannot be said."""
     inputs: str = ""
     """Digest of shapes, types and values of the inputs of the first placement."""
     dtype: str = ""

@@ -18,7 +18,7 @@ from perfci.render.escape import visible
 from perfci.render.facts import device_facts, timing
 from perfci.render.words import class_count, direction, duration, half_width, plain, relative
 
-_STANDARD = ("time", "tflops", "bandwidth", "throughput")
+_STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A verdict as one sign; a run that passes with warnings has another."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5

@@ -7,7 +7,7 @@ import numpy as np
 
 from perfci.model.base import Side
 from perfci.model.metrics import DERIVED, PerTime
-from perfci.model.results import Case, CaseSide, Pair, Work
+from perfci.model.results import Case, CaseSide, Pair
 from perfci.stats.walsh import Array
 
 _ABSENT = CaseSide()
@@ -39,12 +39,13 @@ def _declared(case: Case, side: Side, derived: PerTime) -> float:
     """Return the work of base and head as base declares it, where it does: what head declares otherwise changes no
     value."""
 
-    def amount(work: Work) -> float:
-        return float(sum(getattr(work, field) for field in derived.fields)) / derived.unit
+    def amount(one: CaseSide) -> float:
+        known = {**one.work.model_dump(), "least": one.least}
+        return math.fsum(known[field] for field in derived.fields) / derived.unit
 
     base = case.sides.get("base", _ABSENT)
-    theirs = amount(base.work) if base.status == "ok" else 0.0
-    return theirs if theirs > 0 else amount(case.sides.get(side, _ABSENT).work)
+    theirs = amount(base) if base.status == "ok" else 0.0
+    return theirs if theirs > 0 else amount(case.sides.get(side, _ABSENT))
 
 
 def side_values(case: Case, side: Side, metric: str) -> Array:

@@ -14,13 +14,9 @@ from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
 from perfci.model.units import percent, show, significant
+from perfci.stats.attainable import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
-NAMES = {
-    "bf16": ("bfloat16",), "fp16": ("float16", "half"), "fp32": ("float32", "float"), "tf32": ("tfloat32",),
-    "fp64": ("float64", "double"), "int8": (), "fp8": ("float8", "e4m3", "e5m2"), "fp4": ("float4", "e2m1"),
-}  # fmt: skip
-"""Types of the measured ceilings, and what else they are called."""
 TENSOR = 5.0
 """Percent of the cycles with tensor pipes active from which on float32 operands go through them, as TF32."""
 CLOSE = 1.05
@@ -68,8 +64,9 @@ def roofline(
     if not (math.isfinite(seconds) and seconds > 0):
         return None
     assumptions: list[str] = []
-    memory_time = _memory_time(work, ceilings, assumptions)
-    found = _compute(ceilings, dtype, counters, assumptions) if work.flops > 0 else None
+    memory_time = memory_time_of(work, ceilings, assumptions)
+    by = f"{counters.source} saw them active" if counters is not None and _tensor_active(counters) else ""
+    found = compute_rate(ceilings, dtype, by, assumptions) if work.flops > 0 else None
     compute_time = work.flops / found[0] if found else None
     times: list[tuple[float, Bound]] = []
     if memory_time:
@@ -163,55 +160,6 @@ def _over(part: float, whole: float) -> float | None:
         return None
     ratio = part / whole
     return ratio if math.isfinite(ratio) and ratio > 0 else None
-
-
-def _memory_time(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
-    """Return the seconds to move the declared bytes; None where none are declared or no rate was measured."""
-    if work.read + work.written <= 0:
-        return None
-    read, copy = ceilings.read.usable, ceilings.copied.usable
-    if copy is None and read is not None and work.written > 0:
-        assumptions.append("writes at the rate of reads: the copy was not measured")
-    if read is None and copy is not None and work.read > work.written:
-        assumptions.append("reads at the rate of the copy: reading alone was not measured")
-    read, copy = read or copy, copy or read
-    if read is None or copy is None:
-        return None
-    paired = min(work.read, work.written)
-    time = (work.read - paired) / read + (work.written + paired) / copy
-    return time if 0 < time < math.inf else None
-
-
-def _compute(
-    ceilings: Ceilings, dtype: str | None, counters: Counters | None, assumptions: list[str]
-) -> tuple[float, str] | None:
-    """Return the compute ceiling in operations per second and its type; None where none was measured."""
-    rates = {name: rate for name, one in ceilings.matmul.items() if (rate := one.usable) is not None}
-    if not rates:
-        return None
-    known = _kind(dtype)
-    if known == "fp32" and "tf32" in rates and counters is not None and _tensor_active(counters):
-        assumptions.append(f"float32 through tensor cores, as TF32: {counters.source} saw them active")
-        known = "tf32"
-    if known in rates:
-        if known == "fp32" and "tf32" in rates:
-            assumptions.append("float32 without tensor cores")
-        return rates[known], known
-    # fp4 is an estimate from fp8, an upper bound for what is believed: as a goal it misleads where nothing speaks for
-    # it.
-    fastest = max(sorted(set(rates) - {"fp4"}) or sorted(rates), key=lambda name: rates[name])
-    why = f"no ceiling of {dtype} was measured" if dtype else "the type is not known"
-    assumptions.append(f"the largest compute ceiling, {fastest}: {why}")
-    return rates[fastest], fastest
-
-
-def _kind(dtype: str | None) -> str:
-    """Return `torch.bfloat16` → `bf16`; empty for what no ceiling is measured of."""
-    plain = (dtype or "").lower().removeprefix("torch.")
-    for name, others in NAMES.items():
-        if plain == name or plain in others or (name == "fp8" and plain.startswith(("float8", "fp8"))):
-            return name
-    return ""
 
 
 def _tensor_active(counters: Counters | None) -> bool:
