@@ -26,7 +26,8 @@ MOST = 50_000
 HOST_BYTES = 2**30
 """Of tensors on the host: a case that drew more is not set up twice more, lest it runs out of its memory."""
 ADDRESSES = range(2**40, 2**48)
-"""Where 64-bit systems map memory; data are seldom as large."""
+"""Where 64-bit systems map memory; data are seldom as large. The heap of a program that is not position-independent,
+as Debian's Python, lies below: there only what points into memory of a draw is an address."""
 _CALLABLES = (types.BuiltinMethodType, type("".__str__))
 _PARTS = {
     "sparse_coo": ("_indices", "_values"),
@@ -172,7 +173,7 @@ class Redraw:
     def _pair_atoms(self, target: Any, own: Any, other: Any) -> _Images:
         if own == other:
             return _Images(target, target)
-        if type(own) is int and own in ADDRESSES and other in ADDRESSES:
+        if self._are_address(own, other):
             self._addresses.append((own, other))  # of its own memory, which stays where it is
             return _Images(target, target)
         return _Images(own, other)
@@ -206,10 +207,18 @@ class Redraw:
             contents = _Images([one.own for one in images], [one.other for one in images])
             self._changes.append((functools.partial(put, target), contents))
 
+    def _are_address(self, own: Any, other: Any) -> bool:
+        """Return whether two atoms may be addresses, each of its own draw's memory."""
+        if not type(own) is type(other) is int:
+            return False
+        if own in ADDRESSES and other in ADDRESSES:
+            return True
+        return all(any(one in known for known in ranges) for one, ranges in zip((own, other), self._ranges))
+
     def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
         """Return whether two sequences of atoms differ in addresses only. Raises Unpaired where some are."""
         differing = [(a, b) for a, b in zip(own, other) if a != b]
-        found = [(a, b) for a, b in differing if type(a) is type(b) is int and a in ADDRESSES and b in ADDRESSES]
+        found = [(a, b) for a, b in differing if self._are_address(a, b)]
         if not found:
             return False
         if len(found) < len(differing) or len(own) != len(other):
@@ -333,8 +342,11 @@ class Redraw:
         """
         differing = own != other
         both = differing
-        for one in (own, other):
-            both = both & (one >= ADDRESSES.start) & (one < ADDRESSES.stop)
+        for one, ranges in zip((own, other), self._ranges):
+            inside = (one >= ADDRESSES.start) & (one < ADDRESSES.stop)
+            for known in ranges:
+                inside = inside | ((one >= known.start) & (one < known.stop))
+            both = both & inside
         if not bool(both.any()):
             return False
         if bool((differing & ~both).any()):
