@@ -53,7 +53,7 @@ BAD = {
         "--format pdf: write some of md,html,junit,csv,json",
     ),
     "two results": (["report", "results.json", "more.json"], "more.json: is one too many"),
-    "files of base alone": (["report", "--base", "base.json"], "--base, --device and --by go with --import"),
+    "files of base alone": (["report", "--base", "base.json"], "--base, --device, --by and --items go with --import"),
     "nothing to import": (["report", "--import", "*.nothing"], "*.nothing: names no file"),
     "import nowhere": (["report", "--import", "nowhere.json"], "nowhere.json: names no file"),
     "import results": (

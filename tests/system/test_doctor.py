@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from perfci.doctor import CHECKS, Machine, examine, gpu, host, ok, pytorch, repository, tools, warn
 from perfci.doctor import machine as doctor_machine
+from perfci.system import facts
 from tests.system.machines import (
     CONTAINER,
     DOCKERS,
@@ -185,18 +186,18 @@ def test_cpu_quota_of_both_versions_of_cgroups(tmp_path):
     two = tmp_path / "two"
     write(two / "proc/self/cgroup", "0::/a/b\n")
     write(two / "proc/self/mountinfo", mount.format("cgroup2", ""))
-    assert host.cpu_quota(two) is None
+    assert facts.cpu_quota(two) is None
     write(two / "sys/fs/cgroup/a/b/cpu.max", "max 100000\n")
     write(two / "sys/fs/cgroup/a/cpu.max", "150000 100000\n")
-    assert host.cpu_quota(two) == pytest.approx(1.5)
+    assert facts.cpu_quota(two) == pytest.approx(1.5)
     one = tmp_path / "one"
     write(one / "proc/self/cgroup", "1:cpu,cpuacct:/\n")
     write(one / "proc/self/mountinfo", mount.format("cgroup", ",cpu,cpuacct"))
     write(one / "sys/fs/cgroup/cpu.cfs_quota_us", "-1\n")
     write(one / "sys/fs/cgroup/cpu.cfs_period_us", "100000\n")
-    assert host.cpu_quota(one) is None
+    assert facts.cpu_quota(one) is None
     write(one / "sys/fs/cgroup/cpu.cfs_quota_us", "400000\n")
-    assert host.cpu_quota(one) == pytest.approx(4)
+    assert facts.cpu_quota(one) == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("free", "status"), [(100 * 10**6, "fail"), (10**9, "warn"), (10**10, "ok")])

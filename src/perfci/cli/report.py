@@ -115,9 +115,9 @@ def _items(texts: Sequence[str]) -> dict[str, Work]:
     """Return the work that `--items` tells, by patterns of ids. Raises UsageError."""
     found = {}
     for text in texts:
-        pattern, _, told = text.rpartition("=")
+        pattern, _, told = (part.strip() for part in text.rpartition("="))
         try:
-            number, unit = split(told.strip())
+            number, unit = split(told)
         except ValueError:
             number, unit = 0.0, ""
         if not pattern or number <= 0 or unit not in COUNTED:

@@ -12,7 +12,7 @@ import perfci
 from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.model.text import count
-from perfci.system.facts import MOUNT, cgroups, cpu_model, free_memory, usable_cores, usable_memory
+from perfci.system.facts import MOUNT, cpu_model, cpu_quota, free_memory, usable_cores, usable_memory
 from perfci.system.users import CAP_SYS_ADMIN, held
 
 # PROC_*_INIT_INO of linux/proc_ns.h: what a machine boots with.
@@ -183,26 +183,6 @@ def check_cores(machine: Machine) -> Iterator[Finding]:
     else:
         limited = "no quota" if quota is None else f"a quota of {quota:g}"
         yield ok("processor", f"{text}, {limited}", **values)
-
-
-def cpu_quota(root: Path) -> float | None:
-    """Return the cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a
-    quota."""
-    quotas = [_quota(folder, version2) for folder, version2 in cgroups("cpu", root)]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _quota(folder: Path, version2: bool) -> float | None:
-    """Return the quota of one cgroup: `cpu.max` is `QUOTA PERIOD`, both in µs; QUOTA is `max`, or -1 in version 1,
-    without one."""
-    try:
-        if version2:
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    except (OSError, ValueError):
-        return None
-    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
 
 
 def check_memory(machine: Machine) -> Iterator[Finding]:

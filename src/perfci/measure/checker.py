@@ -145,17 +145,26 @@ class Checker:
             return (reason.kind == "timeout" and self.budget.left > 0) or _MEMORY.search(reason.text) is not None
         return not self._reply["ok"] and _MEMORY.search(str(self._reply["text"])) is not None
 
+    def _short(self, text: str) -> bool:
+        """Tell whether memory was short that others may hold."""
+        return self._beside and _MEMORY.search(text) is not None
+
     def repeat(self) -> None:
         """Check the case once more, with nothing beside it."""
+        self._beside = False
         self._ask()
         self.answer()
 
-    def settle(self) -> None:
-        """Keep what the check found, and find out how the case can be timed. To be called while nothing else runs."""
+    def settle(self) -> bool:
+        """Keep what the check found, and find out how the case can be timed. To be called while nothing else runs.
+
+        Returns False, and keeps nothing, where memory was short that other workers may hold.
+        """
         case = self._case
         if case is None:
-            return
+            return True
         side, probe = case.sides[self.name], None
+        before = side.model_copy(deep=True)
         try:
             if isinstance(self._reply, Died):
                 raise self._reply
@@ -166,12 +175,19 @@ class Checker:
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
                 case.sides[self.name] = unchecked(side)
-                return
+                return True
+            if self._short(died.reason.text):
+                case.sides[self.name] = before
+                return False
             side.status = "failed"
             side.reason = died.reason.model_copy(update={"log": f"logs/{self.name}.log"})
+        if probe is not None and self._short(probe.refused):
+            case.sides[self.name] = before
+            return False
         if probe is not None:
             self.probes[case.key] = probe
         self.journal.add_check(case.key, self.name, side, None if probe is None else asdict(probe))
+        return True
 
     def dismiss(self) -> None:
         """Tell the worker to end by itself."""

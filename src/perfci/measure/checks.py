@@ -1,5 +1,6 @@
 """The checks before timing: is each case right in base and in head, and how long does it take?"""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
 from perfci.stats.attainable import least_seconds
+from perfci.system.facts import cpu_quota, usable_cores
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
@@ -53,6 +55,9 @@ def check_all(
         for one in sides:
             for key, probe in one.probes.items():
                 probes.setdefault(key, {})[one.name] = probe
+        if device == "cuda":
+            for prepared in place.sides.values():
+                _forget_tuning(prepared.env.get("TORCHINDUCTOR_CACHE_DIR", ""))
         for case in kernels:
             if any(side.reason == LATE for side in case.sides.values()):
                 case.stopped = "budget"
@@ -64,8 +69,17 @@ def check_all(
 
 def _at_most(device: DeviceKind) -> int:
     """Return how many workers of a side may check at once. Those on the CPU share the cores that are timed."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(1, min(LANES, cores // CORES)) if device == "cuda" else 1
+    cores = min(usable_cores(), cpu_quota() or math.inf)
+    return max(1, min(LANES, int(cores // CORES))) if device == "cuda" else 1
+
+
+def _forget_tuning(folder: str) -> None:
+    """Remove what inductor's tuners chose in a side's cache while others used the device: where nothing did, the first
+    pair chooses anew."""
+    for _, _, files, descriptor in os.fwalk(folder):  # follows no link
+        for name in files:
+            if name.endswith(".best_config"):
+                os.unlink(name, dir_fd=descriptor)
 
 
 def _lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
@@ -131,8 +145,8 @@ def _check(lanes: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None:
                 one.answer()
             again = [one for one, _ in now if one.disturbed()]
             _close(again)  # the memory that they hold
-            for one in [one for one, _ in now if one not in again]:  # nothing else runs while an execution is timed
-                one.settle()
+            # Nothing else runs while an execution is timed.
+            again += [one for one, _ in now if one not in again and not one.settle()]
             for one in again:
                 _close(everyone)
                 one.repeat()

@@ -18,6 +18,8 @@ class _Imported(Document):
 
     modules: int
     seconds: Amount
+    paid: Amount
+    """Seconds of the imports themselves, that each process would pay which inherits none."""
     refused: dict[str, str]
     """Module → why each worker imports it itself."""
     stopped: str
@@ -54,6 +56,7 @@ def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, forb
         done = _Imported.model_validate(told)
     except ValidationError:
         return ["what was imported beforehand is not known: the parent's answer does not fit"]
+    parent.imported += done.paid
     lines = [f"{done.modules} modules were imported once for all workers, in {done.seconds:.1f} s"]
     if done.stopped:
         lines.append(

@@ -44,6 +44,19 @@ def split(text: str) -> tuple[float, str]:
     return float(match[1]), match[2]
 
 
+def item_of(text: object) -> str:
+    """Return what a rate counts, such as `samples` of `5000 samples/s`; empty where it does not say."""
+    word = split(text)[1].removesuffix("/s").lstrip("kMG") if isinstance(text, str) else ""
+    return word if word in COUNTED else ""
+
+
+def same_items(one: str, other: str) -> bool:
+    """Tell whether two words for what is counted can mean the same: `items` fits all, `tok` are `tokens`."""
+    plain = {"tok": "tokens", "": "items"}
+    names = {plain.get(word, word) for word in (one, other)}
+    return len(names) == 1 or "items" in names
+
+
 def parse(value: Any, units: dict[str, float], example: str) -> float:
     """Read a quantity in one of `units` (name → factor to the base unit). Raises ValueError with `example`."""
     if not isinstance(value, str):

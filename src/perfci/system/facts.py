@@ -84,6 +84,26 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Return the cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a
+    quota."""
+    quotas = [_quota(folder, version2) for folder, version2 in cgroups("cpu", root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(folder: Path, version2: bool) -> float | None:
+    """Return the quota of one cgroup: `cpu.max` is `QUOTA PERIOD`, both in µs; QUOTA is `max`, or -1 in version 1,
+    without one."""
+    try:
+        if version2:
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
+
+
 def usable_memory(root: Path = Path("/")) -> int:
     """Return the bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
     return min([psutil.virtual_memory().total, *(group.limit for group in memory_groups(root))])

@@ -210,12 +210,10 @@ class Parent:
         `nowhere`: the folder that stands in the parent's environment for a side's; `forbidden`: folders whose code must
         not run there. None where nothing could be kept.
         """
-        start = time.monotonic()
         imported: dict[str, Any] | None = self._ask(
             {"op": "preload_suite", "sides": list(sides), "nowhere": str(nowhere), "forbidden": list(forbidden)},
             "imported",
         )["imported"]
-        self.imported += time.monotonic() - start
         return imported
 
     def _ident(self) -> int:

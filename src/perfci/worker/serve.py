@@ -22,8 +22,8 @@ from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
-KEPT_SHARE = 0.1
-"""Share of the GPU's memory up to which a worker keeps what it has freed."""
+KEPT_SHARE, CHECKED_SHARE = 0.1, 0.02
+"""Share of the GPU's memory up to which a worker keeps what it has freed: in pairs, and where several check at once."""
 TEXT_LIMIT = 400
 """Characters of a reason that are kept: the log holds the rest."""
 
@@ -208,6 +208,8 @@ class Server:
         found = check.check_case(
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
+        if device == "cuda":
+            _give_back(CHECKED_SHARE)
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
@@ -403,10 +405,10 @@ def _transient(device: str, fn: Any) -> int:
     return max(0, int(torch.cuda.max_memory_allocated()) - int(before))
 
 
-def _give_back() -> None:
-    """Return cached device memory where much is kept: the worker of the other side needs it too."""
+def _give_back(share: float = KEPT_SHARE) -> None:
+    """Return cached device memory where more than this share of it is kept: other workers need it too."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
-    if torch.cuda.memory_reserved() > KEPT_SHARE * torch.cuda.get_device_properties(0).total_memory:
+    if torch.cuda.memory_reserved() > share * torch.cuda.get_device_properties(0).total_memory:
         torch.cuda.empty_cache()

@@ -259,7 +259,8 @@ def test_ranges_whose_work_was_lost_are_not_passed_over(files: dict[str, Path], 
     with pytest.raises(UsageError, match=r"no NVTX range with work of the GPU \(version 2023\S+: it is of CUDA 12.4"):
         import_files({"head": [path]}, limit)
     report = judged(import_files({"head": [path]}, limit, by="kernel"))
-    assert any("older than CUDA 13.0 of the driver: it may lose events" in note for note in report.notes)
+    assert {row.class_ for row in report.rows} == {"invalid"}
+    assert all("older than CUDA 13.0 of the driver: it may lose events" in row.reason for row in report.rows)
 
 
 def test_copies_without_a_range_are_no_case(files: dict[str, Path], tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class Kernel:
         "if True:\n    os.environ.update(A='1')",
         "sys.path_hooks.append(f)",
         "os.chdir('/')",
+        "environ['A'] = '1'",
+        "o.environ['A'] = '1'",
     ],
 )
 def test_nothing_is_read_after_code_that_changes_how_imports_turn_out(tmp_path, line):
@@ -105,11 +107,23 @@ def test_reading_changes_nothing(tmp_path, line):
         ("from torch import compile", True),
         ("from own import f", True),
         ("re.compile('x')", False),
+        ("torch.compile(f)\nN = os.environ.get('N')", True),
+        ("torch.compile(f)\ndef g():\n    import hidden", True),
+        ("torch.compile(f)\ndef g():\n    import setting", False),
+        ("torch.compile(f)\ndef g(env):\n    env['TORCHINDUCTOR_FREEZING'] = '1'", False),
+        ("torch.compile(f)\nfrom sys import path as p", False),
+        ("import dotenv, torch\ntorch.compile(f)", False),
         ("def f():\n    os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'\n    return torch.compile(g)", False),
     ],
 )
 def test_code_that_compiles_later_is_told_but_not_where_it_may_decide_how(tmp_path, text, told):
-    files = {"kernels/a.py": text, "kernels/b.py": "import os\n", "src/own.py": "f = torch.compile(g)\n"}
+    files = {
+        "kernels/a.py": text,
+        "kernels/b.py": "import os\n",
+        "src/own.py": "f = torch.compile(g)\n",
+        "src/hidden.py": "x = 1",
+    }
+    files |= {"src/setting.py": "import os\nos.environ['A'] = 'x'\n"} if "setting" in text else {}
     assert scanned(tmp_path, files).compiles is told
 
 

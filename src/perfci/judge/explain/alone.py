@@ -12,6 +12,7 @@ from perfci.judge.explain.thresholds import (
     IDLE_TENSOR,
     OCCUPIED,
     ONCE,
+    PINNED,
     SHARE,
     SPILLED,
     TENSOR,
@@ -82,10 +83,11 @@ def _process(trace: Trace) -> list[Finding]:
         if top.count >= AGAIN:
             share = percent_of(spent, trace.wall)
             text = f"allocates again and again: {call_name(top.name)}, {counted(top.count, 'call')}, {share} of the "
-            text += "process's time, of which the first makes the context"
+            text += "process's time, in which its first call makes the context"
             step = "allocate once, and reuse it (a pool, cudaMallocAsync); name the NVTX range of the loop under "
             step += "range: to see it without the process's start"
-            found.append(Finding(0, text, min(spent, trace.wall), step, "allocation"))
+            # How much of it the context takes is not known.
+            found.append(Finding(0, text, None, step, "allocation"))
     return found + _pageable(trace)
 
 
@@ -96,7 +98,7 @@ def _pageable(trace: Trace) -> list[Finding]:
         one = copied(trace, kind)
         if one and one.pageable and one.rate and one.seconds >= SHARE * trace.wall:
             text = f"{UP[kind]} is pageable: {show(one.rate, 'B/s')}, {percent_of(one.seconds, trace.wall)} of the time"
-            found.append(Finding(2, text, min(one.seconds, trace.wall), pinning(kind), kind))
+            found.append(Finding(2, text, PINNED * min(one.seconds, trace.wall), pinning(kind), kind))
     return found
 
 

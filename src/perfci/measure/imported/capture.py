@@ -11,7 +11,8 @@ from typing import Literal
 
 from perfci.measure.imported.base import Files
 from perfci.model.base import Side, UsageError
-from perfci.model.profile import Counters, Fault, Trace
+from perfci.model.profile import Counters, Fault, FaultKind, Trace
+from perfci.model.text import listed
 from perfci.profilers.base import Read
 from perfci.profilers.faults import fault
 from perfci.profilers.ncu.profiler import counters
@@ -24,6 +25,7 @@ By = Literal["range", "kernel"]
 """The part of a capture that is a case."""
 Kind = Literal["nsys", "nsys report", "ncu", "torch.profiler"]
 Seen = Read[Trace] | Read[Counters]
+NEWER = "capture with an nsys that is as new as the driver's CUDA"
 BEGIN = 2**18
 """Bytes of a file by which it is recognised."""
 _SUFFIXES: dict[str, Kind] = {
@@ -92,8 +94,10 @@ def read_all(
     if by is None and not any(one.seen.seen or one.seen.faults for one in everything):
         return each("kernel"), "kernel"
     why = "profile with NVTX ranges (ncu --nvtx, nsys --trace=cuda,nvtx), or give --by kernel"
-    aside = next((f" ({one.text})" for one in without[0].seen.general if one.aside), "")
-    raise UsageError(f"--import: {without[0].path}: holds no NVTX range with work of the GPU{aside}: {why}")
+    lost = ""
+    if (aside := next((one for one in without[0].seen.general if one.aside and one.remedy == NEWER), None)) is not None:
+        lost, why = f" ({aside.text})", aside.remedy
+    raise UsageError(f"--import: {without[0].path}: holds no NVTX range with work of the GPU{lost}: {why}")
 
 
 def works(one: Capture) -> bool:
@@ -126,6 +130,12 @@ def _exported(path: Path, scratch: Path) -> Path:
     return out
 
 
+def _blank(file: Path) -> list[str]:
+    """Return the ranges of a trace in which nothing was called and nothing ran: where kernels are cases, they alone
+    tell that events were lost."""
+    return [name for name, trace in traces(file, "outermost").traces.items() if not trace.calls and not trace.busy]
+
+
 def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
     """Return what a file holds, by name of range or all under "". Raises UsageError where that is nothing."""
     found: Seen
@@ -142,8 +152,11 @@ def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
         general = [one for one in reading.general if one not in reading.faults.values()]
         version = next((one.version for one in reading.traces.values()), "")
         if why := behind(version, reading.driver):
-            remedy = "capture with an nsys that is as new as the driver's CUDA"
-            general.append(fault("nsys", "trace", "incompatible", f"version {version}: {why}", remedy, aside=True))
+            blank = _blank(file) if by == "kernel" else []
+            of: FaultKind = "incomplete" if blank else "incompatible"
+            text = f"version {version}: {why}"
+            text += f", and nothing is in {listed(blank, 3)}" if blank else ""
+            general.append(fault("nsys", "trace", of, text, NEWER, aside=not blank))
         found = Read(reading.traces, faults, general, reading.device, reading.capability)
     lost = [*found.general, *(one for some in found.faults.values() for one in some)]
     if by == "range":  # without a range it may hold kernels

@@ -7,12 +7,13 @@ from pathlib import Path
 from perfci.measure.imported import benchmarks, captures
 from perfci.measure.imported.base import Files, Imported, digest
 from perfci.measure.imported.capture import By, recognise
-from perfci.model.base import DeviceKind, UsageError
+from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.limits import UNSEEN, Subject, answerable, criteria, idle
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, Results, Work, at_first
+from perfci.model.units import item_of, same_items
 
 
 def import_files(
@@ -58,6 +59,7 @@ def _results(
     found: Imported, files: Files, policy: Policy, *, command: Sequence[str], where: str, whole: bool
 ) -> Results:
     seen = [_subject(case, found) for case in found.cases if case.stopped != "skipped"]
+    _require_same_items(found.cases, policy, where)
     compared = "base" in files
     asked = answerable(criteria(policy, seen, compared=compared), timed=found.timed)
     ids = [case.id for case in found.cases]
@@ -92,6 +94,18 @@ def _results(
         cases=found.cases,
         notes=[*found.notes(plan), *(f"{where}: {one.text}" for one in lost)],
     )
+
+
+def _require_same_items(cases: Sequence[Case], policy: Policy, where: str) -> None:
+    """Raise UsageError for a limit on throughput in other items than those that cases are said to have."""
+    for number, limit in enumerate(policy.limits):
+        for name in ("min", "max"):
+            asked = item_of(getattr(limit, name)) if limit.metric == "throughput" else ""
+            for case in cases if asked else ():
+                told = case.sides["head"].work.item if case.sides["head"].work.items else asked
+                if any(matches(pattern, case.id) for pattern in limit.cases) and not same_items(asked, told):
+                    place = policy.place(where, ("limits", number, name))
+                    raise UsageError(f"{place}: {asked} are asked for, and {case.id} has {told}: name the same")
 
 
 def _subject(case: Case, found: Imported) -> Subject:

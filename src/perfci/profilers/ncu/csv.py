@@ -79,7 +79,7 @@ class _Page:
         self.clashes = 0
         """Rows of a launch that has the number of another, or another value of a metric that it has."""
         self._header = header
-        self._value = header.index(_VALUE) if self.details else 0
+        self._last = max(map(header.index, (_ID, _NAME, _METRIC, _VALUE))) if self.details else 0
         self._counted = [at for at, column in enumerate(header) if "__" in column or column == _VALUE]
         self._kept = [(at, column) for at, column in enumerate(header) if _kept(column)]
         self._units: dict[str, str] | None = None
@@ -96,7 +96,7 @@ class _Page:
     def fits(self, row: Sequence[str]) -> bool:
         """Tell whether a row is whole: one of details ends with its value, or with the words of a rule."""
         whole = len(row) == len(self._header)
-        return whole or (self.details and self._value < len(row) < len(self._header))
+        return whole or (self.details and self._last < len(row) < len(self._header))
 
     def add(self, row: Sequence[str]) -> bool:
         """Take a row that fits. Returns False where it is of a launch too many."""

@@ -262,9 +262,13 @@ class Events(Export):
             "ORDER BY start) AS number FROM execs) WHERE number <= ?)",
             (self.skip,),
         )
-        if not self.one("SELECT count(*) FROM execs WHERE name = 0"):
-            text = f"its process does not execute it more often than the {self.skip} times that are skipped"
-            self.note(name, "empty", text, "execute it more often, or lower skip")
+        processes = self.one("SELECT count(DISTINCT pid) FROM execs")
+        without = processes - self.one("SELECT count(DISTINCT pid) FROM execs WHERE name = 0")
+        if without:
+            who = "its process does" if processes == 1 else f"{without} of {processes} processes do"
+            text = f"{who} not execute it more often than the {self.skip} times that are skipped"
+            kind: FaultKind = "empty" if without == processes else "incomplete"
+            self.note(name, kind, text, "execute it more often, or lower skip")
 
     def execution_of(self, row: str) -> str:
         """SQL for the execution of `row`'s process that began last before `row` did."""

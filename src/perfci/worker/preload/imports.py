@@ -21,6 +21,8 @@ COMPILING = ("torch._dynamo.backends.inductor", "torch._inductor.compile_fx", "t
              "torch._inductor.codegen.cuda_combined_scheduling", "torch.export._trace")  # fmt: skip
 """Modules that the first call of a function of `torch.compile` imports; they import nearly all others (torch 2.13). One
 that a version of torch does not have is passed over."""
+ENVIRONMENT = frozenset({"environ", "environb", "putenv", "unsetenv"})
+"""The part of CHANGES that is told by its name alone, under whatever name its module goes."""
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -43,6 +45,8 @@ class Scan:
         self.compiles = False
         """True where the code names `torch.compile`, and nothing in it may change what that imports later."""
         self._changes = False
+        self._late: list[str] = []
+        """Modules that sources name anywhere."""
         self._seen: set[Path] = set()
 
     def read(self, patterns: Sequence[str]) -> None:
@@ -51,19 +55,19 @@ class Scan:
             matched = matches(self.tree, pattern)
             for file in [] if isinstance(matched, str) else matched:
                 self._file(self.tree / file, "")
-        self.compiles = self.compiles and not self._changes
+        self.compiles = self.compiles and not self._changes and not self._late_changes()
 
     def _file(self, file: Path, package: str) -> None:
         """Read one source. `package`: the one that it belongs to, by which its relative imports go."""
         if file in self._seen or self.stopped:
             return
         self._seen.add(file)
-        try:
-            module = ast.parse(file.read_bytes(), str(file))
-        except (OSError, SyntaxError, ValueError, RecursionError):
+        module = _parsed(file)
+        if module is None:
             return  # importing it says what is wrong with it
         self.compiles = self.compiles or any(map(_compiles, ast.walk(module)))
-        self._changes = self._changes or any(_decides(one, module) for one in ast.walk(module))
+        self._changes = self._changes or _may_change(module)
+        self._late += _named(module, package)
         for node in _top(module.body):
             if self.stopped:
                 return
@@ -77,6 +81,20 @@ class Scan:
             elif _changes(node):
                 self.stopped = "{}:{}".format(os.path.relpath(file, self.tree), node.lineno)
 
+    def _late_changes(self) -> bool:
+        """Tell whether a source of the side's own that only functions import may change what is imported later."""
+        read = set(self._seen)
+        while self._late:
+            for file, package in self._sources(self._late.pop()) or ():
+                if file in read:
+                    continue
+                read.add(file)
+                module = _parsed(file)
+                if module is None or _may_change(module):
+                    return True
+                self._late += _named(module, package)
+        return False
+
     def _module(self, statement: Statement) -> None:
         """Follow a statement into the side's own code, or keep it."""
         if statement.module.partition(".")[0] in ("perfci", "__future__"):
@@ -89,21 +107,28 @@ class Scan:
 
     def _own(self, name: str) -> bool:
         """Tell whether the side has a module of this name; read it, and the packages around it."""
+        found = self._sources(name)
+        for source, package in found or ():
+            self._file(source, package)
+        return found is not None
+
+    def _sources(self, name: str) -> Optional[list[tuple[Path, str]]]:
+        """Return the sources of a module of the side's own and of the packages around it, each with the package by
+        which its relative imports go; None where the side has none of this name."""
         parts = name.split(".")
         entry = next(
             (entry for entry in self.path if _source(entry / parts[0]) or _is_extension(entry, parts[0])), None
         )
         if entry is None:
-            return False
-        folder = entry
+            return None
+        found, folder = [], entry
         for number, part in enumerate(parts):
             folder = folder / part
             source = _source(folder)
             if source is None:
                 break
-            is_package = source.name == "__init__.py"
-            self._file(source, ".".join(parts[: number + is_package]))
-        return True
+            found.append((source, ".".join(parts[: number + (source.name == "__init__.py")])))
+        return found
 
 
 def _source(stem: Path) -> Optional[Path]:
@@ -147,13 +172,48 @@ def _changes(node: ast.AST) -> bool:
 
 def _decides(one: ast.AST, node: ast.AST) -> bool:
     """Tell whether a part of `node` may change how later imports turn out."""
-    return (
-        isinstance(one, ast.Attribute)
-        and one.attr in CHANGES
-        and isinstance(one.value, ast.Name)
-        and one.value.id in ("os", "sys", "site")
-        and not _only_reads(one, node)
-    )
+    if isinstance(one, ast.Name):  # from os import environ
+        return one.id in ENVIRONMENT and not _only_reads(one, node)
+    if not isinstance(one, ast.Attribute) or not isinstance(one.value, ast.Name):
+        return False
+    of_module = one.attr in CHANGES and one.value.id in ("os", "sys", "site")
+    return (of_module or one.attr in ENVIRONMENT) and not _only_reads(one, node)
+
+
+def _may_set(node: ast.AST) -> bool:
+    """Tell whether code may set what decides how dynamo and inductor are imported in another way than `_decides`
+    sees."""
+    if isinstance(node, (ast.ImportFrom, ast.Import)):
+        said = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+        renamed = any(alias.asname and alias.name in ("sys", "site") for alias in node.names)
+        return renamed or "dotenv" in said or (said[0] in ("sys", "site") and not CHANGES.isdisjoint(said[1:]))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.startswith(("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE", "TORCH_LOGS"))
+    return False
+
+
+def _may_change(module: ast.Module) -> bool:
+    """Tell whether code anywhere in a source may change what is imported later."""
+    return any(_decides(one, module) or _may_set(one) for one in ast.walk(module))
+
+
+def _named(module: ast.Module, package: str) -> list[str]:
+    """Return the modules that a source imports anywhere, functions included."""
+    found = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (name := _absolute(node, package)):
+            found += [name, *("{}.{}".format(name, alias.name) for alias in node.names)]
+    return found
+
+
+def _parsed(file: Path) -> Optional[ast.Module]:
+    """Return a source as a tree; None where it is none."""
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _compiles(node: ast.AST) -> bool:
@@ -168,8 +228,13 @@ def _compiles(node: ast.AST) -> bool:
     )
 
 
-def _only_reads(one: ast.Attribute, node: ast.AST) -> bool:
+def _only_reads(one: Union[ast.Attribute, ast.Name], node: ast.AST) -> bool:
     """Tell whether `os.path.…` is meant, or `os.environ.get(…)`."""
-    if isinstance(one.value, ast.Name) and one.value.id == "os" and one.attr == "path":
+    if (
+        isinstance(one, ast.Attribute)
+        and isinstance(one.value, ast.Name)
+        and one.value.id == "os"
+        and one.attr == "path"
+    ):
         return True
     return any(isinstance(a, ast.Attribute) and a.value is one and a.attr == "get" for a in ast.walk(node))

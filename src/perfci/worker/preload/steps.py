@@ -62,6 +62,8 @@ class Preload:
         self.stopped = ""
         self.environment = dict(os.environ)
         self.modules = len(sys.modules)
+        self.paid = 0.0
+        """Seconds of the imports that were kept."""
         for side in self.sides:
             self.spaces.append(set())
             for folder in side["path"]:
@@ -137,6 +139,7 @@ class Preload:
             "places": found,
             "modules": len(sys.modules) - self.modules,
             "seconds": time.monotonic() - start,
+            "paid": self.paid,
             "refused": self.refused,
             "stopped": self.stopped,
             "environment": {"set": new, "removed": gone},
@@ -208,6 +211,7 @@ class Preload:
     def _step(self, units: Sequence[Statement]) -> _Report:
         """Import some units in this process, and tell whether it can go on so."""
         gc.freeze()
+        start = time.monotonic()
         random.random()  # makes all words, of which the next draws take one after the other
         watch = Watch(self.claimed, self.empty, self.distributions, self.forbidden, self.refused)
         shared, failed = shared_memory(), dict[str, str]()
@@ -220,6 +224,7 @@ class Preload:
                     failed[unit.module] = failure
             watch.unit = "triton"
             digest()
+        self.paid += time.monotonic() - start
         watch.settle()
         faults = {**failed, **watch.faults}
         needs = {name: sorted(asked) for name, asked in watch.needs.items()}
