@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from perfci.model.profile import Profile, concerns
 from perfci.profilers.cuda import call_kind, plain_call
 from perfci.profilers.metrics import take
+from perfci.profilers.nsys.apart import _within, _without, merged
 from perfci.profilers.nsys.trace import Loop, Reading, read
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
@@ -653,6 +654,52 @@ def test_the_first_executions_of_each_process_are_left_out(export):
     assert "not execute it more often than the 4 times that are skipped" in fault.text
     (fault,) = export.read(Loop("stop", 1)).faults.values()
     assert "no range of this name among 8" in fault.text
+
+
+def test_a_loop_that_runs_ahead_of_the_device_takes_what_the_device_takes(export):
+    """A step of 1 µs on the host and 10 µs on the device, never waited for: the backlog of what is skipped is no time
+    of what follows, and the device never idles."""
+    for number in range(20):
+        at = 2000 * number
+        export.push("warmup" if number < 5 else "step", at, at + 1000)
+        export.launch("k", at + 100, number, start=1000 + 10_000 * number, length=10_000)
+    trace = export.read(Loop("step", 5)).traces[""]
+    assert trace.executions == 10 and trace.wall * 1e9 == pytest.approx(10_000)
+    assert trace.busy * 1e9 == pytest.approx(10_000) and trace.launching == 0
+    both = export.read("outermost").traces
+    assert both["step"].wall * 1e9 == pytest.approx(10_000) and both["step"].busy == both["step"].wall
+    assert both["warmup"].wall * 1e9 == pytest.approx(51_000 / 5) and both["warmup"].busy * 1e9 == pytest.approx(10_000)
+    assert both["warmup"].launching * 1e9 == pytest.approx(1)  # 5 ns of the first of 5
+
+
+def test_executions_that_lost_their_tail_are_told(tmp_path):
+    path = tmp_path / "cut.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "mallocs.sqlite.xz").read_bytes()))
+    db = sqlite3.connect(path)
+    (after,) = db.execute(
+        "SELECT start FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start LIMIT 1 OFFSET 10"
+    ).fetchone()
+    for table in ("RUNTIME", "KERNEL", "MEMCPY"):
+        db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_{table} WHERE start >= ?", (after,))
+    db.commit()
+    for reading in (read(path, Loop("step", 3)), read(path, "outermost")):
+        (fault,) = reading.faults.values()
+        assert "10 of its " in fault.text and "events may be lost" in fault.text
+        assert concerns(fault, "kernel_launches") and concerns(fault, "device_busy")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8),
+)
+def test_what_is_left_of_spans_is_counted_as_moment_by_moment(spans, others):
+    moments = {at for start, end in spans for at in range(start, end)}
+    taken = {at for start, end in others for at in range(start, end)}
+    assert sum(end - start for start, end in merged(sorted(spans))) == len(moments)
+    assert _without(merged(sorted(spans)), merged(sorted(others))) == len(moments - taken)
+    extents = [(start, end, 0) for start, end in merged(sorted(others))]
+    inside = sum(end - start for _, (start, end) in _within(merged(sorted(spans)), extents))
+    assert inside == len(moments & taken)
 
 
 def test_an_execution_that_the_end_cut_is_told_of_a_loop(export):

@@ -57,7 +57,9 @@ def note_missing(events: Events) -> None:
     _orphans(events)
     _graphs(events)
     _silent(events)
-    if not events.apart:  # executions that nobody asked to be alike
+    if events.apart:  # nobody asked executions to be alike
+        _blank(events)
+    else:
         _uneven(events)
     _diagnostics(events)
 
@@ -211,6 +213,19 @@ def _in_a_range(events: Events) -> bool:
             f"AND x.end >= a.end AND {events.nvtx.good})"
         )
     )
+
+
+def _blank(events: Events) -> None:
+    """Name executions without any call and work, of a name that has both otherwise: what follows some moment may be
+    lost, and a mean over them would be too small."""
+    for index, blank, all_ in events.rows(
+        "SELECT name, sum(blank), sum(n) FROM (SELECT e.name, e.pid, count(*) AS n, total(d.exec IS NULL) AS blank "
+        "FROM execs e LEFT JOIN (SELECT exec FROM calls UNION SELECT exec FROM ops) d ON d.exec = e.id "
+        "GROUP BY e.name, e.pid HAVING blank BETWEEN 1 AND n - 1) GROUP BY name"
+    ):
+        text = f"{blank:.0f} of its {all_} executions hold no call of the CUDA API and no work: events may be lost"
+        remedy = "capture again, with an nsys that is as new as the driver's CUDA; or name other executions otherwise"
+        events.note(events.names[index], "incomplete", text, remedy)
 
 
 def _uneven(events: Events) -> None:

@@ -17,6 +17,7 @@ from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
 from perfci.profilers.cuda import call_kind, copy_kind, launching, memory
 from perfci.profilers.faults import NAMED
+from perfci.profilers.nsys.apart import measure
 from perfci.profilers.nsys.events import (
     COPY,
     DOMAIN,
@@ -90,10 +91,9 @@ def read(
     capture is one execution; with a Loop its executions are those of the one trace under the key "". Times are in
     seconds, sizes in bytes. `wall` runs from the first execution's begin to the last one's end or the end of its
     last device work, divided by their number; with `outermost` and a Loop, where anything may lie between two
-    executions, it is the union of all from the own begin to the own last end, divided likewise. `span` is the mean
-    over executions of what `nvtx_gpu_proj_sum` calls projected time; `busy` the union of all intervals of device
-    work, divided likewise (with `outermost` and a Loop of each process's own). Ranges of the user's own on any
-    thread within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+    executions, as `apart` tells it. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected
+    time; `busy` the union of all intervals of device work, divided likewise. Ranges of the user's own on any thread
+    within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
     `executions`: how many were made of each name, where that is known: other numbers are a fault.
 
@@ -152,11 +152,10 @@ def _traces(events: Events) -> dict[str, Trace]:
     version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, nested = _call_times(events), _nested(events)
-    own = ", e.pid" if events.apart else ""  # what runs for another process meanwhile is not this one's
     busy = dict(
         events.rows(
-            f"""SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
-                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name{own}
+            """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
+                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name
                    ORDER BY o.start, o.end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
                  FROM ops o JOIN execs e ON e.id = o.exec) GROUP BY name"""
         )
@@ -168,23 +167,17 @@ def _traces(events: Events) -> dict[str, Trace]:
                JOIN execs e ON e.id = p.exec GROUP BY e.name"""
         )
     )
-    idle = _launching(events)
+    idle = {} if events.apart else _launching(events)
     if events.whole:
         walls = [(0, _capture_length(events), 1)]
         if not walls[0][1]:
             events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see the log")
             events.lost.add("")
-    elif events.apart:  # anything may lie between two executions
-        walls = list(
-            events.rows(
-                """SELECT name, sum(max(0, stop - max(start, coalesce(before, start)))), count(*) FROM (
-                     SELECT *, max(stop) OVER (PARTITION BY name, pid
-                       ORDER BY start, stop ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM (
-                         SELECT e.name, e.pid, e.start, max(e.end, coalesce(p.ended, e.end)) AS stop FROM execs e
-                         LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id))
-                   GROUP BY name"""
-            )
-        )
+    elif events.apart:
+        lying = measure(events)
+        walls = [(index, one.wall, one.number) for index, one in lying.items()]
+        busy = {index: one.busy for index, one in lying.items()}
+        idle = {index: one.launching for index, one in lying.items()}
     else:
         walls = list(
             events.rows(
@@ -232,18 +225,14 @@ def _launching(events: Events) -> dict[int, int]:
     launches = [(fn,) for fn, name in events.functions.items() if call_kind(name) == "launch"]
     events.db.execute("CREATE TABLE launches (fn)")
     events.db.executemany("INSERT INTO launches VALUES (?)", launches)
-    part = "e.pid" if events.apart else "0"  # as for `busy`
     edges = " UNION ALL ".join(
-        f"SELECT e.name AS name, {part} AS part, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
+        f"SELECT e.name AS name, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
         f"JOIN execs e ON e.id = y.exec {only}"
         for table, only, launch, work in (("ops", "", 0, 1), ("calls", "WHERE y.fn IN (SELECT fn FROM launches)", 1, 0))
         for side, launch, work in (("start", launch, work), ("end", -launch, -work))
     )
-    rows = events.rows(f"SELECT name, part, time, launch, work FROM ({edges}) ORDER BY name, part, time")
-    found: dict[int, int] = defaultdict(int)
-    for (name, _), own in itertools.groupby(rows, key=itemgetter(0, 1)):
-        found[name] += launching(row[2:] for row in own)
-    return found
+    rows = events.rows(f"SELECT name, time, launch, work FROM ({edges}) ORDER BY name, time")
+    return {name: launching(row[1:] for row in own) for name, own in itertools.groupby(rows, key=itemgetter(0))}
 
 
 def _capture_length(events: Events) -> int:

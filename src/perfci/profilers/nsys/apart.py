@@ -1,0 +1,121 @@
+"""Executions between which anything may lie: how long they take, and what their process's device does meanwhile."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from perfci.profilers.cuda import call_kind
+from perfci.profilers.nsys.events import DEVICE, Events, migrated
+
+Span = tuple[int, int]
+"""A begin and an end, ns."""
+
+
+class Apart(NamedTuple):
+    """All executions of one name."""
+
+    number: int
+    wall: int
+    """ns from the begin of each, or from the end of all work that was launched before it, to the end of its own: work
+    that is queued behind other work does not take the time of that."""
+    busy: int
+    """ns of these in which the device works for the process."""
+    launching: int
+    """ns in which a call of theirs launches, and the device does not work for the process."""
+
+
+def measure(events: Events) -> dict[int, Apart]:
+    """Return what the executions take, by their name's index. None of one process overlap."""
+    launches = [(fn,) for fn, name in events.functions.items() if call_kind(name) == "launch"]
+    events.db.execute("CREATE TABLE launches (fn)")
+    events.db.executemany("INSERT INTO launches VALUES (?)", launches)
+    found: dict[int, Apart] = {}
+    rows = events.rows(
+        "SELECT e.pid, e.start, e.end, e.name, p.ended FROM execs e LEFT JOIN (SELECT exec, max(end) AS ended FROM ops "
+        "GROUP BY exec) p ON p.exec = e.id ORDER BY e.pid, e.start"
+    )
+    for pid, own in groupby(list(rows), key=lambda row: row[0]):
+        extents: list[tuple[int, int, int]] = []
+        done: int | None = None
+        for _, start, end, name, ended in own:
+            begin = start if done is None else max(start, done)
+            stop = max(end, begin, end if ended is None else ended)
+            extents.append((begin, stop, name))
+            if ended is not None:
+                done = ended if done is None else max(done, ended)
+        busy: dict[int, int] = {}
+        for name, (start, end) in _within(_working(events, pid), extents):
+            busy[name] = busy.get(name, 0) + end - start
+        for name in {name for *_, name in extents}:
+            before = found.get(name, Apart(0, 0, 0, 0))
+            walls = [stop - begin for begin, stop, one in extents if one == name]
+            calling = events.rows(
+                "SELECT c.start, c.end FROM calls c JOIN execs e ON e.id = c.exec WHERE e.pid = ? AND e.name = ? "
+                "AND c.fn IN (SELECT fn FROM launches) ORDER BY c.start",
+                pid,
+                name,
+            )
+            alone = _without(merged(calling), _working(events, pid))
+            found[name] = Apart(
+                before.number + len(walls),
+                before.wall + sum(walls),
+                before.busy + busy.get(name, 0),
+                before.launching + alone,
+            )
+    return found
+
+
+def merged(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield the union of spans that are ordered by their begin."""
+    begin = end = None
+    for start, stop in spans:
+        if end is None or begin is None:
+            begin, end = start, stop
+        elif start <= end:
+            end = max(end, stop)
+        else:
+            yield begin, end
+            begin, end = start, stop
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def _working(events: Events, pid: int) -> Iterator[Span]:
+    """Yield when the device works for a process, whoever launched it there."""
+    parts = [
+        f"SELECT x.start AS start, x.end AS end FROM {table.rows} x WHERE {events.process_of(table)} = {pid:d} "
+        f"AND {table.good} AND NOT ({migrated(kind)})"
+        for kind, table in events.device.items()
+        if kind < len(DEVICE)
+    ]
+    if parts:
+        yield from merged(events.rows(" UNION ALL ".join(parts) + " ORDER BY start"))
+
+
+def _within(spans: Iterator[Span], extents: list[tuple[int, int, int]]) -> Iterator[tuple[int, Span]]:
+    """Yield the parts of disjoint spans that lie in extents (begin, end, name), both in order, with the name."""
+    at = 0
+    for start, end in spans:
+        while at < len(extents) and extents[at][1] <= start:
+            at += 1
+        for begin, stop, name in extents[at:]:
+            if begin >= end:
+                break
+            if min(end, stop) > max(start, begin):
+                yield name, (max(start, begin), min(end, stop))
+
+
+def _without(spans: Iterator[Span], others: Iterator[Span]) -> int:
+    """Return the ns of disjoint spans that none of the others cover, both in order."""
+    left, other = 0, next(others, None)
+    for start, end in spans:
+        at = start
+        while at < end:
+            while other is not None and other[1] <= at:
+                other = next(others, None)
+            if other is None or other[0] >= end:
+                left += end - at
+                break
+            left += max(0, other[0] - at)
+            at = other[1]
+    return left
