@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import checks
-from perfci.measure.checks import _lanes
+from perfci.measure.checks import _forget_tuning, _lanes
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
 from perfci.model.results import Case, Results
@@ -64,6 +64,21 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
         homes = [{number for number, lane in enumerate(lanes) for one in lane if one.kernel == name} for name in "abcd"]
         assert all(len(home) == 1 for home in homes)
     assert _lanes([], 4) == [[]]
+
+
+def test_what_tuners_chose_beside_others_is_forgotten(tmp_path):
+    cache, elsewhere = tmp_path / "inductor", tmp_path / "elsewhere"
+    (cache / "ab").mkdir(parents=True)
+    elsewhere.mkdir()
+    for path in (cache / "ab/k.best_config", cache / "ab/k.py", elsewhere / "k.best_config"):
+        path.write_text("{}")
+    (cache / "link").symlink_to(elsewhere)
+    _forget_tuning(str(cache))
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
+    assert left == {"inductor/ab/k.py", "elsewhere/k.best_config"}
+    for nothing in ("", str(tmp_path / "nowhere"), str(cache / "link")):
+        _forget_tuning(nothing)
+    assert (elsewhere / "k.best_config").exists()
 
 
 @pytest.mark.slow

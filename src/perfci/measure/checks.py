@@ -76,6 +76,8 @@ def _at_most(device: DeviceKind) -> int:
 def _forget_tuning(folder: str) -> None:
     """Remove what inductor's tuners chose in a side's cache while others used the device: where nothing did, the first
     pair chooses anew."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return
     for _, _, files, descriptor in os.fwalk(folder):  # follows no link
         for name in files:
             if name.endswith(".best_config"):

@@ -46,21 +46,22 @@ def measure(events: Events) -> dict[int, Apart]:
         busy: dict[int, int] = {}
         for name, (start, end) in _within(_working(events, pid), extents):
             busy[name] = busy.get(name, 0) + end - start
-        for name in {name for *_, name in extents}:
+        calling = events.rows(
+            "SELECT c.start, c.end, e.name FROM calls c JOIN execs e ON e.id = c.exec WHERE e.pid = ? "
+            "AND c.fn IN (SELECT fn FROM launches) ORDER BY c.start",
+            pid,
+        )
+        idle = _outside(calling, _working(events, pid))
+        walls: dict[int, list[int]] = {}
+        for begin, stop, name in extents:
+            walls.setdefault(name, []).append(stop - begin)
+        for name, own_walls in walls.items():
             before = found.get(name, Apart(0, 0, 0, 0))
-            walls = [stop - begin for begin, stop, one in extents if one == name]
-            calling = events.rows(
-                "SELECT c.start, c.end FROM calls c JOIN execs e ON e.id = c.exec WHERE e.pid = ? AND e.name = ? "
-                "AND c.fn IN (SELECT fn FROM launches) ORDER BY c.start",
-                pid,
-                name,
-            )
-            alone = _without(merged(calling), _working(events, pid))
             found[name] = Apart(
-                before.number + len(walls),
-                before.wall + sum(walls),
+                before.number + len(own_walls),
+                before.wall + sum(own_walls),
                 before.busy + busy.get(name, 0),
-                before.launching + alone,
+                before.launching + idle.get(name, 0),
             )
     return found
 
@@ -105,17 +106,18 @@ def _within(spans: Iterator[Span], extents: list[tuple[int, int, int]]) -> Itera
                 yield name, (max(start, begin), min(end, stop))
 
 
-def _without(spans: Iterator[Span], others: Iterator[Span]) -> int:
-    """Return the ns of disjoint spans that none of the others cover, both in order."""
-    left, other = 0, next(others, None)
-    for start, end in spans:
-        at = start
+def _outside(spans: Iterable[tuple[int, int, int]], others: Iterator[Span]) -> dict[int, int]:
+    """Return by name the ns of spans (begin, end, name), ordered by their begin and each moment once, that none of the
+    others cover, which are disjoint and in order."""
+    found: dict[int, int] = {}
+    other, reached = next(others, None), None
+    for start, end, name in spans:
+        at = start if reached is None else max(start, reached)
+        reached = max(at, end)
         while at < end:
             while other is not None and other[1] <= at:
                 other = next(others, None)
-            if other is None or other[0] >= end:
-                left += end - at
-                break
-            left += max(0, other[0] - at)
-            at = other[1]
-    return left
+            stop = end if other is None else min(end, max(at, other[0]))
+            found[name] = found.get(name, 0) + stop - at
+            at = end if other is None or other[0] >= end else other[1]
+    return found
