@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from perfci.measure.cases import Found, timing_of
 from perfci.measure.checker import LATE, Checker, unchecked
@@ -76,7 +77,7 @@ def _at_most(device: DeviceKind) -> int:
 def _forget_tuning(folder: str) -> None:
     """Remove what inductor's tuners chose in a side's cache while others used the device: where nothing did, the first
     pair chooses anew."""
-    if os.path.islink(folder) or not os.path.isdir(folder):
+    if not folder or Path(folder).is_symlink() or not Path(folder).is_dir():
         return
     for _, _, files, descriptor in os.fwalk(folder):  # follows no link
         for name in files:
