@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from perfci.profilers.cuda import call_kind
-from perfci.profilers.nsys.events import DEVICE, Events, migrated
+from perfci.profilers.nsys.events import Events, migrated
 
 Span = tuple[int, int]
 """A begin and an end, ns."""
@@ -87,7 +87,6 @@ def _working(events: Events, pid: int) -> Iterator[Span]:
         f"SELECT x.start AS start, x.end AS end FROM {table.rows} x WHERE {events.process_of(table)} = {pid:d} "
         f"AND {table.good} AND NOT ({migrated(kind)})"
         for kind, table in events.device.items()
-        if kind < len(DEVICE)
     ]
     if parts:
         yield from merged(events.rows(" UNION ALL ".join(parts) + " ORDER BY start"))
