@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.agreement import Quiet
-from perfci.measure import checks
+from perfci.measure import checker, checks
 from perfci.measure.checks import _forget_tuning, _lanes
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
-from perfci.model.results import Case, Results
+from perfci.model.results import Case, Reason, Results
+from perfci.system.child import Died
 
 SUITE = """
 import os
@@ -49,6 +50,19 @@ def kernel_{number}(bench):
 """
 
 
+def repository(tmp_path: Path) -> Path:
+    """A suite of five kernels: 2 is wrong, 3 has no memory beside many others."""
+    repo, notes = tmp_path / "repo", tmp_path / "notes"
+    (repo / "kernels").mkdir(parents=True)
+    notes.mkdir()
+    kernels = "".join(KERNEL.format(number=number) for number in range(5))
+    (repo / "kernels/k.py").write_text(SUITE.format(notes=str(notes), kernels=kernels))
+    (repo / "perfci.yaml").write_text("version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=repo, check=True)
+    return repo
+
+
 def case(kernel: str, number: int) -> Case:
     return Case(id=f"{kernel}/n={number}", kernel=kernel, device="cuda", sides={})
 
@@ -64,6 +78,16 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
         homes = [{number for number, lane in enumerate(lanes) for one in lane if one.kernel == name} for name in "abcd"]
         assert all(len(home) == 1 for home in homes)
     assert _lanes([], 4) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "quota", "lanes"),
+    [("cpu", 64, None, 1), ("cuda", 1, None, 1), ("cuda", 16, None, 4), ("cuda", 128, None, 4), ("cuda", 128, 8.5, 2)],
+)
+def test_as_many_check_at_once_as_cores_allow(monkeypatch, device, cores, quota, lanes):
+    monkeypatch.setattr(checks, "usable_cores", lambda: cores)
+    monkeypatch.setattr(checks, "cpu_quota", lambda: quota)
+    assert checks._at_most(device) == lanes
 
 
 def test_what_tuners_chose_beside_others_is_forgotten(tmp_path):
@@ -83,14 +107,7 @@ def test_what_tuners_chose_beside_others_is_forgotten(tmp_path):
 
 @pytest.mark.slow
 def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, monkeypatch):
-    repo, notes = tmp_path / "repo", tmp_path / "notes"
-    (repo / "kernels").mkdir(parents=True)
-    notes.mkdir()
-    kernels = "".join(KERNEL.format(number=number) for number in range(5))
-    (repo / "kernels/k.py").write_text(SUITE.format(notes=str(notes), kernels=kernels))
-    (repo / "perfci.yaml").write_text("version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=repo, check=True)
+    repo = repository(tmp_path)
 
     def measured(lanes: int, out: Path) -> Results:
         monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
@@ -104,3 +121,23 @@ def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, m
         assert kinds == {f"kernel_{number}": ["wrong"] * 2 if number == 2 else [None] * 2 for number in range(5)}
     for several, one in zip(found[0].cases, found[1].cases, strict=True):
         assert [side.check for side in several.sides.values()] == [side.check for side in one.sides.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch, lanes):
+    repo, found, short = repository(tmp_path), checker._found, []
+
+    def scarce(bench, worker, name, case, *more):
+        if case.id == "kernel_1" and name == "head" and len(short) < 1:
+            short.append(name)
+            raise Died(Reason(kind="exception", text="CUDA out of memory"))
+        return found(bench, worker, name, case, *more)
+
+    monkeypatch.setattr(checker, "_found", scarce)
+    monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
+    options = Options("compare", repo, tmp_path / "out", base="HEAD", exact_pairs=1, measure_all=True)
+    results = Measurement(options, Quiet()).measure()
+    assert short == ["head"]
+    (one,) = [case for case in results.cases if case.id == "kernel_1"]
+    assert [side.status for side in one.sides.values()] == ["ok", "ok"] and len(one.pairs) == 1

@@ -703,6 +703,17 @@ def test_what_is_left_of_spans_is_counted_as_moment_by_moment(spans, others):
     assert inside == len(moments & taken)
 
 
+def test_a_process_with_too_few_executions_is_told(export):
+    for tid, many in ((TID, 6), (TID + 0x5000000, 2)):
+        for number in range(many):
+            export.push("step", 1000 * number, 1000 * number + 400, tid=tid)
+            export.launch("k", 1000 * number + 10, number, tid=tid)
+    reading = export.read(Loop("step", 3))
+    assert reading.traces[""].executions == 3
+    assert "1 of 2 processes do not execute it more often than the 3 times" in reading.faults[""].text
+    assert concerns(reading.faults[""], "device_busy")
+
+
 def test_an_execution_that_the_end_cut_is_told_of_a_loop(export):
     for number in range(3):
         export.push("step", 1000 * number, 1000 * number + 400 if number < 2 else None)

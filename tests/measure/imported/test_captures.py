@@ -225,6 +225,28 @@ def test_a_page_of_details_says_what_the_raw_one_does(files: dict[str, Path], tm
     assert any(one.sides["head"].profile.faults for one in found.cases) == cut  # type: ignore[union-attr] - as above
 
 
+def test_items_that_a_limit_does_not_ask_for_are_refused(files: dict[str, Path]) -> None:
+    captures: dict[Any, list[Path]] = {"head": [files["nsys_head"]]}
+    asked = policy({"cases": "*", "metric": "throughput", "min": "5000samples/s"})
+    with pytest.raises(UsageError, match=r"samples are asked for, and .* has tokens: name the same"):
+        import_files(captures, asked, items={"*": Work(items=32, item="tokens")})
+    for item in ("samples", "items"):
+        assert judged(import_files(captures, asked, items={"*": Work(items=32, item=item)})).verdict == "pass"
+
+
+def test_a_row_of_details_that_is_cut_before_a_column_that_tells_the_launch_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "page.csv"
+    names = ["Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "Block Size", "Grid Size", "CC", "ID"]
+    whole = ["Registers Per Thread", "32", "register/thread", "k", "(128, 1, 1)", "(4, 1, 1)", "9.0", "0"]
+    for row, reason in ((whole, None), (whole[:7], "is cut"), (whole[:3], "is cut")):
+        time = ["Duration", "3.50", "us", *whole[3:]]
+        path.write_text("\n".join(",".join(f'"{cell}"' for cell in one) for one in (names, time, row)) + "\n")
+        asked = policy({"cases": "*", "metric": "registers", "max": 64})
+        report = judged(import_files({"head": [path]}, asked, by="kernel"))
+        assert (report.verdict == "pass") is (reason is None)
+        assert reason is None or all(reason in one.reason for one in report.rows)
+
+
 def test_two_pages_of_details_in_one_file_are_told(tmp_path: Path) -> None:
     header = (
         '"ID","Kernel Name","Block Size","Grid Size","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
