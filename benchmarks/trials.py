@@ -6,6 +6,7 @@
     python benchmarks/trials.py torch 20     # a case of torch, unchanged
     python benchmarks/trials.py extension 20 # examples/extension, built for base and for head, unchanged
     python benchmarks/trials.py gpu 30       # six cases on a GPU, from 4 µs to 0.2 ms, unchanged, r = 1 %
+    python benchmarks/trials.py gpu 30 10    # only the runs from the eleventh on: each run has a seed of its own
 
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in
 twenty is undecided.
@@ -130,8 +131,9 @@ def make(kind: str, repo: Path) -> str:
     return "HEAD~1"
 
 
-def main(kind: str, runs: int) -> int:
+def main(kind: str, end: int, first: int = 0) -> int:
     """Repeat and count."""
+    runs = end - first
     codes: collections.Counter[int] = collections.Counter()
     classes: collections.Counter[str] = collections.Counter()
     verdicts: collections.Counter[str] = collections.Counter()
@@ -142,7 +144,7 @@ def main(kind: str, runs: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         base = make(kind, repo)
-        for number in range(runs):
+        for number in range(first, end):
             code = perfci(repo, "compare", "--base", base, "--measure-all", "--seed", str(number), *asked)
             codes[code] += 1
             report = json.loads((repo / "perfci-out" / "report.json").read_text())
@@ -177,4 +179,4 @@ def main(kind: str, runs: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

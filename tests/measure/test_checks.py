@@ -77,6 +77,9 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
         assert sorted(one.id for lane in lanes for one in lane) == sorted(one.id for one in cases)
         homes = [{number for number, lane in enumerate(lanes) for one in lane if one.kernel == name} for name in "abcd"]
         assert all(len(home) == 1 for home in homes)
+        firsts = [[one.id.endswith("/n=0") for one in lane] for lane in lanes]
+        assert all(each == sorted(each, reverse=True) for each in firsts), "what compiles lies beside what compiles"
+        assert max(map(sum, firsts)) - min(map(sum, firsts)) <= 1
     assert _lanes([], 4) == [[]]
 
 

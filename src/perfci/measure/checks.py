@@ -86,14 +86,20 @@ def _forget_tuning(folder: str) -> None:
 
 
 def _lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
-    """Share the cases among `most` lanes: those of one kernel, which may compile once, stay together."""
+    """Share the cases among `most` lanes: those of one kernel, which may compile once, stay together.
+
+    The first of each kernel come first, since a step takes as long as the slowest of its cases: what compiles lies
+    beside what compiles.
+    """
     kernels: dict[str, list[Case]] = {}
     for case in cases:
         kernels.setdefault(case.kernel, []).append(case)
-    lanes: list[list[Case]] = [[] for _ in range(max(1, min(most, len(kernels))))]
+    lanes: list[list[list[Case]]] = [[] for _ in range(max(1, min(most, len(kernels))))]
     for some in sorted(kernels.values(), key=len, reverse=True):
-        min(lanes, key=len).extend(some)
-    return lanes
+        min(lanes, key=lambda lane: (len(lane), sum(map(len, lane)))).append(some)
+    return [
+        [case for some in lane for case in some[:1]] + [case for some in lane for case in some[1:]] for lane in lanes
+    ]
 
 
 def _at_once(
