@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 
 from . import guard
 from .clock import sm_clock
+from .leash import drawn_core, on_core
 
 FLUSH_FACTOR = 2
 """The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
@@ -234,13 +235,24 @@ class GpuSampler(abc.ABC):
 
 
 class ColdSampler(GpuSampler):
-    """Timing mode `cold`: one execution a sample, the L2 flushed before it."""
+    """Timing mode `cold`: one execution a sample, the L2 flushed before it.
+
+    Where a case synchronises, the host is in its times, and so is the core that it runs on: on a shared host some are
+    slower by a third for minutes (measured on an H200's virtual machine). Blocks stay on the one core that is drawn
+    from `seed`, the same for base and head.
+    """
 
     windows = True
 
-    def __init__(self, fn: Callable[[], Any]) -> None:
+    def __init__(self, fn: Callable[[], Any], seed: object) -> None:
         super().__init__()
         self.fn = fn
+        self.core = drawn_core(seed)
+
+    def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
+        """Take a block as GpuSampler does, on the sampler's core."""
+        with on_core(self.core):
+            return super().block(batch, samples, bracket)
 
     def _queue(self, samples: int) -> Events:
         events, clock = [], self.rig.clock

@@ -1,11 +1,14 @@
-"""How a fresh child is bound to the process that started it."""
+"""How a fresh child is bound to the process that started it, and a thread to a core."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Optional
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -29,3 +32,26 @@ def leash(cores: Optional[list[int]] = None) -> None:
         pass  # no /proc: macOS
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+
+
+def drawn_core(seed: object) -> Optional[int]:
+    """Return one of the cores that this process may use, the same for the same seed; None where the system does not
+    tell them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return random.Random(f"core/{seed}").choice(sorted(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def on_core(core: Optional[int]) -> Iterator[None]:
+    """Keep the calling thread on one core meanwhile. Threads that are there already go where they like."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):  # it was taken from the container since: timed where the system puts it
+        os.sched_setaffinity(0, [core])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -274,7 +274,7 @@ class Server:
             said["peak"] = _peak(device)
             said["dtype"] = made.main_dtype()
         start = time.monotonic()
-        self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared])
+        self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared], message["seed"])
         name = json.dumps([message["kernel"], message["params"], device, message["mode"]], sort_keys=True)
         self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
         if message.get("describe"):
@@ -370,11 +370,11 @@ class Server:
         return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text, "tuner": tuner}
 
 
-def _sampler(mode: str, fns: list[Any]) -> Any:
-    """Return the sampler of a timing mode."""
+def _sampler(mode: str, fns: list[Any], seed: int) -> Any:
+    """Return the sampler of a timing mode. `seed`: the placement's, the same for base and head."""
     if mode == "cpu":
         return CpuSampler(fns[0])
-    return ColdSampler(fns[0]) if mode == "cold" else GraphSampler(fns)
+    return ColdSampler(fns[0], seed) if mode == "cold" else GraphSampler(fns)
 
 
 def _allocated(device: str) -> int:
