@@ -23,9 +23,14 @@ class Recognised(NamedTuple):
 
 def recognise(path: Path) -> Recognised:
     """Recognise the format of another tool's JSON, by its content. Raises ValueError, one line."""
-    root = read_json(read_text(path), path)
+    text = read_text(path)
+    known = ", ".join(one.tool for one in FORMATS.values() if one.fits is not None)
+    remedy = f"give JSON of {known}, or a capture of nsys, ncu or torch.profiler"
+    try:
+        root = read_json(text, path)
+    except ValueError as error:
+        raise ValueError(f"{error}: {remedy}") from None
     for one in FORMATS.values():
         if one.fits is not None and one.fits(root):
             return Recognised(one, one.about(root))
-    known = ", ".join(one.tool for one in FORMATS.values() if one.fits is not None)
-    raise ValueError(f"{path}: is no result of a tool that perfci reads ({known})")
+    raise ValueError(f"{path}: is no result of a tool that perfci reads: {remedy}")
