@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.github.expressions import ExpressionError, condition, text, value
+from tests.github.loopback.expressions import ExpressionError, condition, text, value
 
 pytestmark = pytest.mark.node
 

@@ -16,7 +16,7 @@ import yaml
 
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.system import pins
-from tests.github.expressions import condition, text, value
+from tests.github.loopback.expressions import condition, text, value
 
 pytestmark = pytest.mark.node  # expressions are evaluated by GitHub's own
 

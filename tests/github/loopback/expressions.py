@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class ExpressionError(Exception):
@@ -49,6 +49,6 @@ def _node() -> subprocess.Popen[str]:
     """Ends with the standard input that this process leaves to it."""
     if shutil.which("node") is None or not (ROOT / "node_modules/@actions").exists():
         pytest.skip("needs Node.js, and npm's packages by `make node_modules`")
-    scripts = Path(__file__).parent
+    scripts = Path(__file__).parents[1]
     command = ["node", "--import", str(scripts / "json.mjs"), str(scripts / "expressions.mjs")]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
