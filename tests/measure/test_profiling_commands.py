@@ -23,7 +23,7 @@ from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
 from perfci.model.results import Case
-from perfci.profilers.base import Request
+from perfci.profilers.base import Keep, Request
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys import command as nsys_command
@@ -66,6 +66,26 @@ def place(tmp_path, monkeypatch):
         yield open_place(
             Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable), Quiet(), stack, Costs()
         )
+
+
+@pytest.mark.parametrize("profile", [False, True])
+def test_reports_lie_in_a_folder_of_their_own_which_holds_no_other_run_s(place, tmp_path, profile):
+    """Not even where the tree brings a link in its place; and a profile without them keeps none of before."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (out / "profile").mkdir(parents=True)
+    (out / "profile" / "old").touch()
+    (out / "raw").symlink_to(elsewhere)
+    options = Options("run", tmp_path, out, raw=True, profile=profile)
+    keep = find_profilers(place, Plan(seed=1, sides=["head"]), options).found[Kineto].request.keep
+    assert keep == Keep(out / "profile" if profile else None, out / "raw", handed_on=not profile)
+    assert (out / "raw").is_dir() and not (out / "raw").is_symlink() and list((out / "raw").iterdir()) == []
+    assert (out / "profile" / "old").exists() is not profile
+    (out / "raw" / "old.ncu-rep").touch()
+    find_profilers(place, Plan(seed=1, sides=["head"]), replace(options, raw=False))
+    assert (out / "raw").exists() is not profile
+    assert [path.name for path in elsewhere.iterdir()] == ["precious"]
 
 
 def form(run: str, **fields) -> Command:

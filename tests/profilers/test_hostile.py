@@ -20,11 +20,13 @@ from perfci.model.profile import KernelUse
 from perfci.profilers.ncu import layout as ncu_layout
 from perfci.profilers.ncu import profiler as ncu_profiler
 from perfci.profilers.ncu import report as ncu
+from perfci.profilers.nsys import export as nsys_export
 from perfci.profilers.nsys import perfetto
 from perfci.profilers.nsys import profiler as nsys_profiler
 from perfci.profilers.nsys import trace as nsys
 from perfci.profilers.sass import code as sass
 from perfci.profilers.sass import profiler as sass_profiler
+from perfci.profilers.scan import held_secrets
 from perfci.profilers.torch import profiler as kineto_profiler
 from perfci.profilers.torch import trace as kineto
 from perfci.system.bounded import Bounds, Unread
@@ -167,7 +169,7 @@ def test_an_export_of_holes(tmp_path):
     assert fault.text == "t.sqlite: has 1024 MiB, of which 0 are on the disk" and fault.kind == "unreadable"
     assert nsys_profiler.keep_export(path, tmp_path) == [fault.model_copy(update={"aside": True})]
     with pytest.raises(Unread):
-        nsys_profiler.held_secrets(path, {"A": "secret"})
+        held_secrets(path, {"A": "secret"}, nsys_export.LARGEST)
 
 
 @pytest.mark.slow
@@ -182,11 +184,11 @@ def test_an_archive_in_the_place_of_an_export(tmp_path, monkeypatch):
     head[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(bytes(head[12 : 12 + size - 4])))
     path.write_bytes(head)
     with pytest.raises(Unread, match="memory"):
-        nsys_profiler.held_secrets(path, {"A": "secret"})
+        held_secrets(path, {"A": "secret"}, nsys_export.LARGEST)
     path.write_bytes(lzma.compress(bytes(2**26), preset=1) * 500)
     bound(monkeypatch, 2)
     with pytest.raises(Unread, match="not read within"):
-        nsys_profiler.held_secrets(path, {f"A{i}": f"secret-{i}" for i in range(300)})
+        held_secrets(path, {f"A{i}": f"secret-{i}" for i in range(300)}, nsys_export.LARGEST)
 
 
 # ---------------------------------------------------------------- ncu
@@ -329,7 +331,7 @@ def test_whole_files_are_read_as_without_a_process(tmp_path, side):
     assert perfetto.write(path, tmp_path / "direct.gz") is None
     with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
         assert a.read() == b.read()
-    assert nsys_profiler.held_secrets(path, {"A": "never in it", "B": "StringIds"}) == ["B"]
+    assert held_secrets(path, {"A": "never in it", "B": "StringIds"}, nsys_export.LARGEST) == ["B"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])

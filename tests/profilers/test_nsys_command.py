@@ -1,6 +1,5 @@
 """Running nsys: the tool and its options, real captures, what may be kept of them, and what went wrong."""
 
-import gzip
 import lzma
 import os
 import secrets as randomness
@@ -27,8 +26,9 @@ from perfci.profilers.nsys.command import (
     used,
 )
 from perfci.profilers.nsys.origin import behind
-from perfci.profilers.nsys.privacy import contains, environment, isolate, isolation, scrub, secrets
+from perfci.profilers.nsys.privacy import environment, isolate, isolation, scrub
 from perfci.profilers.nsys.trace import read
+from perfci.profilers.scan import contains, secrets
 
 from .test_nsys import CASES, DATA, PID, Export, unpack
 
@@ -187,41 +187,6 @@ def test_profiled_processes_get_what_is_allowed():
         lost, [("SOMETHING", "y")]
     )
     assert environment(lost, written.items()).keys() == {"SOMETHING", "NSYS_NVTX_PROFILER_REGISTER_ONLY"}
-
-
-def test_which_variables_are_secret():
-    told = secrets({
-        "GITHUB_TOKEN": "ghs_16C7e42F292c6912E7710c838347Ae178B4a", "DB_PASSWORD": "hunter22", "PIN_TOKEN": "123",
-        "PIP_INDEX_URL": "https://user:pass@host/simple", "BUILD_ID": "a1b2c3d4e5f6a7b8c9d0e1f2",
-        "PATH": "/usr/local/cuda-13.0/bin:/usr/bin", "LANG": "C.UTF-8", "EDITOR": "/usr/bin/vim",
-        "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates1.crt", "MESSAGE": "a long value of words and 1 number",
-    })  # fmt: skip
-    assert sorted(told) == ["BUILD_ID", "DB_PASSWORD", "GITHUB_TOKEN", "PIP_INDEX_URL"]
-
-
-@pytest.mark.slow
-def test_a_scan_finds_values_across_pieces_and_in_packed_files(tmp_path):
-    value = "canary-" + randomness.token_hex(12)
-    path = tmp_path / "artifact"
-    for size in (0, 2**20 - 10, 2**20, 3 * 2**20 + 5):
-        plain = os.urandom(size) + value.encode() + os.urandom(100)
-        for packed in (plain, gzip.compress(plain, 1), lzma.compress(plain, preset=0)):
-            path.write_bytes(packed)
-            assert contains(path, {"CANARY": value, "OTHER": value[::-1], "EMPTY": ""}) == ["CANARY"]
-    path.write_bytes(lzma.compress(b"nothing" * 1000)[:-20])
-    with pytest.raises(OSError, match="nothing is known of it"):
-        contains(path, {"CANARY": value})
-
-
-def test_a_scan_of_a_report_finds_a_value_that_compression_cut(tmp_path):
-    """LZ4 writes what occurred before as a reference: 22 of a canary's 23 bytes stood together in a real report."""
-    value = "canary-9f8e7d6c5b4a3210"
-    path = tmp_path / "x.nsys-rep"
-    path.write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(1000) + value[:-1].encode() + os.urandom(99))
-    assert contains(path, {"CANARY": value, "OTHER": "0123abcd4567efab"}) == ["CANARY"]
-    path.rename(tmp_path / "x.bin")
-    (tmp_path / "x.bin").write_bytes((tmp_path / "x.bin").read_bytes()[7:])
-    assert contains(tmp_path / "x.bin", {"CANARY": value}) == []
 
 
 def test_isolation_says_what_holds():

@@ -208,8 +208,8 @@ def test_what_perfci_needs_may_lie_on_pythonpath(tmp_path: Path) -> None:
     script = tmp_path / "reads.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from perfci.profilers.nsys.profiler import held_secrets\n"
-        "print(held_secrets(Path('report'), {'TOKEN': 'canary-of-many-letters'}))\n"
+        "from perfci.profilers.scan import held_secrets\n"
+        "print(held_secrets(Path('report'), {'TOKEN': 'canary-of-many-letters'}, 2**20))\n"
     )
     (tmp_path / "report").write_bytes(b"a canary-of-many-letters stands here")
     (tmp_path / "pydantic.py").write_text("raise ImportError('of the folder that it was started in')")

@@ -28,6 +28,7 @@ FILES = (
     "junit.xml",
     "profile.csv",
     "profile/",
+    "raw/",
     "samples.jsonl",
     "logs/",
 )
@@ -66,7 +67,7 @@ def _beside(results: Results) -> set[str]:
     if any(case.pairs for case in results.cases):
         names.add("samples.jsonl")
     if not results.plan.judged:
-        names.add("profile/")
+        names |= {"profile/", "raw/"}
     return names
 
 

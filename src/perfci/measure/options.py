@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 from perfci.model.base import DeviceKind, Side
 
 OUT = "perfci-out"
+RAW = "raw"
+"""Folder below the output folder for the profilers' own reports, which tell of the machine."""
 COMMAND = "PERFCI_COMMAND"
 """Variable with the command line as it was given, where another one was made of it: in a container."""
 MEASURE_ALL = "PERFCI_MEASURE_ALL"
@@ -56,7 +58,7 @@ class Options:
     trial: bool = False
     """Take just so many pairs that their cost is known, and answer nothing."""
     raw: bool = False
-    """Of a profile, keep the profilers' own reports too."""
+    """Keep the profilers' own reports too, in RAW below `out`; of a comparison those that may leave the machine."""
     prepare: Path | None = None
     """Measure nothing: snapshots and builds into this folder, which is new or empty, to be measured later."""
     prepared: Path | None = None

@@ -55,11 +55,14 @@ class Read(Generic[Seen]):
 
 @dataclass(frozen=True)
 class Keep:
-    """Where what profilers wrote stays, without what it tells of the machine."""
+    """Where what profilers wrote stays."""
 
-    folder: Path
-    raw: bool = False
-    """True where the profilers' own reports stay too."""
+    folder: Path | None = None
+    """Of exports and timelines, without what they tell of the machine; None where none are kept."""
+    raw: Path | None = None
+    """Of the profilers' own reports, in which a scan finds no secret; None where none are kept."""
+    handed_on: bool = False
+    """True where these reports leave the machine: none is then kept of a profiler that sees what others run on it."""
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ def test_profile_keeps_what_people_open(repo: Repo) -> None:
     run = repo.perfci("profile", "scale", "matmul", "replayed", "--base", "HEAD", "--raw", timeout=600)
     assert run.code == 0, run.out + run.err
     out = repo.root / "perfci-out"
-    kept = sorted(path.name for path in (out / "profile").iterdir())
+    kept = sorted(path.name for folder in ("profile", "raw") for path in (out / folder).iterdir())
     print(kept)
     for side in ("base", "head"):
         assert any(name.endswith(".timeline.json.gz") and side in name for name in kept), kept

@@ -1,7 +1,6 @@
 """The profiling pass: after timing, the registered profilers, one at a time, over the cases that need it."""
 
 import math
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.costs import Budget
-from perfci.measure.options import Options
+from perfci.measure.options import RAW, Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.profiling.commands import profile_command
@@ -26,6 +25,7 @@ from perfci.model.text import count
 from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind, registered
+from perfci.system.files import disk_errors, remove_tree
 from perfci.system.gpu import Gpu, cuda_version
 from perfci.system.process import Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, held
@@ -69,10 +69,8 @@ class Profilers:
 
 def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
     """Find the registered profilers on this machine. Counters are refused for code that is not trusted."""
-    keep = Keep(options.out / KEPT, options.raw) if options.profile else None
-    if keep is not None:
-        shutil.rmtree(keep.folder, ignore_errors=True)
-        keep.folder.mkdir(parents=True)
+    folder = _anew(options.out / KEPT) if options.profile else None
+    raw = _anew(options.out / RAW, options.raw) if options.profile or options.raw else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     request = Request(
         timeout=place.limits.timeout,
@@ -82,7 +80,7 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         counters=place.limits.counters,
         metrics=tuple(one.metric for one in plan.observed if one.tier == "counters"),
         written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
-        keep=keep,
+        keep=Keep(folder, raw, handed_on=not options.profile) if folder or raw else None,
         account=place.parent.account,
     )
 
@@ -92,6 +90,20 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         return kind.find(request)
 
     return Profilers({kind: find(kind) for kind in registered()}, request.capability)
+
+
+def _anew(folder: Path, wanted: bool = True) -> Path | None:
+    """Remove what an earlier run left there, and return the folder made anew; None where it is not wanted.
+
+    Raises MachineError.
+    """
+    with disk_errors("emptied", folder):
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        remove_tree(folder)
+        if wanted:
+            folder.mkdir(parents=True)
+    return folder if wanted else None
 
 
 @contextmanager

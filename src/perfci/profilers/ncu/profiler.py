@@ -1,6 +1,5 @@
 """Nsight Compute as a back end: hardware counters of cases and of commands."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu import report as ncu_report
 from perfci.profilers.ncu.command import InstalledNcu, may_count
 from perfci.profilers.ncu.launch import fault
+from perfci.profilers.scan import keep_report
 from perfci.system.bounded import MIB, Unread, call, desk, regular
 from perfci.system.child import Exit, Under
 from perfci.system.files import end_of
@@ -113,10 +113,10 @@ class Ncu(Profiler[Counters]):
             raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
             account=self.request.account,
         )  # fmt: skip
-        if (keep := self.request.keep) is not None and keep.raw:
-            shutil.copyfile(raw, keep.folder / raw.name)
+        keep = self.request.keep.raw if self.request.keep is not None else None
+        refused = keep_report(raw, raw, keep, (ncu_file.LARGEST, ncu_file.LARGEST), fault) if keep is not None else []
         raw.unlink(missing_ok=True)
-        return Read(found.seen, found.faults, [*([failed] if failed else []), *found.general])
+        return Read(found.seen, found.faults, [*([failed] if failed else []), *found.general, *refused])
 
 
 def counters(

@@ -1,42 +1,28 @@
-"""Privacy under nsys: what it sees of this machine, and what of its reports may be kept.
+"""Privacy under nsys: what it sees of this machine, and what of its exports may be kept.
 
 nsys stores the environment of every process that it can see in its report, in four places of the SQLite export:
 META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (every
 process's on the machine, where it runs as root, and the program's output). Hence a PID namespace of its own, an
-environment by allow-list, and a scrub and a scan of what is to be kept.
+environment by allow-list, a scrub of exports, and a scan of reports (`profilers/scan.py`).
 """
 
-import bz2
 import functools
-import gzip
-import lzma
 import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from perfci.model.base import MachineError
 from perfci.model.text import escaped
-from perfci.profilers.base import CREDENTIALS, trimmed
+from perfci.profilers.base import trimmed
 from perfci.profilers.nsys.export import harden, real_tables
 from perfci.profilers.nsys.missing import LOSSES
 from perfci.system.files import disk_error
 
-_REPORT = b"NVIDIA Tegra Profiler Report"
-_WINDOW = 8
-"""Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
-
 # ---------------------------------------------------------------- what nsys may see
-
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
-    re.IGNORECASE,
-)
-_TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
 
 
 def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
@@ -192,67 +178,3 @@ def _scrub_strings(db: sqlite3.Connection, tables: Mapping[str, str], columns: M
     db.execute(f"DELETE FROM StringIds WHERE id NOT IN (SELECT id FROM kept) AND NOT ({said})", LOSSES)
     # An environment is NAME=value, each ended by a NUL: no name of an event has one.
     db.execute("UPDATE StringIds SET value = '(removed)' WHERE instr(CAST(value AS BLOB), x'00') > 0")
-
-
-def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values must be in nothing that is published: by name, by credentials in an address, or because a
-    variable that profiled processes do not get has a long value of letters and digits.
-
-    Values of fewer than 6 characters are left out: they are found everywhere.
-    """
-    allowed = environment(environ)
-    found = {}
-    for name, value in environ.items():
-        if len(value) < 6:
-            continue
-        random = name not in allowed and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
-        if _SECRET_NAME.search(name) or CREDENTIALS.search(value) or random:
-            found[name] = value
-    return found
-
-
-def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
-    """Return the names of those `secrets` whose values are in the bytes of the file, in constant memory.
-
-    Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
-    framing of NVIDIA's own, which cuts strings: there any 8 successive bytes count as found, which catches nearly
-    every random value and some innocent ones; only a scan of its unscrubbed export says what is in it. Values that are
-    encoded (base64, UTF-16) are not found. Raises OSError where the file cannot be read.
-    """
-    needles = {name: [value.encode("utf-8", "surrogateescape")] for name, value in secrets.items() if value}
-    with path.open("rb") as handle:
-        head = handle.read(len(_REPORT))
-    if head == _REPORT:
-        needles = {name: _windows(values[0]) for name, values in needles.items()}
-    found: set[str] = set()
-    with path.open("rb") as handle:
-        found |= _search(handle, needles)
-    unpack: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
-    for magic, opener in unpack.items():
-        if head.startswith(magic):
-            with opener(path, "rb") as stream:
-                try:
-                    found |= _search(stream, needles)
-                except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
-                    raise OSError(f"{path}: cannot be unpacked, so nothing is known of it ({error})") from None
-    return sorted(found)
-
-
-def _windows(value: bytes) -> list[bytes]:
-    last = max(0, len(value) - _WINDOW)
-    return list({value[at : at + _WINDOW] for at in (*range(0, last, 3), last)})
-
-
-def _search(stream: IO[bytes], needles: Mapping[str, Sequence[bytes]]) -> set[str]:
-    longest = max((len(value) for values in needles.values() for value in values), default=1)
-    found: set[str] = set()
-    for window in _pieces(stream, longest - 1):
-        found |= {n for n, values in needles.items() if n not in found and any(value in window for value in values)}
-    return found
-
-
-def _pieces(stream: IO[bytes], overlap: int) -> Iterator[bytes]:
-    tail = b""
-    while piece := stream.read(2**20):
-        yield tail + piece
-        tail = (tail + piece)[-overlap:] if overlap else b""

@@ -1,7 +1,6 @@
 """Nsight Systems as a back end: timelines of cases and of commands."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from perfci.profilers.nsys import trace as nsys_trace
 from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.trace import Loop
+from perfci.profilers.scan import keep_report
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.child import Exit, Under
 from perfci.system.users import SAME, Account
@@ -115,7 +115,7 @@ class Nsys(Profiler[Trace]):
         self.request.account.reclaim(raw.parent)
         made = None if self.whole else self.executions
         found = traces(export, self.loop if self.whole else names, self.request.account, made)
-        refused = self._keep(raw, export, keep) if (keep := self.request.keep) and export.is_file() else []
+        refused = self._keep(raw, export, keep) if (keep := self.request.keep) else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
         for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
@@ -132,20 +132,17 @@ class Nsys(Profiler[Trace]):
     def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
         """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
         scan of its export finds no secret."""
-        refused = keep_export(export, keep.folder, self.request.account)
-        if not keep.raw:
+        account, refused = self.request.account, list[Fault]()
+        if keep.folder is not None and export.is_file():
+            refused += keep_export(export, keep.folder, account)
+        if keep.raw is None:
             return refused
-        try:
-            held = held_secrets(export, nsys_privacy.secrets(dict(os.environ)))
-        except Unread as why:
-            text = f"{export.name}: {why}: whether it holds secrets is not known, and {raw.name} was not kept"
-            return [*refused, fault("forbidden", text, "go without --raw", aside=True)]
-        if held:
-            text = f"{raw.name} holds values of {', '.join(sorted(held))}: it was not kept"
-            return [*refused, fault("forbidden", text, "unset them, or go without --raw", aside=True)]
-        if raw.is_file():
-            shutil.copyfile(raw, keep.folder / raw.name)
-        return refused
+        seen = nsys_privacy.isolation(account.prefix())
+        if keep.handed_on and account.ids is None and not seen.holds:
+            # A scan knows the secrets of this environment, and not those of other processes.
+            text = f"{raw.name} was not kept: {seen.text}"
+            return [*refused, fault("forbidden", text, _ALONE, aside=True)]
+        return [*refused, *keep_report(raw, export, keep.raw, (nsys_command.SIZE, nsys_export.LARGEST), fault)]
 
 
 def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
@@ -173,6 +170,7 @@ def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
     return True
 
 
+_ALONE = "measure in a container of perfci's image, or where a user may open a PID namespace"
 _BLIND = fault(
     "empty",
     "nsys recorded the executions, and no call of the CUDA API in them",
@@ -260,12 +258,3 @@ def _scrub(export: Path, copy: Path) -> Fault | None:
     except MachineError as error:
         return fault("unreadable", escaped(error), nsys_export.AGAIN)
     return None
-
-
-def held_secrets(path: Path, secrets: Mapping[str, str]) -> list[str]:
-    """Return what `nsys_privacy.contains` tells, as this process's own user, whose secrets they are. Raises Unread."""
-    size = regular(path, nsys_export.LARGEST)
-    with desk() as place:
-        return call(
-            nsys_privacy.contains, grown(size, 4 * MIB, 600), place, path=path.absolute(), secrets=dict(secrets)
-        )

@@ -1,0 +1,145 @@
+"""Profilers' own reports: each is searched for the secrets of this environment before it is kept."""
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from perfci.model.profile import Fault
+from perfci.profilers.base import CREDENTIALS, grown, trimmed
+from perfci.system.bounded import MIB, Unread, call, desk, regular, take
+
+_NSYS = ".nsys-rep"
+_REPORT = b"NVIDIA Tegra Profiler Report"
+"""Begins a report of nsys."""
+_WINDOW = 8
+"""Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
+_WIDE = ("utf-16-le", "utf-16-be", "utf-32-le")
+"""Encodings beside UTF-8 in which a value is searched for: `wchar_t`, as names of NVTX may be given, and Windows'."""
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
+_TOLD = frozenset({"HOSTNAME"})
+"""Variables whose value every report tells."""
+
+
+def keep_report(
+    report: Path, searched: Path, folder: Path, most: tuple[int, int], fault: Callable[..., Fault]
+) -> list[Fault]:
+    """Copy a profiler's `report` into `folder` where `searched`, itself or what its profiler exported of it, holds no
+    secret of this environment. Return why not, as a `fault` of that profiler that costs no value.
+
+    `most`: bytes of the report and of `searched` at most.
+    """
+    try:
+        held = held_secrets(searched, secrets(dict(os.environ)), most[1])
+    except (Unread, OSError) as why:
+        text = f"{searched.name}: {why}: whether it holds secrets is not known, and {report.name} was not kept"
+        return [fault("forbidden", text, "profile again, or keep no reports", aside=True)]
+    if held:
+        text = f"{report.name} holds values of {', '.join(sorted(held))}: it was not kept"
+        return [fault("forbidden", text, "unset them, or keep no reports", aside=True)]
+    target, number = folder / report.name, 1
+    while target.exists():  # sessions of two devices have one name
+        number += 1
+        target = folder / f"{report.stem}-{number}{report.suffix}"
+    try:
+        take(report, target, most[0])
+    except Unread as why:
+        return [fault("crash", f"{report.name}: {why}: it was not kept", "profile again", aside=True)]
+    except OSError as error:
+        text = f"{report.name} was not kept: {error.strerror}"
+        return [fault("crash", text, "free space, or fix the output folder", aside=True)]
+    return []
+
+
+def held_secrets(path: Path, secrets: Mapping[str, str], largest: int) -> list[str]:
+    """Return what `contains` tells, as this process's own user, whose secrets they are. Raises Unread."""
+    size = regular(path, largest)
+    with desk() as place:
+        return call(contains, grown(size, 4 * MIB, 600), place, path=path.absolute(), secrets=dict(secrets))
+
+
+def secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose values must be in nothing that is published: by name, by credentials in an address, or because a
+    variable that profiled processes do not get has a long value of letters and digits.
+
+    Values of fewer than 6 characters are left out: they are found everywhere.
+    """
+    allowed = trimmed(environ)
+    found = {}
+    for name, value in environ.items():
+        if len(value) < 6:
+            continue
+        unknown = name not in allowed and name not in _TOLD
+        random = unknown and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
+        if _SECRET_NAME.search(name) or CREDENTIALS.search(value) or random:
+            found[name] = value
+    return found
+
+
+def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
+    """Return the names of those `secrets` whose values are in the bytes of the file, in constant memory: as UTF-8,
+    UTF-16 or UTF-32.
+
+    Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
+    framing of NVIDIA's own, which cuts strings: there any 8 successive bytes with a letter and a digit count as found
+    (of a value that has none, any 8), which catches nearly every random value and some innocent ones; only a scan of
+    its unscrubbed export says what is in it. Values that are encoded otherwise (base64), compressed in a part of the
+    file, or stand in pieces are not found. Raises OSError where the file cannot be read.
+    """
+    given = {name: value for name, value in secrets.items() if value}
+    with path.open("rb") as handle:
+        head = handle.read(len(_REPORT))
+    cut = head == _REPORT or path.suffix == _NSYS
+    needles = {name: [*(_windows if cut else _whole)(value), *_wide(value)] for name, value in given.items()}
+    found: set[str] = set()
+    with path.open("rb") as handle:
+        found |= _search(handle, needles)
+    unpack: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
+    for magic, opener in unpack.items():
+        if head.startswith(magic):
+            with opener(path, "rb") as stream:
+                try:
+                    found |= _search(stream, needles)
+                except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+                    raise OSError(f"{path}: cannot be unpacked, so nothing is known of it ({error})") from None
+    return sorted(found)
+
+
+def _whole(value: str) -> list[bytes]:
+    return [value.encode("utf-8", "surrogateescape")]
+
+
+def _wide(value: str) -> list[bytes]:
+    return [value.encode(encoding, "surrogatepass") for encoding in _WIDE]
+
+
+def _windows(value: str) -> list[bytes]:
+    [whole] = _whole(value)
+    last = max(0, len(whole) - _WINDOW)
+    found = {whole[at : at + _WINDOW] for at in (*range(0, last, 3), last)}
+    # Else the `https://` of an address, or a word, would be found in every report.
+    telling = {one for one in found if re.search(rb"[A-Za-z]", one) and re.search(rb"[0-9]", one)}
+    return list(telling or found)
+
+
+def _search(stream: IO[bytes], needles: Mapping[str, Sequence[bytes]]) -> set[str]:
+    longest = max((len(value) for values in needles.values() for value in values), default=1)
+    found: set[str] = set()
+    for window in _pieces(stream, longest - 1):
+        found |= {n for n, values in needles.items() if n not in found and any(value in window for value in values)}
+    return found
+
+
+def _pieces(stream: IO[bytes], overlap: int) -> Iterator[bytes]:
+    tail = b""
+    while piece := stream.read(2**20):
+        yield tail + piece
+        tail = (tail + piece)[-overlap:] if overlap else b""
