@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfci.github.settings import PREFIX, Settings, read_settings
+from perfci.github.settings import PREFIX, RAW_SUFFIX, Settings, read_settings
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -45,8 +45,22 @@ def test_no_expression_in_a_shell_and_every_action_pinned() -> None:
             assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", step["uses"])
     assert (
         len(re.findall(r"uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", (ROOT / "action.yml").read_text(), re.MULTILINE))
-        == 1
+        == 2
     )
+
+
+def test_reports_of_profilers_are_handed_on_under_the_name_that_publishers_pass_over() -> None:
+    """After a search of them, which only the input starts, and never within what publishers read."""
+    [results, reports] = [step for step in STEPS if step.get("uses", "").startswith("actions/upload-artifact@")]
+    names = [step["with"]["name"] for step in (results, reports)]
+    assert names == [name := "${{ steps.measure.outputs.artifact-name }}", f"{name}{RAW_SUFFIX}"]
+    assert reports["if"] == "${{ always() && steps.raw.outputs.path != '' }}"
+    assert reports["with"]["path"] == "${{ steps.raw.outputs.path }}"
+    assert reports["with"]["retention-days"] == results["with"]["retention-days"]
+    [search] = [step for step in STEPS if step.get("id") == "raw"]
+    assert "inputs.raw == 'true'" in search["if"]
+    order = [step.get("id") for step in STEPS]
+    assert order.index("measure") < order.index("raw") < order.index("upload-raw") < order.index("comment")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The actions and the workflow for users, from the event to comment and check run: real checkouts, real processes."""
 
 import json
+import lzma
 import re
 import sys
 import zipfile
@@ -212,6 +213,58 @@ def test_one_job_writes_the_comment_and_keeps_it_true(account: Account) -> None:
     assert (len(hub.comments), hub.checks, hub.misfits) == (1, [], [])
 
 
+REPORTS = """
+import lzma, pathlib
+folder = pathlib.Path(pathlib.Path({where!r}).read_text().strip(), "perfci-out", "raw")
+folder.mkdir(parents=True, exist_ok=True)
+real = lzma.decompress(pathlib.Path({real!r}).read_bytes())
+(folder / "ncu-head-0.ncu-rep").write_bytes(real)
+(folder / "ncu-base-0.ncu-rep").write_bytes(real + b"registry-4711-canary")
+if not (folder / "nsys-base-0.nsys-rep").is_symlink():
+    (folder / "nsys-base-0.nsys-rep").symlink_to("/etc/passwd")
+"""
+"""A suite that writes reports itself, as no GPU is here to have any."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("jobs", "fork"), [("one", False), ("two", False), ("two", True)])
+def test_reports_of_profilers_have_an_artifact_of_their_own(account: Account, jobs: str, fork: bool) -> None:
+    """Linked beside the other one; without what holds a secret of the job's, without links, and never of a fork."""
+    hub, machine = account.hub, account.machine
+    machine.prepare = f'pwd >"{machine.folder}/where"'
+    account.slower_application()
+    real = ROOT / "tests" / "data" / "ncu" / "ncu_base.ncu-rep.xz"
+    account.clone.write("kernels/adding.py", REPORTS.format(where=f"{machine.folder}/where", real=str(real)))
+    secret = "    env: {REGISTRY_TOKEN: registry-4711-canary}\n    runs-on: [self-hosted, gpu]\n"
+    workflow = (HERE if jobs == "one" else WORKFLOW).replace("    runs-on: [self-hosted, gpu]\n", secret)
+    workflow = workflow.replace("device: cpu}", 'device: cpu, raw: "true"}')
+    workflow = workflow.replace("          device: cpu # a", '          raw: "true"\n          device: cpu # a', 1)
+    pull = account.pull_request(fork=fork)
+    ran = account.event(pull, workflow=workflow)
+    measure = ran["perfci" if jobs == "one" else "measure"]
+    if fork:
+        assert account.completed().result == "failure"
+    results = "perfci--perfci--0--1" if jobs == "one" else "perfci--measure--0--1"
+    hub.receive()
+    left = {one.name: one for one in hub.artifacts}
+    assert left.keys() == ({results} if fork else {results, f"{results}-raw"}), measure.log
+    assert "canary" not in measure.log
+    if fork:
+        assert "reports of profilers are not handed on: pull request #7 is of a fork" in measure.log
+        assert "-raw" not in account.comment
+        return
+    with zipfile.ZipFile(BytesIO(left[results].content)) as opened:
+        assert not [name for name in opened.namelist() if name.startswith("raw")]
+    with zipfile.ZipFile(BytesIO(left[f"{results}-raw"].content)) as opened:
+        assert opened.namelist() == ["ncu-head-0.ncu-rep"]
+        assert opened.read("ncu-head-0.ncu-rep") == lzma.decompress(real.read_bytes())
+    [said] = measure.said("warning")
+    assert said.data == "not handed on: ncu-base-0.ncu-rep: holds values of REGISTRY_TOKEN"
+    assert "nsys-base-0.nsys-rep: is no ordinary file" in measure.log
+    assert re.search(rf"Files: \[{results}\]\(\S+\)[^\[]*, \[{results}-raw\]\(\S+\)", account.comment)
+    assert measure.outputs["org/perfci@v1"]["raw-artifact-url"].startswith("https://github.com/")
+
+
 def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> None:
     """Even where its token could write."""
     account.main("raise SystemExit('must not run')\n", LIMIT + "build: touch ran\n")
@@ -219,7 +272,7 @@ def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> 
     assert job.result == "failure"
     assert job.outputs["org/perfci@v1"]["exit-code"] == "2"
     [said] = job.said("error")
-    assert said.data.startswith("publish: here: pull request #7 is of a fork, whose code must not run beside a token")
+    assert said.data.startswith("publish: here: pull request #7 is of a fork, and a stranger's code must not run")
     assert "publish from workflow_run" in said.data
     assert "must not run" not in job.log.replace(said.data, "")
     assert "taking a snapshot" not in job.log and "comment" not in job.outputs["org/perfci@v1"].get("comment-url", "")

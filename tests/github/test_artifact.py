@@ -23,7 +23,7 @@ from perfci.model.plan import Looks
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
-from tests.github.loopback.server import START, GitHub, archive, serve
+from tests.github.loopback.server import REPOSITORY, START, GitHub, archive, serve
 
 GOOD = measured(1.0, 1.1).model_dump_json()
 
@@ -265,6 +265,40 @@ def test_an_expression_that_is_none_makes_the_artifact_unfit(hub: GitHub) -> Non
     ]  # fmt: skip
     hub.upload(run, archive({"results.json": json.dumps(data)}))
     assert "plan.criteria.0.pattern" in published(hub, run).publication.missing[0]
+
+
+def test_reports_of_profilers_are_linked_and_never_read(hub: GitHub) -> None:
+    """Beside the artifact that they belong to, also where the workflow names artifacts itself."""
+    _, run = scene(hub)
+    for name in ("perfci--measure--0--1", "mine"):
+        stored = hub.upload(run, packed(measured(1.1)), name=name)
+        reports = hub.upload(run, b"no zip", name=f"{name}-raw")
+        outcome = published(hub, run, artifacts="" if "--" in name else "min*")
+        assert (outcome.publication.exit_code, outcome.publication.missing) == (1, [])
+        [shard] = outcome.publication.shards
+        assert [(one.name, one.url.rpartition("/")[2]) for one in shard.artifacts] == [
+            (name, str(stored.id)), (f"{name}-raw", str(reports.id)),
+        ]  # fmt: skip
+        [body] = hub.own_comments()
+        assert f"](https://github.com/{REPOSITORY}/actions/runs/100/artifacts/{reports.id}) until " in body
+
+
+@pytest.mark.parametrize("case", ["fork", "expired", "another run", "alone"])
+def test_reports_that_are_not_this_changes_or_a_forks_are_not_linked(hub: GitHub, case: str) -> None:
+    """A fork's own workflow may upload anything under that name."""
+    pull, run = scene(hub)
+    if case == "fork":
+        pull.head_repository = run.head_repository = "author/kernels"
+        hub.pushes[f"author/kernels:refs/heads/{pull.head_ref}"] = (HEAD, START)
+    hub.upload(run, packed(measured(1.1)))
+    name = "perfci--other--0--1-raw" if case == "alone" else "perfci--measure--0--1-raw"
+    reports = hub.upload(run, b"no zip", name=name, expired=case == "expired")
+    if case == "another run":
+        reports.head = "d" * 40
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (1, [])
+    assert [one.name for one in outcome.publication.shards[0].artifacts] == ["perfci--measure--0--1"]
+    assert "-raw" not in hub.own_comments()[0]
 
 
 def test_artifacts_that_take_too_long_are_told_instead_of_read(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:

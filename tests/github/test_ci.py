@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 import perfci
-from perfci.cli.ci import _options
+from perfci.cli.ci import _options, _words
 from perfci.github.settings import Settings
 from tests.e2e.conftest import Repo, adding
 from tests.e2e.warm import Warm
@@ -461,6 +461,78 @@ def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
     stop = lines.index(f"::{lines[0].removeprefix('::stop-commands::')}::")
     assert "in gate" in job.log
     assert [line for line in lines[stop + 1 :] if "set-output" in line] == []
+
+
+LEAVING = """
+    import lzma, os, pathlib
+    folder = pathlib.Path({checkout!r}, "perfci-out/raw")
+    folder.mkdir(parents=True, exist_ok=True)
+    real = lzma.decompress(pathlib.Path({real!r}).read_bytes())
+    (folder / "ncu-head-0.ncu-rep").write_bytes(real)
+    (folder / "ncu-base-0.ncu-rep").write_bytes(real + {secret!r}.encode())
+    if not (folder / "x.ncu-rep").is_symlink():
+        (folder / "x.ncu-rep").symlink_to("/etc/passwd")
+"""
+"""A suite that writes reports itself, as no GPU is here to have any: perfci cannot tell them from profilers'."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["own", "fork", "not asked"])
+def test_reports_of_profilers_are_handed_on_where_the_code_is_the_repositorys_own(hub: Hub, case: str) -> None:
+    """And those with a secret of the job's, which the measurement was started without, are found in a step of its
+    own."""
+    real = Path(__file__).parents[1] / "data" / "ncu" / "ncu_base.ncu-rep.xz"
+    checkout = hub.tmp_path / "work" / "r"
+    hub.repo.policy(LIMIT.replace("20%", "90%"))
+    leaving = dedent(LEAVING).format(checkout=str(checkout), real=str(real), secret=CANARY)
+    hub.repo.write("kernels/adding.py", leaving + adding())
+    hub.repo.commit()
+    hub.repo.write("kernels/adding.py", leaving + adding() + "# changed\n")
+    payload = hub.pull_request()
+    if case == "fork":
+        payload["pull_request"]["head"]["repo"] = {"full_name": "stranger/r"}
+    temporary = hub.tmp_path / "temp"
+    temporary.mkdir()
+    env, out = {"RUNNER_TEMP": str(temporary)}, hub.checkout(hub.merge) / "perfci-out"
+    out.mkdir()
+    (out / "raw").mkdir()
+    (out / "raw" / "stale.ncu-rep").write_bytes(b"of an earlier job")
+    raw = {} if case == "not asked" else {"raw": "true"}
+    job = hub.job("pull_request", payload, hub.merge, checkout, env, **raw)
+    assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
+    assert "stale" not in job.log
+    if case != "own":
+        assert "raw-path" not in job.outputs and list(temporary.iterdir()) == []
+        why = "perfci: raw: reports of profilers are not handed on: pull request #7 is of a fork"
+        assert (why in job.log) is (case == "fork")
+        return
+    assert "perfci: raw: not handed on: x.ncu-rep: is no ordinary file" in job.log
+    assert not (out / "raw").exists()
+    taken = Path(job.outputs["raw-path"])
+    assert (taken.parent, {path.name for path in taken.iterdir()}) == (
+        temporary, {"ncu-base-0.ncu-rep", "ncu-head-0.ncu-rep"},
+    )  # fmt: skip
+    sifted = hub.job("pull_request", payload, hub.merge, checkout, env, ("-m", "perfci", "ci", "--raw", str(taken)))
+    assert (sifted.code, sifted.outputs) == (0, {"path": str(taken)})
+    [left] = sifted.annotations
+    assert left.startswith("::warning title=perfci::not handed on: ncu-base-0.ncu-rep: holds values of ")
+    assert "GITHUB_TOKEN" in left and "HF_TOKEN" in left and CANARY not in left
+    assert [path.name for path in taken.iterdir()] == ["ncu-head-0.ncu-rep"]
+
+
+def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
+    hub.repo.policy(LIMIT)
+    sha = hub.repo.commit()
+    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), {"RUNNER_TEMP": ""}, raw="true")
+    assert (job.code, job.outputs["artifact-name"]) == (2, "")
+    assert "input raw: RUNNER_TEMP is not set" in job.log
+
+
+@pytest.mark.parametrize(("repository", "words"), [(REPOSITORY, ["--raw"]), ("stranger/perfci", [])])
+def test_perfci_in_a_container_is_told_of_reports_too(repository: str, words: list[str]) -> None:
+    found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
+    settings = Settings(raw=True)
+    assert [one for one in _words(settings, _options(settings, found, Path(), None)) if "raw" in one] == words
 
 
 @pytest.mark.parametrize(("repository", "counters"), [(REPOSITORY, True), ("stranger/perfci", False)])

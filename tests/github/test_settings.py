@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.github.settings import ArtifactName, Settings, artifact_name, read_settings
+from perfci.github.settings import RAW_SUFFIX, ArtifactName, Settings, artifact_name, read_settings
 from perfci.model.base import UsageError
 
 
@@ -19,12 +19,12 @@ def test_inputs_left_empty_take_their_defaults() -> None:
 def test_inputs() -> None:
     given = read(
         suite="gpu-2", base="release/1.2", cases="sdpa/*\n  matmul/n=1024", device="cuda cpu", budget="3m",
-        wait="90s", publish="true", strict="false", python="/opt/py/bin/python", working_directory="sub dir/x",
+        wait="90s", publish="true", strict="false", raw="true", python="/opt/py/bin/python", working_directory="sub dir/x",
     )  # fmt: skip
     assert (given.cases, given.device, given.budget, given.wait) == (
         ["sdpa/*", "matmul/n=1024"], ["cuda", "cpu"], 180.0, 90.0,
     )  # fmt: skip
-    assert (given.publish, given.strict, given.base) == ("true", False, "release/1.2")
+    assert (given.publish, given.strict, given.raw, given.base) == ("true", False, True, "release/1.2")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,13 @@ def test_inputs() -> None:
         ("working_directory", "../elsewhere", "input working-directory: "),
         ("working_directory", "/etc", "input working-directory: "),
         ("container", "--privileged", "input container: '--privileged' is no name of an image: write auto, none, or"),
+        ("raw", "yes", "input raw: 'yes': write true or false"),
+        ("raw", "True", "input raw: 'True': write true or false"),
+        (
+            "artifact_name",
+            "h100-raw",
+            "input artifact-name: 'h100-raw': -raw ends the names of artifacts with profilers'",
+        ),
         ("bugdet", "3m", "input bugdet: is not known"),
     ],
 )
@@ -67,6 +74,7 @@ def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
     assert ArtifactName.parse(first) == ArtifactName("perfci", "measure", "0-h100-sxm-3-12", 1)
     assert artifact_name(Settings(artifact_name="mine"), {}) == "mine"
     assert ArtifactName.parse("mine") is None
+    assert ArtifactName.parse(f"{first}{RAW_SUFFIX}") is None
 
 
 @given(

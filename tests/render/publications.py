@@ -86,10 +86,12 @@ def publications() -> dict[str, Publication]:
         Artifact(name="near", url="https://github.com@evil.example/x"),
         Artifact(name="long" + "|" * 9000, url=f"{RUN}/artifacts/3)[x](http://evil.example"),
     ]
+    profile = publication(found["profile"])
+    profile.shards[0].artifacts.append(artifact(81, "perfci-raw"))
     return {
         "pass": publication(found["pass"]),
         "regression": publication(found["regression"]),
-        "profile": publication(found["profile"]),
+        "profile": profile,
         "improvement": publication(found["improvement"]),
         "mixed": publication(found["mixed"]),
         "inconclusive": publication(found["inconclusive"]),

@@ -156,14 +156,17 @@ def docker_(
 
 
 @app.command()
-def ci(debug: options.Debug = False) -> None:
+def ci(raw: options.RawFolder = None, debug: options.Debug = False) -> None:
     """Measure the event's commit against its base, in a job of GitHub Actions: what the action calls.
 
     Its inputs come from the environment; action.yml describes them.
     """
-    from perfci.cli.ci import run_job
+    from perfci.cli.ci import run_job, sift_reports
 
-    run_job()
+    if raw is not None:
+        sift_reports(raw)
+    else:
+        run_job()
 
 
 FIRST_FILES = {

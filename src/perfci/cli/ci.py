@@ -18,6 +18,7 @@ from perfci.cli.output import tell
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
+from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
@@ -52,6 +53,8 @@ class Answer:
     out: Path | None = None
     artifact: str = ""
     """Empty where there is nothing to upload."""
+    raw: Path | None = None
+    """The folder of the profilers' own reports; None where there are none to hand on."""
 
 
 def run_job() -> None:
@@ -86,8 +89,21 @@ def run_job() -> None:
             "artifact-name": answer.artifact,
             "exit-code": str(answer.code),
         }
+        | ({"raw-path": str(answer.raw)} if answer.raw is not None else {})
     )
     raise typer.Exit(answer.code)
+
+
+def sift_reports(folder: Path) -> None:
+    """Take those with secrets out of the reports that a job is to hand on, and name the folder where any is left.
+
+    A step of its own: it has the job's secrets, and starts nothing of the change.
+    """
+    files, found = workflow.Files(os.environ), sift(folder, os.environ)
+    for line in found.left:
+        workflow.tell(workflow.annotation("warning", f"not handed on: {line}", title="perfci"), sys.stdout)
+    typer.echo(f"perfci: reports of profilers for an artifact of their own: {', '.join(found.names) or 'none'}")
+    files.outputs({"path": str(found.folder or "")})
 
 
 def without_secrets() -> dict[str, str]:
@@ -140,6 +156,9 @@ def gate(env: Mapping[str, str]) -> Answer:
     if repo is None:
         raise UsageError(f"checkout: {where} is in no git repository: run actions/checkout first")
     require_no_secret(repo.root)
+    temporary = _room(env) if settings.raw else None
+    if temporary is not None or not (where / OUT).is_symlink():
+        clear(where / OUT)  # of an earlier job in the same workspace
     compared = find_base(repo, context, settings.base)
     if compared is not None:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
@@ -160,7 +179,34 @@ def gate(env: Mapping[str, str]) -> Answer:
     else:
         words = _words(settings, options)
         outcome = measure_in_container(options, words, settings.container, trusted=context.trusted)
-    return _answer(outcome, settings, context, options.out, name)
+    answer = _answer(outcome, settings, context, options.out, name)
+    return replace(answer, raw=_reports(options.out, temporary)) if options.raw and temporary else answer
+
+
+def _room(env: Mapping[str, str]) -> Path:
+    """Return the folder that the runner empties after the job."""
+    if not env.get("RUNNER_TEMP"):
+        raise UsageError("input raw: RUNNER_TEMP is not set: outside of GitHub Actions use perfci profile --raw")
+    return Path(env["RUNNER_TEMP"])
+
+
+def _reports(out: Path, temporary: Path) -> Path | None:
+    """Return the folder of the profilers' own reports, away from what is uploaded as it is; None where there are
+    none."""
+    found = collect(out, temporary)
+    for line in found.left:
+        typer.echo(f"perfci: raw: not handed on: {line}")
+    if found.folder is None:
+        typer.echo("perfci: raw: no profiler has left a report that can be handed on")
+    return found.folder
+
+
+def _hands_on(settings: Settings, context: event.Context) -> bool:
+    """Tell whether the profilers' own reports are handed on; where they are asked for and are not, say why."""
+    why = event.stranger(context) if settings.raw else ""
+    if why:
+        typer.echo(f"perfci: raw: reports of profilers are not handed on: {why}")
+    return settings.raw and not why
 
 
 def _options(settings: Settings, context: event.Context, where: Path, compared: Compared | None) -> Options:
@@ -178,6 +224,7 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
         budget=settings.budget,
         committed=True,
         counters=context.trusted,
+        raw=_hands_on(settings, context),
         strict=settings.strict,
         wait=settings.wait,
         command=_command(settings, compared is not None),
@@ -189,6 +236,7 @@ def _words(settings: Settings, options: Options) -> list[str]:
     words = [*options.command[2:], f"--wait={settings.wait:g}s"]
     words += [f"--base={options.base}"] if options.base else []
     words += ["--pull-request"] if options.pull_request else []
+    words += ["--raw"] if options.raw else []
     return [*words, *([f"--python={settings.python}"] if settings.python else [])]
 
 

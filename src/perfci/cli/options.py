@@ -25,6 +25,7 @@ ProfiledBase = Annotated[
     str | None, typer.Option(metavar="REF", help="Profile this commit's merge-base too, and say what differs.")
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep the reports of nsys and ncu too: they tell of the machine.")]
+RawFolder = Annotated[Path | None, typer.Option("--raw", metavar="FOLDER", hidden=True)]
 Device = Annotated[
     list[str] | None,
     typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice."),
@@ -71,6 +72,7 @@ class Deciding:
     )
     resume: Resume = False
     lock_clocks: LockClocks = None
+    raw: Annotated[bool, typer.Option("--raw", hidden=True)] = False
 
 
 class Measuring:

@@ -93,10 +93,12 @@ def _comment(
     """Write the comment of what this job measured. Raises what `write_comment` raises, once the runner was told."""
     from perfci.github import workflow
     from perfci.github.here import write_comment
+    from perfci.github.settings import RAW_SUFFIX
     from perfci.model.publication import Artifact
 
-    name, url = env.get("PERFCI_ARTIFACT_NAME", ""), env.get("PERFCI_ARTIFACT_URL", "")
-    artifacts = [Artifact(name=name, url=url)] if name and url else []
+    name, urls = env.get("PERFCI_ARTIFACT_NAME", ""), (env.get("PERFCI_ARTIFACT_URL"), env.get("PERFCI_RAW_URL"))
+    names = (name, f"{name}{RAW_SUFFIX}")
+    artifacts = [Artifact(name=one, url=url) for one, url in zip(names, urls, strict=True) if name and url]
     try:
         posted = write_comment(context, folder, artifacts, wanted, api)
     except PerfciError as error:

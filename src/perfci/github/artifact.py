@@ -9,14 +9,14 @@ from collections import Counter
 from datetime import UTC
 from fnmatch import fnmatchcase
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 from github.Artifact import Artifact as RemoteArtifact
 from github.WorkflowRun import WorkflowRun
 from pydantic import ValidationError
 
 from perfci.github.api import Api, NotFound
-from perfci.github.settings import ArtifactName
+from perfci.github.settings import RAW_SUFFIX, ArtifactName
 from perfci.model.plan import Looks, sharing
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results
@@ -62,15 +62,27 @@ class Unfit(Exception):
     """Why an archive cannot be used: a clause for people, with nothing in it that the archive says."""
 
 
-def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[tuple[str, RemoteArtifact]]:
-    """Return the newest artifact of each job of the suite in a run up to `attempt`, with what tells the job from the
-    others.
+class Found(NamedTuple):
+    """The artifacts of one job."""
+
+    name: str
+    """Tells the job from the others."""
+    measured: RemoteArtifact
+    raw: RemoteArtifact | None
+    """The profilers' own reports, of which nothing is ever read here."""
+
+
+def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Found]:
+    """Return the newest artifacts of each job of the suite in a run up to `attempt`.
 
     `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
     """
-    remote = api.call("artifacts", lambda: list(run.get_artifacts()))
+    remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda one: one.id)
+    raw = {one.name: one for one in remote if one.name.endswith(RAW_SUFFIX)}
     newest: dict[str, tuple[int, RemoteArtifact]] = {}
     for one in remote:
+        if one.name in raw:
+            continue
         name, of = _shard(one.name, suite, pattern)
         if name is None or of > attempt:
             continue
@@ -78,7 +90,8 @@ def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> 
             newest[name] = of, one
     if len(newest) > MOST_ARTIFACTS:
         raise Unfit(f"has {len(newest)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
-    return [(name, newest[name][1]) for name in sorted(newest)]
+    found = [(name, newest[name][1]) for name in sorted(newest)]
+    return [Found(name, one, raw.get(f"{one.name}{RAW_SUFFIX}")) for name, one in found]
 
 
 def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
@@ -96,8 +109,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
 
     Raises Unfit, ApiError.
     """
-    run = remote.workflow_run
-    if run.id != origin.run_id or run.head_sha != origin.head_sha:
+    if not _of_run(remote, origin):
         raise Unfit("belongs to another run")
     if remote.expired:
         raise Unfit("has expired: run the measuring job again")
@@ -109,6 +121,22 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
         raise Unfit("is gone: run the measuring job again") from None
     member = read_member(content)
     return None if member is None else parse(member)
+
+
+def links(found: Found, origin: Origin) -> list[Artifact]:
+    """Tell where people find what a job left; its profilers' reports too, where they are of this run and of no fork.
+
+    A fork's workflow can upload what it likes under that name: no link here leads there.
+    """
+    raw = found.raw
+    if raw is None or origin.fork or raw.expired or not _of_run(raw, origin):
+        return [describe(found.measured, origin)]
+    return [describe(found.measured, origin), describe(raw, origin)]
+
+
+def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
+    run = remote.workflow_run
+    return run.id == origin.run_id and run.head_sha == origin.head_sha
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:

@@ -179,24 +179,26 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
     return reader(name, payload, _read(Surroundings, env, "environment"))
 
 
-def require_own(context: Context) -> None:
-    """Raise UsageError where the code is not known to be of people who may write to the repository.
+def stranger(context: Context) -> str:
+    """Tell why the code may be of somebody who may not write to the repository; empty where it is not.
 
     Stricter than `trusted`: a merge queue's commit may hold a fork's pull request, and the event does not tell.
     """
     origin = context.origin
     if origin.event == "merge_group":
-        who = "a merge queue's commit may hold a fork's code, which"
-    elif origin.fork:
-        who = f"pull request #{origin.pull_request} is of a fork, whose code"
-    elif not context.trusted:
-        who = f"nobody can tell whose code {origin.head_ref} is; a stranger's"
-    else:
-        return
-    raise UsageError(
-        f'publish: here: {who} must not run beside a token that may write: measure it with publish: "true" in a '
-        'workflow of its own, and publish from workflow_run: docs/github.md, "One job"'
-    )
+        return "a merge queue's commit may hold a fork's code"
+    if origin.fork:
+        return f"pull request #{origin.pull_request} is of a fork"
+    return "" if context.trusted else f"nobody can tell whose code {origin.head_ref} is"
+
+
+def require_own(context: Context) -> None:
+    """Raise UsageError where the code is not known to be of people who may write to the repository."""
+    if why := stranger(context):
+        raise UsageError(
+            f"publish: here: {why}, and a stranger's code must not run beside a token that may write: measure it with "
+            'publish: "true" in a workflow of its own, and publish from workflow_run: docs/github.md, "One job"'
+        )
 
 
 def of_default_branch(context: Context, env: Mapping[str, str]) -> bool:

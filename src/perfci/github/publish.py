@@ -296,7 +296,8 @@ def _read(
     began = time.monotonic()
     of = change(source, api) if source.artifacts else None
     idle = 0
-    for name, remote in source.artifacts:
+    for found in source.artifacts:
+        name, remote, _ = found
         shown = name if len(source.artifacts) > 1 else ""
         if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
             into.missing.append(
@@ -320,7 +321,7 @@ def _read(
             shard = Shard(
                 name=shown,
                 report=_judged(results, *policy, wanted.strict),
-                artifacts=[artifact.describe(remote, source.origin)],
+                artifacts=artifact.links(found, source.origin),
             )
             _render_all(into.model_copy(update={"shards": [shard]}))
             into.shards.append(shard)

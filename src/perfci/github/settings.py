@@ -13,6 +13,8 @@ from perfci.model.units import parse_duration
 
 PREFIX = "PERFCI_INPUT_"
 LONGEST_LABEL = 60
+RAW_SUFFIX = "-raw"
+"""Ends the name of an artifact with the profilers' own reports; before it stands the name of the job's other one."""
 
 
 def _slug(text: str) -> str:
@@ -46,6 +48,14 @@ def _inside(path: str) -> str:
     if path.startswith(("/", "~")) or ".." in path.split("/"):
         raise ValueError(f"{path[:80]!r} must be a path inside the checkout")
     return path
+
+
+def _artifact(name: str) -> str:
+    if name.endswith(RAW_SUFFIX):
+        raise ValueError(
+            f"{name[:80]!r}: {RAW_SUFFIX} ends the names of artifacts with profilers' reports: take another"
+        )
+    return name
 
 
 def _image(name: str) -> str:
@@ -87,7 +97,9 @@ class Settings(BaseModel):
     the comment itself."""
     strict: Flag = False
     """True where warnings fail."""
-    artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200)] = ""
+    raw: Flag = False
+    """True where the profilers' own reports are handed on, in an artifact of their own."""
+    artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200), AfterValidator(_artifact)] = ""
     """Empty: made of suite, job, matrix and attempt."""
     working_directory: Annotated[str, AfterValidator(_inside)] = "."
     """A folder of the repository."""

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
 
-from github.Artifact import Artifact as RemoteArtifact
 from github.File import File
 from github.PullRequest import PullRequest
 from github.WorkflowJob import WorkflowJob
@@ -63,7 +62,7 @@ class Source:
     """The branch whose policy counts; empty: the measured commit's own."""
     default: str
     """The default branch; empty where the event does not tell."""
-    artifacts: Sequence[tuple[str, RemoteArtifact]] = ()
+    artifacts: Sequence[artifact.Found] = ()
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
@@ -212,7 +211,7 @@ def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
-) -> tuple[WorkflowRun, list[tuple[str, RemoteArtifact]]]:
+) -> tuple[WorkflowRun, list[artifact.Found]]:
     """Return the newest run of this head that left measurements; `run` itself where none did."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(

@@ -1,0 +1,118 @@
+"""The profilers' own reports on their way into an artifact: taken from the run's output, and searched for secrets.
+
+Code under test can write into that output too: there a report is any ordinary file of such a name, whoever wrote it.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from perfci.measure.options import RAW
+from perfci.model.base import UsageError
+from perfci.model.text import count, escaped
+from perfci.profilers.scan import held_secrets, secrets
+from perfci.sources.environment import is_secret
+from perfci.system.bounded import MIB, Unread, regular, take
+from perfci.system.files import disk_error, disk_errors, remove_tree
+
+LARGEST = 512 * MIB
+"""Bytes of all reports together."""
+MOST = 1000
+"""Files in the folder; there is a handful for every profiler, side and command."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.(ncu|nsys)-rep")
+
+
+class Reports(NamedTuple):
+    """Reports that may be handed on."""
+
+    folder: Path | None
+    """Where they lie, and nothing else; None where there are none."""
+    names: list[str]
+    left: list[str]
+    """Why others are not among them, one line each."""
+
+
+def clear(out: Path) -> None:
+    """Remove the reports in the folder of a run: what lies there is uploaded, and these never with it.
+
+    Raises UsageError where that folder is a link, MachineError where the disk refuses.
+    """
+    if out.is_symlink():
+        raise UsageError(f"{escaped(out)}: is a link: remove it")
+    folder = out / RAW
+    with disk_errors("removed", folder):
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        else:
+            remove_tree(folder)
+
+
+def collect(out: Path, temporary: Path) -> Reports:
+    """Move the reports of a run out of its folder `out` into a new one below `temporary`, the smallest first, as far as
+    LARGEST reaches.
+
+    Whatever keeps a report from that is a line; raises what `clear` raises, which then has to stop the upload.
+    """
+    if out.is_symlink():
+        clear(out)
+    source = out / RAW
+    try:
+        return _copied(source, temporary)
+    except OSError as error:
+        return Reports(None, [], [str(disk_error("kept", source, error))])
+    finally:
+        clear(out)
+
+
+def _copied(source: Path, temporary: Path) -> Reports:
+    """Raises OSError."""
+    if source.is_symlink():
+        return Reports(None, [], [f"{RAW}: is a link"])
+    found = sorted(source.iterdir()) if source.is_dir() else []
+    if len(found) > MOST:
+        return Reports(None, [], [f"{RAW}: has {count(len(found), 'file')}, and at most {MOST} are kept"])
+    folder = Path(tempfile.mkdtemp(prefix="perfci-raw-", dir=temporary))
+    names, left, used = list[str](), list[str](), 0
+    for path in sorted(found, key=lambda one: one.lstat().st_size):
+        try:
+            if not _NAME.fullmatch(path.name):
+                raise Unread("is no name of a profiler's report")
+            size = regular(path, LARGEST)
+            if used + size > LARGEST:
+                raise Unread(f"would take all reports over {LARGEST >> 20} MiB")
+            take(path, folder / path.name, size)
+        except Unread as why:
+            left.append(f"{escaped(path.name)[:100]}: {why}")
+        else:
+            names.append(path.name)
+            used += size
+    return Reports(folder if names else None, sorted(names), left)
+
+
+def sift(folder: Path, env: Mapping[str, str]) -> Reports:
+    """Remove the reports in `folder` that hold a secret of this job. Raises MachineError.
+
+    Those of the environment that the measurement ran in are not among the others already: what was taken out of that
+    before any code ran is searched for here, where none runs.
+    """
+    withheld = secrets({name: value for name, value in env.items() if is_secret(name)})
+    names, left = list[str](), list[str]()
+    with disk_errors("read", folder):
+        found = sorted(folder.iterdir())
+    if strange := [path.name for path in found if not _NAME.fullmatch(path.name)]:  # no folder that `collect` made
+        return Reports(None, [], [f"{escaped(strange[0])[:100]}: is no name of a profiler's report"])
+    for path in found:
+        try:
+            held = held_secrets(path, withheld, LARGEST)
+            why = f"holds values of {', '.join(held)}" if held else ""
+        except Unread as error:
+            why = f"{error}: whether it holds secrets is not known"
+        if why:
+            left.append(f"{path.name}: {why}")
+            with disk_errors("removed", path):
+                path.unlink()
+        else:
+            names.append(path.name)
+    return Reports(folder if names else None, names, left)
