@@ -3,7 +3,6 @@
 Own SQL, because `nsys stats` exits 0 where it finds nothing. What belongs to an execution is said in `nsys_events`.
 """
 
-import hashlib
 import itertools
 import sqlite3
 import tempfile
@@ -13,34 +12,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from perfci.model.metrics import ALL_RANGES
-from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, RangeUse, Trace, concerns
+from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, Trace, concerns
 from perfci.profilers.cuda import call_kind, copy_kind, launching, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.apart import measure
-from perfci.profilers.nsys.events import (
-    COPY,
-    DOMAIN,
-    DOMAIN_CREATE,
-    KERNEL,
-    PROCESS,
-    RANGES,
-    SET,
-    SHAPE,
-    Events,
-    slices,
-)
+from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
-from perfci.profilers.nsys.missing import ALIKE, note_missing
+from perfci.profilers.nsys.missing import note_missing
 from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
+from perfci.profilers.nsys.ranges import MOST, nested, short, told_ranges
 
-MOST = 1000
-"""Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
 LIMIT = 600.0
 """Seconds that reading may take."""
 
-_PATHS = 20_000  # distinct names of nested ranges that are held while reading
-_DEPTH = 1000  # ranges that are open on one thread at a time
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
     "UVM_DTOD",
@@ -151,7 +135,7 @@ def _told(events: Events, loop: Loop | None) -> Reading:
 def _traces(events: Events) -> dict[str, Trace]:
     version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
-    calls, nested = _call_times(events), _nested(events)
+    calls, within = _call_times(events), nested(events)
     busy = dict(
         events.rows(
             """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
@@ -214,7 +198,7 @@ def _traces(events: Events) -> dict[str, Trace]:
                 Call(name=fn, kind=call_kind(fn), count=count / number, seconds=ns * scale)
                 for fn, (count, ns) in sorted(calls.get(index, {}).items(), key=lambda item: (-item[1][1], item[0]))
             ],
-            ranges=_told_ranges(events, name, nested.get(index, {}), number),
+            ranges=told_ranges(events, name, within.get(index, {}), number),
             slices=drawn.get(index, []),
         )
     return traces
@@ -300,7 +284,7 @@ def _told_kernels(rows: list[tuple[Any, ...]], number: int) -> list[KernelUse]:
         if isinstance(fn, str) and fn:
             told.append(
                 KernelUse(
-                    name=_short(fn, 2000), count=count / number, seconds=ns * 1e-9 / number, grid=(gx, gy, gz),
+                    name=short(fn, 2000), count=count / number, seconds=ns * 1e-9 / number, grid=(gx, gy, gz),
                     block=(bx, by, bz), registers=registers, static_shared=static, dynamic_shared=dynamic, local=local,
                 )
             )  # fmt: skip
@@ -358,122 +342,8 @@ def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
     ):
         if (name := events.functions.get(fn)) is not None:
             before = found[index].get(name, (0, 0))
-            found[index][_short(name, 500)] = before[0] + count, before[1] + ns
+            found[index][short(name, 500)] = before[0] + count, before[1] + ns
     return found
-
-
-def _nested(events: Events) -> dict[int, dict[str, list[int]]]:
-    """By name: path of the user's ranges within its executions → [count, host ns, device ns].
-
-    One sweep over ranges and launching calls, thread by thread: memory is that of the nesting and of the paths.
-    """
-    found: dict[int, dict[str, list[int]]] = defaultdict(dict)
-    if events.nvtx is None:
-        return found
-    has = events.nvtx.columns
-    spoken = [events.text(f"x.{column}") for column in ("textId", "text") if column in has]
-    one_thread = "x.endGlobalTid IS NULL" if "endGlobalTid" in has else "1"
-    own = "y.tid = e.tid AND y.start = e.start AND y.end = e.end"
-    inside = "" if events.whole else f"WHERE y.end <= e.end AND NOT ({own})"
-    domain = "NULL"
-    if "domainId" in has:
-        events.db.execute("CREATE TABLE domains (pid INT, id INT, said, PRIMARY KEY (pid, id)) WITHOUT ROWID")
-        events.db.execute(
-            f"INSERT OR IGNORE INTO domains SELECT x.globalTid & {PROCESS}, x.domainId, coalesce({', '.join(spoken)}, "
-            f"NULL) FROM {events.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL "
-            "AND x.domainId IS NOT NULL ORDER BY x.start"
-        )
-        domain = f"(SELECT d.said FROM domains d WHERE d.pid = (x.globalTid & {PROCESS}) AND d.id = x.domainId)"
-    ranges = (
-        f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
-        f"{domain} AS domain, coalesce({', '.join(spoken)}, NULL) AS said FROM {events.nvtx.rows} x "
-        f"WHERE x.eventType IN {RANGES} AND {one_thread} AND {events.nvtx.good}"
-    )
-    events.db.execute(
-        "CREATE TABLE marks AS SELECT DISTINCT y.tid AS tid, y.start AS start, y.end AS end, y.domain AS domain, "
-        f"y.said AS said, e.name AS name FROM ({ranges}) y "
-        f"CROSS JOIN execs e ON e.id = {events.execution_of('y')} {inside}"
-    )
-    if not events.one("SELECT EXISTS (SELECT 1 FROM marks)"):
-        return found
-    missed: set[int] = set()
-    thread: int | None = None
-    open_: list[_Mark] = []
-
-    def close(before: int | None) -> None:
-        """Count the open ranges that end before this time; all of them for None."""
-        for mark in [mark for mark in open_ if before is None or mark.end < before]:
-            open_.remove(mark)
-            paths = found[mark.name]
-            if mark.path not in paths and len(paths) >= _PATHS:
-                missed.add(mark.name)
-                continue
-            total = paths.setdefault(mark.path, [0, 0, 0])
-            total[0] += 1
-            total[1] += mark.end - mark.start
-            total[2] += max(0, mark.last - mark.first)  # nothing was launched: last is before first
-
-    for tid, start, end, index, domain_, said, first, last, _ in events.rows(
-        "SELECT * FROM (SELECT tid, start, end, name, domain, said, NULL, NULL, 0 AS called FROM marks UNION ALL "
-        "SELECT c.tid, c.start, c.end, NULL, NULL, NULL, l.start, l.end, 1 "
-        "FROM launched l JOIN calls c ON c.id = l.call) ORDER BY tid, start, called, end DESC"
-    ):
-        if tid != thread:
-            close(None)
-            thread = tid
-        close(start)
-        if len(open_) >= _DEPTH:
-            missed.update(mark.name for mark in open_)
-            continue
-        if index is None:
-            for mark in open_:
-                if end <= mark.end:
-                    mark.first = min(mark.first, first)
-                    mark.last = max(mark.last, last)
-            continue
-        own = str(said) if said else "(no name)"
-        own = own if not domain_ or domain_ == DOMAIN else f"{domain_}:{own}"
-        around = next((m for m in reversed(open_) if end <= m.end and m.name == index), None)
-        path = f"{around.path}/{own}" if around is not None else own
-        open_.append(_Mark(index, _short(path, 500), start, end))
-    close(None)
-    for index in missed:
-        text = f"more than {_PATHS} nested ranges of different names, or {_DEPTH} open at a time: some are left out"
-        events.note(events.names[index], "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
-    return found
-
-
-def _told_ranges(events: Events, name: str, found: dict[str, list[int]], number: int) -> list[RangeUse]:
-    if len(found) > MOST:
-        text = f"{len(found) - MOST} nested ranges with the least host time are left out"
-        events.note(name, "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
-    longest = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))[:MOST]
-    for path, (count, *_) in longest:
-        if count % number:
-            text = f"its executions differ: {count} ranges {path} in {number} of them"
-            events.note(name, "incomplete", text, ALIKE, [f"range:{path}"])
-    scale = 1e-9 / number
-    return [
-        RangeUse(name=path, count=count / number, host=host * scale, device=device * scale)
-        for path, (count, host, device) in longest
-    ]
-
-
-class _Mark:
-    """An open NVTX range: first start and last end, in ns, of the device work launched within."""
-
-    __slots__ = ("end", "first", "last", "name", "path", "start")
-
-    def __init__(self, name: int, path: str, start: int, end: int) -> None:
-        self.name, self.path, self.start, self.end = name, path, start, end
-        self.first, self.last = FAR, -FAR
-
-
-def _short(name: str, most: int) -> str:
-    """Return a name of at most `most` characters; different names stay different."""
-    if len(name) <= most:
-        return name
-    return f"{name[: most - 10]}…#{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def _joined(faults: list[Fault]) -> Fault:
