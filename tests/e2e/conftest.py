@@ -13,6 +13,7 @@ from textwrap import dedent
 
 import pytest
 
+from perfci.profilers.nsys.command import InstalledNsys, find, probe
 from perfci.system.users import NEEDED, held
 
 from .warm import Warm
@@ -156,6 +157,17 @@ def two_users() -> Iterator[Repo]:
     }  # fmt: skip
     yield Repo(folder / "repo", env)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def nsys(env: dict[str, str]) -> str:
+    """The version of the nsys that perfci then finds."""
+    path = os.environ.get("PERFCI_TEST_NSYS")
+    found = probe(Path(path), os.environ) if path else find()
+    if not isinstance(found, InstalledNsys):
+        pytest.skip(f"needs nsys on PATH or in PERFCI_TEST_NSYS: {found.text}")  # no package index has it
+    env["PATH"] = f"{found.path.parent}:{env['PATH']}"
+    return found.version
 
 
 @pytest.fixture(scope="session")

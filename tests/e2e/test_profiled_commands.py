@@ -1,12 +1,9 @@
 """Commands under real profilers, by the real command line."""
 
-import os
+import csv
 import sys
-from pathlib import Path
 
 import pytest
-
-from perfci.profilers.nsys.command import InstalledNsys, find, probe
 
 from .conftest import PLAIN_PYTHON, Repo
 
@@ -18,17 +15,6 @@ RANGES = """
         with nvtx.annotate("step"):
             time.sleep(0.02)
 """
-
-
-@pytest.fixture
-def nsys(env: dict[str, str]) -> str:
-    """The version of the nsys that perfci then finds."""
-    path = os.environ.get("PERFCI_TEST_NSYS")
-    found = probe(Path(path), os.environ) if path else find()
-    if not isinstance(found, InstalledNsys):
-        pytest.skip(f"needs nsys on PATH or in PERFCI_TEST_NSYS: {found.text}")  # no package index has it
-    env["PATH"] = f"{found.path.parent}:{env['PATH']}"
-    return found.version
 
 
 @pytest.mark.nsys
@@ -55,6 +41,47 @@ def test_a_command_on_the_cpu_is_profiled_in_both_sides(repo: Repo, nsys: str) -
     }
     assert (out / "logs" / "nsys-base-app.log").is_file()
     assert "which sees no kernels on the CPU" in (out / "report.md").read_text()
+
+
+WAITS = """
+    import threading, time
+    import nvtx
+
+    idle = threading.Event()
+    thread = threading.Thread(target=idle.wait)
+    thread.start()
+    for _ in range(6):
+        with nvtx.annotate("step"):
+            time.sleep(0.02)
+    idle.set()
+    thread.join()
+"""
+
+
+@pytest.mark.nsys
+@pytest.mark.slow
+def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo, nsys: str) -> None:
+    pytest.importorskip("nvtx")  # the command pushes ranges with it
+    command = f"{{name: app, run: {sys.executable} app.py, range: step, skip: 1}}"
+    repo.write("perfci.yaml", f"version: 1\npython: {PLAIN_PYTHON}\ndevices: [cpu]\ncommands: [{command}]\n")
+    repo.write("app.py", WAITS)
+    repo.commit("base")
+    run = repo.perfci("profile", "app", "--trace", "osrt")
+    assert run.code == 0, run.out + run.err
+    (told,) = run.report["profiles"]
+    sleep, wait = ({one["name"]: one for one in told["os_calls"]}[name] for name in ("clock_nanosleep", "sem_wait"))
+    assert sleep["head_count"] == wait["head_count"] == 1, "an execution, though the wait is one for all"
+    assert sleep["head_seconds"] >= 0.02 and sleep["head_launching"] is None
+    out = run.folder / "perfci-out"
+    assert "OS runtime" in run.out and "those that wait idly too" in run.out
+    assert "| `clock_nanosleep` | 1 × | 20." in (out / "report.md").read_text()
+    assert '<th scope="row">clock_nanosleep</th>' in (out / "report.html").read_text()
+    lines = list(csv.DictReader((out / "profile.csv").open()))
+    assert {line["name"] for line in lines if line["what"] == "OS time"} >= {"clock_nanosleep", "sem_wait"}
+    found = repo.perfci("profile", "app", "--trace", "osrt,ram")
+    assert found.code == 2 and found.err.startswith("perfci: --trace osrt,ram: write osrt, memory or osrt,memory")
+    run = repo.perfci("profile", "app")
+    assert run.report["profiles"][0]["os_calls"] == [], "nobody asked"
 
 
 KERNELS = """

@@ -11,7 +11,7 @@ from perfci.judge.observed import observed_row
 from perfci.judge.status import Context
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Looks
-from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, Profile, Trace
+from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, MemoryUse, Profile, Trace
 from perfci.model.results import Case, CaseSide
 from tests.judge.build import limit
 
@@ -177,7 +177,7 @@ def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
 
-@pytest.mark.parametrize("metric", ["device_busy", "launch_overhead", "peak_memory"])
+@pytest.mark.parametrize("metric", ["device_busy", "launch_overhead"])
 def test_what_is_not_told_of_a_command(metric) -> None:
     trace = Trace(source="nsys", executions=1, wall=1.0, busy=0.5, span=0.5)
     asked = criterion(metric=metric, unit="%", tier="trace", kind="max", bound=60.0)
@@ -185,8 +185,37 @@ def test_what_is_not_told_of_a_command(metric) -> None:
     assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
     looped = Profile(trace=trace.model_copy(update={"within": "step"}), metrics={metric: 50.0})
     row = observed_row(context(), of_command(looped, 1), asked)
-    assert (row.class_ == "unchanged") is (metric != "peak_memory")
-    assert ("range: NAME" in row.reason) is False
+    assert row.class_ == "unchanged" and "range: NAME" not in row.reason
+
+
+def held(peak: float, *faults: Fault) -> Profile:
+    trace = Trace(source="nsys", executions=1, wall=1.0, busy=0.5, span=0.5, memory=MemoryUse(peak=peak, final=0))
+    return Profile(trace=trace, metrics={} if faults else {"peak_memory": peak}, faults=[*faults])
+
+
+@pytest.mark.parametrize("origin", ["command", "imported"])
+def test_peak_memory_of_a_command_is_the_timelines(origin) -> None:
+    def judged(base: Profile, head: Profile, asked: Criterion) -> Any:
+        sides = [one.model_copy(update={"reports": 1 if origin == "command" else None}) for one in (base, head)]
+        return observed_row(context(), case(*sides).model_copy(update={"origin": origin}), asked)
+
+    most = criterion(metric="peak_memory", unit="B", tier="static", kind="max", bound=1e9)
+    assert judged(held(8e8), held(9e8), most).class_ == "unchanged"
+    assert judged(held(8e8), held(2e9), most).class_ == "violation"
+    grown = criterion(metric="peak_memory", unit="B", tier="static", bound=0.01)
+    assert judged(held(8e8), held(9e8), grown).class_ == "regression"
+    lost = Fault(tool="nsys", part="trace", kind="incomplete", text="2 frees are not there", metrics=["peak_memory"])
+    untraced = Profile(trace=held(1.0).trace.model_copy(update={"memory": None}))
+    for asked in (most, grown):
+        row = judged(held(8e8), held(9e8, lost), asked)
+        assert row.class_ == "invalid" and "2 frees are not there" in row.reason
+        row = judged(held(8e8), untraced, asked)
+        assert row.class_ == "invalid" and "device memory is not in the timeline of head" in row.reason
+    refused = lost.model_copy(update={"text": "table X has no column bytes"})
+    row = judged(held(8e8), untraced.model_copy(update={"faults": [refused]}), most)
+    assert row.class_ == "invalid" and "table X has no column bytes" in row.reason
+    for base in (untraced, Profile(), held(8e8, lost)):
+        assert judged(base, held(9e8), grown).class_ == "invalid", "nothing of base is no pass"
 
 
 def test_why_nothing_is_told_of_a_range_that_was_not_seen() -> None:

@@ -30,6 +30,7 @@ from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys.command import InstalledNsys, probe
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
+from tests.judge.build import limit
 
 DATA = Path(__file__).parent.parent / "data"
 APP = """
@@ -184,6 +185,19 @@ def test_nsys_sees_the_loop_without_its_warm_up(place, nsys):
     assert [fault.text for fault in found.faults] == [
         "its process does not execute it more often than the 5 times that are skipped"
     ]
+
+
+@pytest.mark.nsys
+def test_nsys_sees_the_os_runtime_where_it_is_asked_to(place, nsys):
+    command = form(f"{sys.executable} app.py 5", range="step", skip=2, trace=["osrt"])
+    found = profiled(place, command, nsys.for_command("cpu", 20.0, command))
+    assert found.faults == [] and found.seen is not None
+    sleep = next(one for one in found.seen.os_calls if "nanosleep" in one.name)
+    assert (sleep.count, sleep.launching) == (2, 0) and 0.04 <= sleep.seconds <= found.seen.wall
+    assert found.seen.memory is None
+    command = command.model_copy(update={"trace": []})
+    found = profiled(place, command, nsys.for_command("cpu", 20.0, command))
+    assert found.seen is not None and found.seen.os_calls == []
 
 
 @pytest.mark.slow
@@ -347,6 +361,34 @@ def test_a_command_with_a_range_has_the_metrics_of_its_loop(place, tmp_path):
         assert found.reports == 1 and (found.trace.within, found.trace.executions) == ("matmul-n4096", 6)
         assert 0 < found.metrics["device_busy"] <= 100 and 0 <= found.metrics["launch_overhead"] < 100
         assert found.metrics["kernel_launches"] < 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits", "more", "options"),
+    [
+        ([], [], (), []),
+        ([], [limit("app", "peak_memory", "max", 1e9)], (), ["--cuda-memory-usage=true"]),
+        (["memory"], [], ("osrt",), ["--trace=cuda,nvtx,osrt", "--cuda-memory-usage=true"]),
+    ],
+)
+def test_what_is_traced_of_a_command_besides(place, tmp_path, asked, limits, more, options):
+    capture = tmp_path / "capture.sqlite"
+    capture.write_bytes(lzma.decompress((DATA / "nsys" / "mallocs.sqlite.xz").read_bytes()))
+    args = tmp_path / "args"
+    tool = fake_nsys(tmp_path / "nsys", f'echo report > "$out"; echo "$@" >> {args}', f'cp {capture} "$out"')
+    flags = tool.installed.flags | {"cuda-memory-usage"}
+    tools = Profilers({Nsys: replace(tool, installed=replace(tool.installed, flags=flags))}, capability=(9, 0))
+    both = two_sides(place)
+    (case,) = cases_of(both, form("./bench", device="cuda", range="step", skip=3, trace=asked), "app")
+    plan = Plan(seed=0, sides=["base", "head"], criteria=limits)
+    place.limits.profile = "never"
+    observe(both, tools, [case], plan, both.parent.scratch / "e", print, everything=not limits, more=more)
+    lines = args.read_text().splitlines()
+    assert len(lines) == 2, "base and head alike"
+    for line in lines:
+        assert set(options) <= set(line.split()) and ("memory-usage" in line) is bool(options)
+    for side in case.sides.values():
+        assert side.profile.faults == [] and side.profile.metrics["peak_memory"] == 2**24
 
 
 @pytest.mark.slow

@@ -69,6 +69,8 @@ BAD = {
     "command's name": (GOOD + "commands: [{name: a b, run: x}]", "commands[0].name: 'a b' is no plain name"),
     "command without run": (GOOD + "commands: [{name: a}]", "commands[0].run: is required: add `run: …`"),
     "a warm-up of nothing": (GOOD + "commands: [{name: a, run: x, skip: 3}]", "commands[0].skip: there is no `range:` whose first executions"),
+    "an unknown trace": (GOOD + "commands: [{name: a, run: x, trace: [ostr]}]", "commands[0].trace[0]: 'ostr' is not allowed: write 'osrt' or 'memory'"),
+    "memory of no device": (GOOD + "commands: [{name: a, run: x, trace: memory}]", "commands[0].trace: a command on the CPU has no device memory: write device: cuda"),
     "two of one name": (GOOD + "commands: [{name: a, run: x}, {name: a, run: y}]", "commands[1].name: two commands are named 'a'"),
     "catalogue's name": (GOOD + "metrics: {time: {}}", "perfci.yaml:3: metrics.time: is a name of perfci's own catalogue"),
     "price": (GOOD + "gpu_hour: 3.5", "perfci.yaml:3: gpu_hour: 3.5 is no price: write it like '3.50 USD'"),

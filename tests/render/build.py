@@ -13,6 +13,7 @@ from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measu
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.profilers.metrics import of_counters, of_trace
+from tests.render.traced import traced, waiting
 
 HOSTILE = [
     "evil/pipe=a|b",
@@ -338,6 +339,16 @@ def reports() -> dict[str, Report]:
             "`upload/mib=64` is 4.6× slower (+1 more) — this change needs review",
             "See what moved between base and head; if it is intended, raise the limit in base first.",
             profiles=profiles,
+        ),
+        "traced": report(
+            [slower, *unchanged(1)],
+            "`sdpa/seq=512` is 3.1× slower — this change needs review",
+            "See what moved between base and head; if it is intended, raise the limit in base first.",
+            profiles=[traced()],
+        ),
+        "traced-alone": report(
+            [*unchanged(1)], "1 case profiled, not judged", "`perfci compare --base REF` judges.", mode="run",
+            sides={"head": SideCode(ref="HEAD", commit="2fed942" + "1" * 33, subject="Wait")}, profiles=[waiting()],
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
         "regression": noisy,

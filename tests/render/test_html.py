@@ -78,7 +78,7 @@ def small() -> tuple[Report, Recorded]:
     return run()
 
 
-@pytest.mark.parametrize("state", ["mixed", "profile", "run", "error"])
+@pytest.mark.parametrize("state", ["mixed", "profile", "traced", "run", "error"])
 def test_golden(state):
     """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = html.render(REPORTS[state])

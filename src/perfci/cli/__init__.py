@@ -92,6 +92,7 @@ def profile(
     cases: options.SomeCases,
     base: options.ProfiledBase = None,
     raw: options.Raw = False,
+    trace: options.Trace = None,
     debug: options.Debug = False,
     **asked: Any,
 ) -> None:
@@ -99,8 +100,9 @@ def profile(
     from perfci.cli.measure import measure_and_report
 
     measure_and_report(
-        "run" if base is None else "compare", cases=cases, base=base, raw=raw, quick=True, profile=True, **asked
-    )
+        "run" if base is None else "compare", cases=cases, base=base, raw=raw, trace=trace, quick=True, profile=True,
+        **asked,
+    )  # fmt: skip
 
 
 @app.command()

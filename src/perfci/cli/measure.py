@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import typer
 from rich.console import Console
@@ -23,8 +23,10 @@ from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.policy import Traced
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.model.text import did_you_mean
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
@@ -170,6 +172,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
     given = {name: asked[name] for name in _AS_ASKED if name in asked}
     given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
+    given |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
     return Options(
         mode=mode,
@@ -213,6 +216,15 @@ def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
         if name not in DEVICES:
             raise UsageError(f"--device {name}: write cuda or cpu")
     return [DEVICES[name] for name in names or []] or None
+
+
+def parse_trace(text: str) -> frozenset[Traced]:
+    """Return what `--trace` names. Raises UsageError."""
+    known: dict[str, Traced] = {name: name for name in get_args(Traced)}
+    for name in text.split(","):
+        if name not in known:
+            raise UsageError(f"--trace {text}: {did_you_mean(name, known, 'write osrt, memory or osrt,memory')}")
+    return frozenset(known[name] for name in text.split(","))
 
 
 def duration(option: str, text: str) -> float:

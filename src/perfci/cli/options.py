@@ -26,6 +26,13 @@ ProfiledBase = Annotated[
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep the reports of nsys and ncu too: they tell of the machine.")]
 RawFolder = Annotated[Path | None, typer.Option("--raw", metavar="FOLDER", hidden=True)]
+Trace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="osrt,memory",
+        help="Of commands, trace calls of the OS runtime or the use of device memory, too: both slow them down.",
+    ),
+]
 Device = Annotated[
     list[str] | None,
     typer.Option("--device", "-d", metavar="cuda|cpu", help="Measure on this device; may be given twice."),

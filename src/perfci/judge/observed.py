@@ -12,13 +12,15 @@ from perfci.judge.status import Context, about, about_criterion, judged
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, CHECKED, TOLD_OF_RANGES, UNSEEN_OF_COMMANDS
+from perfci.model.metrics import CATALOGUE, CHECKED, TOLD_OF_RANGES
 from perfci.model.profile import Fault, Profile, concerns, doubt
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds, listed
 from perfci.model.units import limit_percent, show
 
+CAPTURES = "let the profiler trace it (docs/import.md#captures)"
+"""The remedy of a capture that perfci did not make."""
 TMA = ("gh", "gb")
 """How the names of chips begin that have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
@@ -65,8 +67,6 @@ def _not_of_the_case(case: Case, criterion: Criterion) -> str:
             return ""
         text = f"{criterion.metric} of a whole command would hold its start and end"
         return f"{text}: name the NVTX range of its loop (range: NAME), or declare a kernel"
-    if criterion.metric in UNSEEN_OF_COMMANDS:
-        return f"{criterion.metric} of a command has no check: declare a kernel"
     return ""
 
 
@@ -77,7 +77,7 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
 
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
     """Return the fields of a row of which base has no value."""
-    if context.compared and not _has_none(_profile(case, "base"), criterion):
+    if context.compared and not _has_none(case, criterion):
         return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
     return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
 
@@ -93,12 +93,13 @@ def _absolute(context: Context, case: Case, criterion: Criterion, base: float | 
     return judged("violation", effect, broken, base=base, head=head)
 
 
-def _has_none(profile: Profile, criterion: Criterion) -> bool:
-    """Tell whether it was seen whole that there is no value of the metric, as of a range that is new in head."""
+def _has_none(case: Case, criterion: Criterion) -> bool:
+    """Tell whether it was seen whole that base has no value of the metric, as of a range that is new in head."""
+    profile = _profile(case, "base")
     if doubt(profile, criterion.metric):
         return False
     if criterion.metric in CHECKED:
-        return True
+        return case.origin == "kernel"
     if criterion.metric.startswith(("range:", "copy_bandwidth")):
         return profile.trace is not None
     return kernelless(profile)
@@ -189,12 +190,17 @@ def _why(case: Case, side: Side, criterion: Criterion) -> str:
     if of_kernels and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
     fault = doubt(profile, criterion.metric) or _absence(profile, criterion)
+    traced = criterion.metric in CHECKED and case.origin != "kernel"
+    if traced and fault is None:
+        fault = next((one for one in profile.faults if criterion.metric in one.metrics), None)
     if fault is not None:
         return f"{fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
     if criterion.metric.startswith("range:"):
         return f"{side} has no NVTX range {criterion.metric.removeprefix('range:')!r} with device work"
     if profile.trace is None and profile.counters is None:
         return "it was not profiled"
+    if traced:
+        return f"the use of device memory is not in the timeline of {side}: {CAPTURES}"
     return f"{side} has no {criterion.metric}"
 
 

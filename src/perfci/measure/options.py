@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from perfci.model.base import DeviceKind, Side
+from perfci.model.policy import Traced
 
 OUT = "perfci-out"
 RAW = "raw"
@@ -53,6 +54,8 @@ class Options:
     """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is."""
     profile: bool = False
     """Judge nothing: a few workers, then every case is profiled, and what profilers wrote is kept in `out`."""
+    trace: frozenset[Traced] = frozenset()
+    """Of a profile, what the timelines of commands hold besides."""
     counters: bool = True
     """True where ncu may count: reading counters takes rights that code which is not trusted shall not have."""
     trial: bool = False

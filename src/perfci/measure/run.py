@@ -130,7 +130,9 @@ class Measurement:
             scratch = place.parent.scratch / "profile"
             with self.costs.phase("profile", whole=True):
                 say = partial(self.timed, results)
-                results.notes += observe(place, profilers, compared, plan, scratch, stage, options.profile, budget, say)
+                results.notes += observe(
+                    place, profilers, compared, plan, scratch, stage, options.profile, budget, say, options.trace
+                )
         results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:

@@ -142,7 +142,7 @@ class Metric(Quantity):
     work: PerTime | None = None
     """The work that it derives from, over time."""
     of_commands: bool = True
-    """True where profilers can tell it of a command, whose start and end are within what they record."""
+    """True where profilers can tell it of a whole command, whose start and end are within what they record."""
     follows: tuple[Event, ...] = ()
     """Of a timeline: what changes it where some are missing."""
     overall: bool = False
@@ -197,8 +197,8 @@ TABLE: dict[str, Quantity] = table(
         "reaches", better="higher", sources=("work",),
         work=PerTime("floating-point operations or bytes, or no ceiling of them was measured", ("least",), 0.01)),
     # Launch configurations and memory
-    _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides", better="lower",
-        exact=True, sources=("checks",), of_commands=False, follows=()),
+    _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides; of a command all "
+        "that it holds at most", better="lower", exact=True, sources=("checks", "trace"), follows=("calls",)),
     _static("registers", "", "a thread, of the kernel that needs most", better="lower", exact=True, aggregate="maximum",
         ncu=_ncu("launch__registers_per_thread"), overall=True),
     # Without what the driver adds.
@@ -294,13 +294,12 @@ COUNTERS: dict[str, Quantity] = {name: entry for name, entry in TABLE.items() if
 """The quantities that single kernels have."""
 DERIVED: dict[str, PerTime] = {name: entry.work for name, entry in CATALOGUE.items() if entry.work}
 """The metrics that follow from time and declared work."""
-CHECKED = frozenset(name for name, entry in TABLE.items() if entry.sources == ("checks",))
-"""The metrics that the checks before timing tell, and no profiler."""
-UNSEEN_OF_COMMANDS = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
-"""The metrics that nothing tells of a command: its process starts and ends, and the profiler with it, within what they
-record, and no check allocates its inputs."""
-TOLD_OF_RANGES = frozenset(name for name in UNSEEN_OF_COMMANDS if CATALOGUE[name].tier == "trace")
-"""Those of them that a timeline tells where the command names a range of its own."""
+CHECKED = frozenset(name for name, entry in TABLE.items() if "checks" in entry.sources)
+"""The metrics that the checks before timing tell of a kernel, and no profiler. Of what perfci does not check, commands
+and captures, a timeline may tell them."""
+TOLD_OF_RANGES = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
+"""The metrics that a timeline tells of a command only where it names a range of its own: its process starts and ends,
+and the profiler with it, within what is recorded."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of an NVTX range of the user's own within the case."""
 ALL_RANGES = "range:*"

@@ -105,6 +105,9 @@ Name = Annotated[str, Field(pattern=f"^{_NAME}$", max_length=80)]
 Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
 Severity = Literal["fail", "warn"]
 When = Literal["on_change", "always", "never"]
+Traced = Literal["osrt", "memory"]
+"""Events that a timeline holds where they are asked for, since they slow the program down: calls of the OS runtime (of
+blocking ones the time in them), and the use of device memory."""
 
 UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
@@ -200,11 +203,20 @@ class Command(Document):
     start and end. The whole process by default."""
     skip: int = Field(0, ge=0, le=10**6)
     """So many first executions of `range` are left out in each process: the warm-up."""
+    trace: Annotated[list[Traced], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Events that its timeline holds besides: calls of the OS runtime (`osrt`), and how much device memory is allocated
+    when (`memory`). Both slow it down."""
 
     @model_validator(mode="after")
     def _skips_ranges(self) -> "Command":
         if self.skip and self.range is None:
             raise Mistake("there is no `range:` whose first executions could be left out: name one", "skip")
+        return self
+
+    @model_validator(mode="after")
+    def _has_memory(self) -> "Command":
+        if "memory" in self.trace and self.device == "cpu":
+            raise Mistake("a command on the CPU has no device memory: write device: cuda, or trace: osrt", "trace")
         return self
 
 

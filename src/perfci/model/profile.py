@@ -98,6 +98,47 @@ class Call(Document):
     seconds: Amount
 
 
+class OsCall(Document):
+    """A function of the OS runtime, such as `poll` or `pthread_cond_wait`, in one execution."""
+
+    name: str = Field(max_length=LONGEST_CALL)
+    count: Amount
+    seconds: Amount
+    """Summed over all threads, those that wait idly among them."""
+    launching: Amount
+    """The part on threads that launch work of the GPU."""
+
+
+class Allocation(Document):
+    """Memory of one kind that one function allocates, in one execution."""
+
+    kind: Memory | Literal["pool"]
+    """`pool`: of the device, from a pool (`cudaMallocAsync`)."""
+    call: str = Field("", max_length=LONGEST_CALL)
+    """Function of the CUDA API; empty where the trace does not tell it."""
+    count: Amount
+    freed: Amount
+    """Frees of such memory, whoever allocated it when."""
+    bytes: Amount
+    largest: Amount
+    """Bytes of the largest one of any execution."""
+
+
+class MemoryUse(Document):
+    """Device memory that the process tree has allocated, whatever part of it an execution uses. In bytes."""
+
+    peak: Amount
+    """At most at any moment of the executions, on the GPU that holds most."""
+    final: Amount
+    """At the end of the last execution, or of the whole command."""
+    growth: Finite = 0.0
+    """From the end of one execution to that of the next, on the average; 0 of a single one."""
+    growing: int = Field(0, ge=0)
+    """Executions that end with more than any before them."""
+    allocations: Items[Allocation] = Field(default_factory=list, max_length=MOST_USES)
+    """Most bytes first."""
+
+
 class RangeUse(Document):
     """An NVTX range of the user's own within the case, in one execution."""
 
@@ -153,6 +194,10 @@ class Trace(Document):
     """Memory sets."""
     calls: Items[Call] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
+    os_calls: Items[OsCall] = Field(default_factory=list, max_length=MOST_USES)
+    """Longest first; of those that were asked for, and of captures that hold them."""
+    memory: MemoryUse | None = None
+    """None where it was not traced."""
     ranges: Items[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
     slices: Items[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
     """The device's operations in the last execution, in the order of their begin: the first MOST_SLICES."""
@@ -275,8 +320,8 @@ def bears_on(fault: Fault, profile: Profile, part: Part) -> bool:
 def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
     """Return the parts of a profile whose faults bear on the value of `metric`: each that tells this very one, where
     there is a value; of all that could have told it together, where there is none."""
-    if metric in CHECKED:
-        return []
+    if metric in CHECKED:  # of a kernel a check tells them
+        return [("trace",)] if profile.reports is not None or (profile.trace and profile.trace.memory) else []
     if metric == "kernels":
         return [("trace",) if profile.trace or not profile.counters else ("counters",)]
     try:

@@ -258,6 +258,41 @@ class CopyRow(Document):
     head_seconds: float | None = None
 
 
+class OsCallRow(Document):
+    """A function of the OS runtime in base and head, in one execution: seconds and shares are of all threads together;
+    None where a side lacks it."""
+
+    name: str
+    base_count: float | None = None
+    head_count: float | None = None
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+    base_share: float | None = None
+    head_share: float | None = None
+    """Of the time of all threads in such calls."""
+    base_launching: float | None = None
+    head_launching: float | None = None
+    """Seconds of these on threads that launch work of the GPU; None where no thread does."""
+
+
+class AllocationRow(Document):
+    """Memory of one kind that one function allocates in base and head, in one execution, in bytes; None where a side
+    has none."""
+
+    name: str
+    """Such as `device, cudaMalloc`."""
+    base_count: float | None = None
+    head_count: float | None = None
+    base_freed: float | None = None
+    head_freed: float | None = None
+    """Frees of such memory."""
+    base_bytes: float | None = None
+    head_bytes: float | None = None
+    base_largest: float | None = None
+    head_largest: float | None = None
+    """The largest allocation of any execution."""
+
+
 class CaseProfile(Document):
     """The profile of a case, explained."""
 
@@ -277,9 +312,20 @@ class CaseProfile(Document):
     """Of a command, an imported capture or a profile: those that take the host longest."""
     copies: list[CopyRow] = Field(default_factory=list)
     """Likewise."""
+    os_calls: list[OsCallRow] = Field(default_factory=list)
+    """Longest first, where they were traced."""
+    memory: list[Observed] = Field(default_factory=list)
+    """Device memory that is allocated at most and at the end, where it was traced."""
+    allocations: list[AllocationRow] = Field(default_factory=list)
+    """Most bytes first, likewise."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""
+
+    @property
+    def launching(self) -> bool:
+        """True where it is told how much of the OS runtime is of threads that launch work of the GPU."""
+        return any(row.base_launching is not None or row.head_launching is not None for row in self.os_calls)
 
 
 class Report(Document):

@@ -132,7 +132,7 @@ class Profiler(ABC, Generic[Seen]):
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Profiler[Seen]":
         """Return the profiler for a command, which takes `timeout` seconds at most without one.
 
-        `asked`: what is to be seen of it, its `kernels`, `range` and `skip`; base's, where it has the command.
+        `asked`: what is to be seen of it, its `kernels`, `range`, `skip` and `trace`; base's, where it has the command.
         """
         raise NotImplementedError(f"{self.name} profiles no command")  # only one whose `scopes` name them is asked
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from perfci.model.metrics import CATALOGUE, RANGE, TOLD_OF_RANGES, UNSEEN_OF_COMMANDS, combined
+from perfci.model.metrics import CATALOGUE, RANGE, TOLD_OF_RANGES, combined
 from perfci.model.profile import (
     OF_KERNELS,
     CopyKind,
@@ -41,6 +41,8 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
         found["alloc_time"] = math.fsum(call.seconds for call in allocating)
         found["alloc_count"] = math.fsum(call.count for call in allocating)
         found["sync_count"] = math.fsum(call.count for call in trace.calls if call.kind == "synchronisation")
+    if trace.memory is not None:
+        found["peak_memory"] = trace.memory.peak
     if trace.wall > 0:
         found["device_busy"] = 100 * trace.busy / trace.wall
         if trace.launching is not None:
@@ -92,8 +94,8 @@ def of_part(seen: Trace | Counters, capability: tuple[int, int] | None) -> dict[
 
 
 def _stands(profile: Profile, part: Part, name: str) -> bool:
-    looped = name in TOLD_OF_RANGES and profile.trace is not None and profile.trace.within != ""
-    if profile.reports is not None and name in UNSEEN_OF_COMMANDS and not looped:
+    looped = profile.trace is not None and profile.trace.within != ""
+    if profile.reports is not None and name in TOLD_OF_RANGES and not looped:
         return False
     return not any(bears_on(one, profile, part) and concerns(one, name) for one in profile.faults)
 

@@ -35,8 +35,8 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """Write lines for each kernel, function of the CUDA API, kind of copies and metric of one execution; empty where a
-    side has none."""
+    """Write lines for each kernel, function of the CUDA API and of the OS runtime, kind of copies and of memory, and
+    metric of one execution; empty where a side has none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)
@@ -54,6 +54,23 @@ def profile(report: Report) -> str:
             name = csv_field(copy.name)
             writer.writerow([*key, "copied", name, "B", *map(_number, (copy.base_bytes, copy.head_bytes))])
             writer.writerow([*key, "copy time", name, "s", *map(_number, (copy.base_seconds, copy.head_seconds))])
+        for use in case.os_calls:
+            name = csv_field(use.name)
+            launching = map(_number, (use.base_launching, use.head_launching))
+            writer.writerow([*key, "OS calls", name, "", *map(_number, (use.base_count, use.head_count))])
+            writer.writerow([*key, "OS time", name, "s", *map(_number, (use.base_seconds, use.head_seconds))])
+            writer.writerow([*key, "OS time on launching threads", name, "s", *launching])
+        for held in case.memory:
+            values = map(_number, (held.base, held.head))
+            writer.writerow([*key, "device memory", held.metric, held.unit, *values])
+        for row in case.allocations:
+            name = csv_field(row.name)
+            writer.writerow([*key, "allocations", name, "", *map(_number, (row.base_count, row.head_count))])
+            writer.writerow([*key, "frees", name, "", *map(_number, (row.base_freed, row.head_freed))])
+            writer.writerow([*key, "allocated", name, "B", *map(_number, (row.base_bytes, row.head_bytes))])
+            writer.writerow(
+                [*key, "largest allocation", name, "B", *map(_number, (row.base_largest, row.head_largest))]
+            )
         for one in case.observed:
             values = map(_number, (one.base, one.head))
             writer.writerow([*key, "metric", csv_field(one.metric), csv_field(one.unit), *values])

@@ -113,7 +113,7 @@ def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Envi
     )  # fmt: skip
     found.globals |= {
         "class_count": words.class_count, "count": count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED, "show": show,
-        "percent": show_share, "times": words.times, "rate": words.rate,
+        "percent": show_share, "times": words.times, "rate": words.rate, "os_runtime": words.os_runtime,
     }  # fmt: skip
     return found
 

@@ -1,6 +1,6 @@
 """The report for a terminal: a table that fits its width, or plain lines where there is none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.judge.headline import UNDECIDED
-from perfci.model.report import Effect, Report, Row, Verdict
+from perfci.model.report import AllocationRow, CaseProfile, Effect, Observed, OsCallRow, Report, Row, Verdict
 from perfci.model.text import shell
-from perfci.model.units import show
+from perfci.model.units import show, show_share
 from perfci.render import words
 from perfci.render.escape import spans, visible
 from perfci.render.view import View
@@ -44,6 +44,8 @@ class _Detail:
 
 _SENTENCES = 3
 """Sentences of a case's profile that are shown; the report has the others."""
+_TRACED = 5
+"""Functions of a case likewise."""
 _DETAILS = (_Detail(), _Detail(words=False), _Detail(False, False), _Detail(False, False, False))
 
 
@@ -114,6 +116,7 @@ class _Printer:
         if self.view.device_pairs:
             self.table(self.device_table())
         self.block(self.profile())
+        self.traced()
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
         if self.report.verdict == "undecided":
             self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
@@ -131,6 +134,46 @@ class _Printer:
                 for step in (case.next_steps[:_SENTENCES] if said else [])
             ]
         return lines
+
+    def traced(self) -> None:
+        """Show what was traced because somebody asked: calls of the OS runtime, and device memory. Of two sides it is
+        less, so that it fits."""
+        two = self.view.comparing
+        profiles = self.report.profiles[:MOST_ROWS]
+        columns = {"time": "seconds"}
+        if not two:
+            columns = {"calls": "count", **columns, "share": "share"}
+            columns |= {"launching": "launching"} if any(case.launching for case in profiles) else {}
+        self.rows("OS runtime", columns, [(case, case.os_calls[:_TRACED]) for case in profiles])
+        if waiting := [case for case in profiles if case.os_calls]:
+            told = not two and any(case.launching for case in waiting)
+            self.block([Text(words.os_runtime(launching=told), "dim")])
+        self.rows("device memory", {"bytes": ""}, [(case, case.memory) for case in profiles])
+        columns = {"bytes": "bytes"}
+        if not two:
+            columns = {"allocations": "count", "freed": "freed", **columns, "largest": "largest"}
+        self.rows("memory, allocated by", columns, [(case, case.allocations[:_TRACED]) for case in profiles])
+
+    def rows(
+        self,
+        first: str,
+        columns: Mapping[str, str],
+        of: Sequence[tuple[CaseProfile, Sequence[OsCallRow | AllocationRow | Observed]]],
+    ) -> None:
+        """Show rows of cases, a column of each side for each part of them: heading → field."""
+        sides = ("base", "head") if self.view.comparing else ("head",)
+        head = [f">{side} {name}" if len(sides) > 1 else f">{name}" for side in sides for name in columns]
+        cells = [
+            [
+                visible(case.case) + self.view.on(case.device),
+                visible(_name(row)),
+                *(_told(row, side, part) for side in sides for part in columns.values()),
+            ]
+            for case, rows in of
+            for row in rows
+        ]
+        if cells:
+            self.table(_Table(["case", first, *head], cells))
 
     def header(self) -> None:
         """Show the verdict with its sentence, what to do, facts and counts."""
@@ -283,6 +326,21 @@ def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _name(row: OsCallRow | AllocationRow | Observed) -> str:
+    return row.metric if isinstance(row, Observed) else row.name
+
+
+def _told(row: OsCallRow | AllocationRow | Observed, side: str, part: str) -> str:
+    """Return a part of a row, of one side, with its unit."""
+    if isinstance(row, Observed):
+        return show(row.head if side == "head" else row.base, row.unit)
+    amount = getattr(row, f"{side}_{part}")
+    if part == "share":
+        return show_share(amount)
+    unit = {"seconds": "s", "launching": "s", "bytes": "B", "largest": "B"}.get(part)
+    return show(amount, unit) if unit else words.times(amount)
 
 
 def _quiet(row: Row) -> bool:

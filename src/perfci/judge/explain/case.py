@@ -10,7 +10,7 @@ from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import KernelUse, Profile
-from perfci.model.report import CallRow, CaseProfile, CopyRow, KernelRow, Observed, Row
+from perfci.model.report import AllocationRow, CallRow, CaseProfile, CopyRow, KernelRow, Observed, OsCallRow, Row
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import show
@@ -18,7 +18,8 @@ from perfci.model.units import show
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
 MOST_CALLS, LEAST_SHARE = 8, 0.01
-"""Functions of the CUDA API that it lists, and the share of the host's time in the API that one takes at least."""
+"""Functions of the CUDA API that it lists, and the share of the host's time in the API that one takes at least; of the
+OS runtime likewise."""
 
 
 def seen(case: Case) -> bool:
@@ -54,6 +55,9 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
         kernels=_kernels(base, head),
         calls=_calls(base, head) if host else [],
         copies=_copies(base, head) if host else [],
+        os_calls=_os_calls(base, head) if host else [],
+        memory=_memory(base, head) if host else [],
+        allocations=_allocations(base, head) if host else [],
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
@@ -141,6 +145,50 @@ def _copies(base: Profile | None, head: Profile | None) -> list[CopyRow]:
             setattr(row, f"{side}_bytes", (getattr(row, f"{side}_bytes") or 0.0) + copy.bytes)
             setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + copy.seconds)
     return sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))
+
+
+def _os_calls(base: Profile | None, head: Profile | None) -> list[OsCallRow]:
+    rows: dict[str, OsCallRow] = {}
+    least: dict[str, float] = {}
+    for side, profile in (("base", base), ("head", head)):
+        told = profile.trace.os_calls if profile and profile.trace else []
+        whole, launching = math.fsum(call.seconds for call in told), math.fsum(call.launching for call in told)
+        for call in told:
+            row = rows.setdefault(call.name, OsCallRow(name=call.name))
+            setattr(row, f"{side}_count", call.count)
+            setattr(row, f"{side}_seconds", call.seconds)
+            setattr(row, f"{side}_share", call.seconds / whole if whole > 0 else None)
+            setattr(row, f"{side}_launching", call.launching if launching > 0 else None)
+            shares = [call.seconds / whole if whole > 0 else 0.0, call.launching / launching if launching > 0 else 0.0]
+            least[call.name] = max(least.get(call.name, 0.0), *shares)
+    large = [row for row in rows.values() if least[row.name] >= LEAST_SHARE]
+    return sorted(large, key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))[
+        :MOST_CALLS
+    ]
+
+
+def _memory(base: Profile | None, head: Profile | None) -> list[Observed]:
+    used = [profile.trace.memory if profile and profile.trace else None for profile in (base, head)]
+    if not any(used):
+        return []
+    peaks, ends = ([getattr(one, name) if one else None for one in used] for name in ("peak", "final"))
+    return [
+        Observed(metric="allocated at most", unit="B", base=peaks[0], head=peaks[1]),
+        Observed(metric="allocated at the end", unit="B", base=ends[0], head=ends[1]),
+    ]
+
+
+def _allocations(base: Profile | None, head: Profile | None) -> list[AllocationRow]:
+    rows: dict[str, AllocationRow] = {}
+    for side, profile in (("base", base), ("head", head)):
+        for one in profile.trace.memory.allocations if profile and profile.trace and profile.trace.memory else []:
+            name = f"{one.kind}, {one.call}" if one.call else one.kind
+            row = rows.setdefault(name, AllocationRow(name=name))
+            for part in ("count", "freed", "bytes", "largest"):
+                setattr(row, f"{side}_{part}", getattr(one, part))
+    return sorted(rows.values(), key=lambda row: (-max(row.base_bytes or 0.0, row.head_bytes or 0.0), row.name))[
+        :MOST_CALLS
+    ]
 
 
 def _used(profile: Profile | None) -> list[KernelUse]:

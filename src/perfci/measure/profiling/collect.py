@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import CHECKED
 from perfci.model.plan import Plan
+from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
 from perfci.model.text import count
@@ -138,10 +139,11 @@ def observe(
     everything: bool = False,
     budget: Budget | None = None,
     begin: Callable[[], None] = lambda: None,
+    more: Collection[Traced] = (),
 ) -> list[str]:
     """Profile the cases that need it, or all, into `case.sides[…].profile`, as far as `budget` allows. Returns notes.
 
-    `begin` is called before the first profiler starts, where one does.
+    `begin` is called before the first profiler starts, where one does. `more`: what is traced of commands besides.
     """
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.profile)
@@ -151,7 +153,8 @@ def observe(
     if not traced and not counted:
         return []
     begin()
-    needed = everything or any(one.metric not in CHECKED for one in plan.observed)
+    of_commands = {case.key for case in [*traced, *counted] if case.origin == "command"}
+    needed = everything or any(one.metric not in CHECKED or one.case_key in of_commands for one in plan.observed)
     seconds = budget.profiling(needed) if budget is not None else math.inf
     scratch.mkdir(parents=True, exist_ok=True)
     place.parent.account.show(scratch)
@@ -168,12 +171,15 @@ def observe(
     for command in commands:
         for part, some in passes:
             own = [case for case in some if case.origin == "command" and case.kernel == command]
-            _profile_command(place, profilers, part, command, own, scratch, note, turns)
+            asked = _asked(place, command, own, plan, more)
+            _profile_command(place, profilers, part, asked, own, scratch, note, turns)
     for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
     many = len({case.key for case in [*traced, *counted]})
     notes = [f"profiled {count(many, 'case')} after timing, for {time.monotonic() - start:.0f} s"]
+    if more and not commands:
+        notes.append(f"{' and '.join(sorted(more))} was not traced: of commands alone it is, and none was profiled")
     if withheld := _withheld(place, profilers):
         under = " and ".join(kind.name for kind in registered() if kind.trims)
         notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
@@ -236,16 +242,15 @@ def _profile_command(
     place: Place,
     profilers: Profilers,
     part: Part,
-    command: str,
+    asked: Command,
     cases: Sequence[Case],
     scratch: Path,
     note: Callable[[str], None],
     turns: Turns,
 ) -> None:
     """Provide a part of the profile of one command for its cases, the sides in turns."""
-    runner = place.runner
-    forms = {name: form for name in place.sides if (form := runner.command(name, command)) is not None}
-    asked = next(iter(forms.values()))  # base's, where it has the command: head does not choose what is seen
+    runner, command = place.runner, asked.name
+    forms = _forms(place, command)
     reports = runner.cases[command]
     for found in profilers.of(part, "command"):
         if not cases:
@@ -261,6 +266,20 @@ def _profile_command(
                 seen = profile_command(own, name, form, cases, profiler, scratch, turns.next())
                 _keep(cases, name, seen, profilers.capability, reports)
         cases = _unseen(cases, list(forms), part)
+
+
+def _forms(place: Place, command: str) -> dict[Side, Command]:
+    return {name: form for name in place.sides if (form := place.runner.command(name, command)) is not None}
+
+
+def _asked(place: Place, command: str, cases: Sequence[Case], plan: Plan, more: Collection[Traced]) -> Command:
+    """Return what is to be seen of a command: as base has it, where base does, since head does not choose what is seen;
+    and what `more` is to be traced, or a limit needs."""
+    asked = next(iter(_forms(place, command).values()))
+    keys = {case.key for case in cases}
+    limited = any(one.metric in CHECKED and one.case_key in keys for one in plan.observed)
+    traced = {*asked.trace, *more, *(["memory"] if limited else [])}
+    return asked.model_copy(update={"trace": sorted(traced)})
 
 
 def _parent(ordinary: Parent, part: Part) -> AbstractContextManager[Parent]:

@@ -130,7 +130,8 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
             continue
         ranks[case.key] = rank(case, plan) if case.pairs else LAST
         asked = when == "always" or (when == "on_change" and ranks[case.key] < LAST)
-        tiers = {one.tier for one in plan.observed if one.case_key == case.key and one.metric not in CHECKED}
+        own = [one for one in plan.observed if one.case_key == case.key]
+        tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
         if asked or tiers:
             traced.append(case)
         if asked or "counters" in tiers:

@@ -5,10 +5,11 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfci.model.policy import Traced
 from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import escaped
 from perfci.profilers.nsys.export import fault
@@ -114,19 +115,23 @@ def profile_command(
     cuda: bool,
     capture_range: bool,
     duration: int | None = None,
+    more: Collection[Traced] = (),
 ) -> list[str]:
     """Return the command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left
     out.
 
     `cuda`: whether there is a GPU to trace. `capture_range`: record between cudaProfilerStart and cudaProfilerStop
     only; without CUDA that range never opens, so it is ignored there. `duration`: seconds after which recording ends,
-    the program running on. Raises ValueError for an empty `argv`.
+    the program running on. `more`: what is traced besides. Raises ValueError for an empty `argv`.
     """
     if not argv:
         raise ValueError("nothing to profile")
     ranged = cuda and capture_range
     wanted = {
-        "trace": "cuda,nvtx" if cuda else "nvtx",
+        "trace": ",".join([*(["cuda"] if cuda else []), "nvtx", *(["osrt"] if "osrt" in more else [])]),
+        "cuda-memory-usage": "true" if cuda and "memory" in more else None,
+        # Of calls longer than this, in ns: none. Who called is not told, and a backtrace costs more than the call.
+        "osrt-backtrace-threshold": str(2**31 - 1) if "osrt" in more else None,
         "sample": "none",
         "cpuctxsw": "none",
         "backtrace": "none",

@@ -24,6 +24,8 @@ LARGEST = 8 * 2**30
 """Bytes of an export at most: eight times the report that is still exported."""
 LONGEST = 2**26
 """Bytes of a value at most. The output of a traced program is one, in whole."""
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+"""The table of allocations and frees of memory."""
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 NEWER = "use an nsys of 2022 or later"
@@ -148,18 +150,19 @@ class Export:
             raise Unreadable(f"damaged (a column of {escaped(table)} has a name that is no UTF-8)")
         return found
 
-    def table(self, name: str, needs: Sequence[str], more: str = "1") -> Table | None:
+    def table(self, name: str, needs: Sequence[str], more: str = "1", *, moment: bool = False) -> Table | None:
         """Return the event table of this name; None where there is none. Raises Unreadable where it lacks a column.
 
-        `more` is a condition on its own columns for a row to be usable.
+        `more` is a condition on its own columns for a row to be usable. `moment`: its events have no end.
         """
         if name not in self.tables:
             return None
         columns = self.columns(name)
-        if missing := [column for column in ("start", "end", *needs) if column not in columns]:
+        needed = ("start", *needs) if moment else ("start", "end", *needs)
+        if missing := [column for column in needed if column not in columns]:
             raise Unreadable(f"table {name} has no column {missing[0]}", NEWER)
-        integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in ("start", "end", *needs))
-        times = f"x.start BETWEEN {-FAR} AND {FAR} AND x.end BETWEEN x.start AND {FAR}"
+        integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in needed)
+        times = f"x.start BETWEEN {-FAR} AND {FAR}" + ("" if moment else f" AND x.end BETWEEN x.start AND {FAR}")
         return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
 
     def _numbered(self, name: str, columns: frozenset[str]) -> str:

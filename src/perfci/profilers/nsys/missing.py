@@ -18,6 +18,7 @@ from perfci.profilers.nsys.events import (
     Events,
     migrated,
 )
+from perfci.profilers.nsys.export import MEMORY
 
 ALIKE = "execute the same work each time, or capture again"
 
@@ -36,7 +37,8 @@ _ELSEWHERE = re.compile(
     r"symbols?|context switch\w*|backtraces?|call ?stacks?|syscalls?|page faults?|memory usage)\b",
     re.IGNORECASE,
 )
-"""Of what else nsys collects: perfci reads none of it."""
+"""Of what else nsys collects: of it perfci reads the use of memory and calls of the OS runtime alone."""
+_MEMORY = re.compile(r"\bmemory usage\b", re.IGNORECASE)
 _LOST = re.compile(
     r"\bloss?\b|\blost\b|drop|discard|missing|overflow|overwritten|truncat|incomplete|corrupt|fail|went away|"
     r"out of memory|buffer|(?:not|n't|unable to) (?:be )?(?:stor|collect|pars|read|writ|flush|record|start|initiali|"
@@ -260,7 +262,7 @@ def _uneven(events: Events) -> None:
 
 def _diagnostics(events: Events) -> None:
     """Name what nsys itself says was lost."""
-    texts: list[str] = []
+    told: dict[str, bool] = {}
     like = " OR ".join(["x.text LIKE ?"] * len(LOSSES))
     if "DIAGNOSTIC_EVENT" in events.tables and {"text", "severity"} <= events.columns("DIAGNOSTIC_EVENT"):
         level = "x.severity"
@@ -268,15 +270,19 @@ def _diagnostics(events: Events) -> None:
             level = "(SELECT n.name FROM t.ENUM_DIAGNOSTIC_SEVERITY_LEVEL n WHERE n.id = x.severity)"
         # Without names of its own the export numbers them: 1 info, 2 warning, 3 error.
         sql = (
-            f"SELECT DISTINCT substr(x.text, 1, 500), lower({level}) IN ('error', 'fatal', '3', '4') AND NOT ({like}) "
+            f"SELECT DISTINCT substr(x.text, 1, 500), {like} "
             f"FROM t.DIAGNOSTIC_EVENT x WHERE lower({level}) IN ('error', 'fatal', '3', '4') OR {like} LIMIT 1000"
         )
-        texts += [str(text) for text, other in events.rows(sql, *LOSSES, *LOSSES) if _lost(str(text), said=not other)]
+        told |= {str(text): bool(said) for text, said in events.rows(sql, *LOSSES, *LOSSES)}
     strings = "(SELECT value AS text FROM t.StringIds)"
     sql = f"SELECT DISTINCT substr(x.text, 1, 500) FROM {strings} x WHERE {like} LIMIT 1000"
-    texts += [str(text) for (text,) in events.rows(sql, *LOSSES) if _lost(str(text), said=True)]
-    for text in list(dict.fromkeys(texts))[:20]:
+    told |= {str(text): True for (text,) in events.rows(sql, *LOSSES)}
+    lost = [text for text, said in told.items() if _lost(text, said=said)]
+    for text in lost[:20]:
         events.everywhere(f"nsys says: {text}", "profile fewer executions, or update nsys")
+    of_memory = [text for text in told if text not in lost and _MEMORY.search(text) and _LOST.search(text)]
+    for text in of_memory[:20] if MEMORY in events.tables else ():
+        events.everywhere(f"nsys says: {text}", "capture again, or update nsys", ["peak_memory"])
 
 
 def _lost(text: str, *, said: bool) -> bool:

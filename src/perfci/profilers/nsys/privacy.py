@@ -136,7 +136,8 @@ def _scrub(path: Path) -> None:
             for word in words if "name" in columns.get(table, ()) else ():
                 db.execute(f"DELETE FROM {table} WHERE name LIKE ?", (f"%{word}%",))
         for table in tables:
-            if table == "ProcessStreams" or "ENVIRON" in table.upper():
+            # Callchains name the folders of libraries and programs.
+            if table == "ProcessStreams" or "ENVIRON" in table.upper() or table.upper().endswith("CALLCHAINS"):
                 db.execute(f'DELETE FROM "{table}"')
         _scrub_processes(db, columns)
         if {"id", "value"} <= columns.get("StringIds", set()):

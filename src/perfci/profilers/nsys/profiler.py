@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfci.model.base import DeviceKind, MachineError
-from perfci.model.policy import Command
+from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Reason
 from perfci.model.text import escaped
@@ -44,6 +44,8 @@ class Nsys(Profiler[Trace]):
     """True around a command, of which what is seen has the name ""."""
     loop: Loop | None = None
     """The executions that are seen of a command; None for the whole process as one."""
+    more: frozenset[Traced] = frozenset()
+    """Events that are traced of a command besides."""
     name = "nsys"
     part = "trace"
     scopes = frozenset({"case", "command"})
@@ -65,7 +67,8 @@ class Nsys(Profiler[Trace]):
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Nsys":
         """Return the same around a command, all of whose kernels it sees, or those of a range."""
         loop = Loop(asked.range, asked.skip) if asked.range is not None else None
-        return replace(self, cuda=device == "cuda", whole=True, loop=loop, seconds=TRACED * timeout)
+        more = frozenset(one for one in asked.trace if device == "cuda" or one != "memory")
+        return replace(self, cuda=device == "cuda", whole=True, loop=loop, more=more, seconds=TRACED * timeout)
 
     def under(self, report: Path) -> Under:
         """Return how a worker or a command is started under nsys."""
@@ -75,7 +78,13 @@ class Nsys(Profiler[Trace]):
         def command(argv: list[str]) -> list[str]:
             return nsys_privacy.isolate(
                 nsys_command.profile_command(
-                    self.installed, output, argv, cuda=self.cuda, capture_range=not self.whole, duration=duration
+                    self.installed,
+                    output,
+                    argv,
+                    cuda=self.cuda,
+                    capture_range=not self.whole,
+                    duration=duration,
+                    more=self.more,
                 ),
                 self.request.account.prefix(),
             )
@@ -114,7 +123,7 @@ class Nsys(Profiler[Trace]):
             return Read(general=[fault("timeout", text, "profile fewer cases at a time")])
         self.request.account.reclaim(raw.parent)
         made = None if self.whole else self.executions
-        found = traces(export, self.loop if self.whole else names, self.request.account, made)
+        found = traces(export, self.loop if self.whole else names, self.request.account, made, sorted(self.more))
         refused = self._keep(raw, export, keep) if (keep := self.request.keep) else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
@@ -210,6 +219,7 @@ def traces(
     names: Sequence[str] | Literal["outermost"] | Loop | None,
     account: Account = SAME,
     executions: int | None = None,
+    asked: Sequence[Traced] = (),
 ) -> nsys_trace.Reading:
     """Read an export in a process of its own, as `nsys_trace.read` tells it."""
     try:
@@ -219,7 +229,7 @@ def traces(
         with desk(account) as folder:
             return call(
                 nsys_trace.read, bounds, folder, account, path=export.absolute(), ranges=names, limit=bounds.wall,
-                executions=executions,
+                executions=executions, asked=asked,
             )  # fmt: skip
     except Unread as why:
         found = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)

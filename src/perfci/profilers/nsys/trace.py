@@ -12,14 +12,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, Trace, concerns
+from perfci.model.policy import Traced
+from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, OsCall, Trace, concerns
 from perfci.profilers.cuda import call_kind, copy_kind, launching, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.apart import measure
 from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
+from perfci.profilers.nsys.memory import memory_use
 from perfci.profilers.nsys.missing import note_missing
 from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
+from perfci.profilers.nsys.osrt import os_calls
 from perfci.profilers.nsys.ranges import MOST, nested, short, told_ranges
 
 LIMIT = 600.0
@@ -67,6 +70,7 @@ def read(
     *,
     limit: float = LIMIT,
     executions: int | None = None,
+    asked: Sequence[Traced] = (),
 ) -> Reading:
     """Return the traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
 
@@ -79,7 +83,9 @@ def read(
     time; `busy` the union of all intervals of device work, divided likewise. Ranges of the user's own on any thread
     within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
-    `executions`: how many were made of each name, where that is known: other numbers are a fault.
+    `executions`: how many were made of each name, where that is known: other numbers are a fault. `asked`: what nsys
+    was told to trace beside what it always does; of these it is told where they are missing. Where the trace holds them
+    they are read, asked for or not.
 
     An event that the trace tells twice counts once. Each fault says which metrics it could change.
 
@@ -102,7 +108,7 @@ def read(
             )  # fmt: skip
             events.collect()
             note_missing(events)
-            return _told(events, loop)
+            return _told(events, loop, asked)
     except Unreadable as error:
         found = fault("unreadable", f"{path.name}: {error.text}", error.remedy)
     except sqlite3.Error as error:
@@ -114,8 +120,8 @@ def read(
     return Reading({}, dict.fromkeys(names, found), [found])
 
 
-def _told(events: Events, loop: Loop | None) -> Reading:
-    traces = _traces(events)
+def _told(events: Events, loop: Loop | None, asked: Sequence[Traced]) -> Reading:
+    traces = _traces(events, asked)
     for name in () if events.outermost else events.names:
         if name not in traces and not events.faults[name]:
             events.note(name, "empty", "nothing of it is in the trace")
@@ -132,10 +138,11 @@ def _told(events: Events, loop: Loop | None) -> Reading:
     return Reading(traces, faults, events.general, *gpus_of(events), driver_cuda(events), length)
 
 
-def _traces(events: Events) -> dict[str, Trace]:
+def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
     version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, within = _call_times(events), nested(events)
+    waits, memories = os_calls(events, asked="osrt" in asked), memory_use(events, asked="memory" in asked)
     busy = dict(
         events.rows(
             """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
@@ -198,6 +205,11 @@ def _traces(events: Events) -> dict[str, Trace]:
                 Call(name=fn, kind=call_kind(fn), count=count / number, seconds=ns * scale)
                 for fn, (count, ns) in sorted(calls.get(index, {}).items(), key=lambda item: (-item[1][1], item[0]))
             ],
+            os_calls=[
+                OsCall(name=fn, count=one.number / number, seconds=one.ns * scale, launching=one.launching * scale)
+                for fn, one in waits.get(index, {}).items()
+            ],
+            memory=memories.get(index),
             ranges=told_ranges(events, name, within.get(index, {}), number),
             slices=drawn.get(index, []),
         )

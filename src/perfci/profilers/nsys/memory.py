@@ -1,0 +1,275 @@
+"""Device memory in an nsys export (`--cuda-memory-usage=true`): what was allocated, by what, and held at most.
+
+Levels are of what the process tree has allocated since the capture began, inside executions and outside. What two
+processes allocate on the GPU of one number adds up.
+"""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from perfci.model.profile import Allocation, Memory, MemoryUse
+from perfci.profilers.cuda import memory, plain_call
+from perfci.profilers.nsys.events import CALLING, PROCESS, Events
+from perfci.profilers.nsys.export import MEMORY, NEWER, Table, Unreadable
+from perfci.profilers.nsys.ranges import short
+
+METRICS = ("peak_memory",)
+"""The metrics that follow from it."""
+MOST = 200
+"""Functions and kinds of memory that are told."""
+_ALLOCATES = re.compile(
+    r"cudaMalloc(?!Host)\w*|cuMemAlloc(?!Host)\w*|cuMemCreate|cu(Array|Array3D|MipmappedArray)Create"
+)
+"""Functions that allocate memory of the device, suffixes left out."""
+_HOLDS = re.compile(rf"{_ALLOCATES.pattern}|cudaMallocHost|cudaHostAlloc|cuMemAllocHost|cuMemHostAlloc")
+"""Those, and functions that allocate memory of the host."""
+_ON_DEVICE = "('device', 'pool', 'array')"
+_KIND = "CUDA_MEMOPR_MEMORY_KIND_"
+_OPERATIONS = {"CUDA_DEV_MEM_EVENT_OPR_ALLOCATION": 1, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION": -1}
+_AGAIN = "capture the whole process, from its start"
+
+
+def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
+    """Return by name what its executions allocate and hold; nothing where it was not traced.
+
+    What is missing is a fault that concerns `peak_memory` alone. `asked`: whether the capture was to hold it, so that
+    it is a fault where it does not.
+    """
+    if MEMORY not in events.tables and not _traced(events):
+        if asked:
+            remedy = "trace it with an nsys that knows --cuda-memory-usage"
+            events.everywhere("the use of device memory was not traced", remedy, METRICS)
+        return {}
+    try:
+        _fill(events)
+    except Unreadable as why:
+        events.everywhere(f"the use of device memory is not told: {why.text}", why.remedy, METRICS)
+        return {}
+    _note_missing(events)
+    return _told(events)
+
+
+def _fill(events: Events) -> None:
+    """Fill `allocations` with each allocation (op 1) and free (-1) in order, and `moves` with what was at its address
+    before. Raises Unreadable where the table lacks a column or has numbers that it does not explain."""
+    events.db.executescript("""
+        CREATE TABLE sites (pid INT, corr INT, site TEXT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
+        CREATE TABLE allocations (id INTEGER PRIMARY KEY, pid INT, device INT, kind TEXT, op INT, address INT,
+                                  bytes INT, start INT, corr INT, site TEXT);
+        CREATE TABLE memory_kinds (id PRIMARY KEY, kind TEXT) WITHOUT ROWID;
+        CREATE TABLE memory_operations (id PRIMARY KEY, op INT) WITHOUT ROWID;
+    """)
+    _fill_sites(events)
+    needs = ("globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType", "correlationId")
+    usable = f"x.bytes BETWEEN 0 AND {2**53} AND x.deviceId BETWEEN 0 AND 1023"
+    table = events.table(MEMORY, needs[:-1], usable, moment=True)
+    if table is not None:
+        if needs[-1] not in table.columns:
+            raise Unreadable(f"table {MEMORY} has no column {needs[-1]}", NEWER)
+        known = [(number, memory(said.removeprefix(_KIND))) for number, said in _names(events, "ENUM_CUDA_MEM_KIND")]
+        events.db.executemany("INSERT OR IGNORE INTO memory_kinds VALUES (?, ?)", known)
+        found = _names(events, "ENUM_CUDA_DEV_MEM_EVENT_OPER")
+        operations = [(number, _OPERATIONS[said]) for number, said in found if said in _OPERATIONS]
+        if {op for _, op in operations} != {1, -1}:
+            raise Unreadable("table ENUM_CUDA_DEV_MEM_EVENT_OPER does not say what allocates and what frees", NEWER)
+        events.db.executemany("INSERT OR IGNORE INTO memory_operations VALUES (?, ?)", operations)
+        _insert(events, table)
+    events.db.execute("""
+        CREATE TABLE moves AS SELECT id, pid, device, op, bytes, start, lag(op) OVER own AS was_op,
+            lag(bytes) OVER own AS was_bytes, CASE op WHEN 1 THEN kind ELSE coalesce(lag(kind) OVER own, kind) END AS
+            kind, CASE op WHEN 1 THEN site ELSE lag(site) OVER own END AS site
+        FROM allocations WINDOW own AS (PARTITION BY pid, address ORDER BY id)""")
+
+
+def _insert(events: Events, table: Table) -> None:
+    pools = [f"x.{name}" for name in ("localMemoryPoolAddress", "importedMemoryPoolAddress") if name in table.columns]
+    pooled = " OR ".join(f"coalesce({pool}, 0) <> 0" for pool in pools) or "0"
+    # nsys may tell an event twice; at one moment nobody allocates an address twice.
+    events.db.execute(
+        "INSERT INTO allocations (pid, device, kind, op, address, bytes, start, corr, site) SELECT y.pid, y.device, "
+        "y.kind, y.op, y.address, y.bytes, y.start, y.corr, coalesce(s.site, '') FROM (SELECT DISTINCT "
+        f"x.globalPid & {PROCESS} AS pid, x.deviceId AS device, CASE WHEN k.kind = 'device' AND ({pooled}) THEN 'pool' "
+        "ELSE k.kind END AS kind, o.op AS op, x.address AS address, x.bytes AS bytes, x.start AS start, "
+        f"x.correlationId AS corr FROM {table.rows} x JOIN memory_kinds k ON k.id = x.memKind "
+        f"JOIN memory_operations o ON o.id = x.memoryOperationType WHERE {table.good}) y "
+        "LEFT JOIN sites s ON s.pid = y.pid AND s.corr = y.corr ORDER BY y.start, y.corr, y.op"
+    )
+    rows = events.one(f"SELECT count(*) FROM {table.rows}")
+    usable = events.one(
+        f"SELECT count(*) FROM {table.rows} x JOIN memory_kinds k ON k.id = x.memKind "
+        f"JOIN memory_operations o ON o.id = x.memoryOperationType WHERE {table.good}"
+    )
+    if usable < rows:
+        text = f"{rows - usable} allocations or frees of memory have no usable values: left out"
+        events.everywhere(text, "update perfci where nsys is newer, or capture again", METRICS)
+
+
+def _fill_sites(events: Events) -> None:
+    """Fill `sites` with the calls that allocate or free, by what their memory is found by."""
+    for name in CALLING:
+        table = events.table(name, ("globalTid",))
+        if table is None:
+            continue
+        fns = events.rows(f"SELECT y.fn, {events.text('y.fn')} FROM (SELECT DISTINCT nameId AS fn FROM {table.rows}) y")
+        known = [(fn, plain_call(said)) for fn, said in list(fns) if isinstance(said, str)]
+        scratch = f"site_names_{name}"
+        events.db.execute(f"CREATE TABLE {scratch} (fn, said TEXT)")
+        events.db.executemany(
+            f"INSERT INTO {scratch} VALUES (?, ?)",
+            [(fn, short(said, 500)) for fn, said in known if _HOLDS.fullmatch(said)],
+        )
+        failed = "AND x.returnValue = 0" if "returnValue" in table.columns else ""
+        events.db.execute(
+            f"INSERT OR IGNORE INTO sites SELECT x.globalTid & {PROCESS}, x.correlationId, n.said FROM {table.rows} x "
+            f"JOIN {scratch} n ON n.fn = x.nameId WHERE {table.good} AND typeof(x.correlationId) = 'integer' {failed}"
+        )
+
+
+def _names(events: Events, table: str) -> list[tuple[Any, str]]:
+    """Return the numbers of an enumeration with their names. Raises Unreadable where the export does not tell them."""
+    if table not in events.tables:
+        raise Unreadable(f"table {table} is missing, which says what its numbers are", NEWER)
+    if missing := {"id", "name"} - events.columns(table):
+        raise Unreadable(f"table {table} has no column {min(missing)}", NEWER)
+    rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
+    return [(number, said) for number, said in rows if isinstance(said, str)]
+
+
+def _note_missing(events: Events) -> None:
+    """Name, as faults, what keeps the peak from being told."""
+
+    def note(number: int, text: str, remedy: str = _AGAIN) -> None:
+        if number:
+            events.everywhere(text.format(number), remedy, METRICS)
+
+    moves = "SELECT count(*) FROM moves WHERE "
+    note(events.one(f"{moves} op = -1 AND was_op IS NOT 1"), "{} frees of memory whose allocation is not in the trace")
+    note(events.one(f"{moves} op = 1 AND was_op = 1"), "{} frees of memory are not in the trace: its address came anew")
+    events.db.execute("CREATE INDEX allocations_by ON allocations (pid, corr)")
+    silent = {
+        site: number
+        for site, number in events.rows(
+            "SELECT s.site, count(*) FROM sites s WHERE NOT EXISTS (SELECT 1 FROM allocations a WHERE a.pid = s.pid "
+            "AND a.corr = s.corr AND a.op = 1) GROUP BY s.site"
+        )
+        if _ALLOCATES.fullmatch(site)
+    }
+    text = (
+        f"{{}} calls that allocate ({', '.join(sorted(silent)[:3])}) have no memory in the trace, or are of zero bytes"
+    )
+    note(sum(silent.values()), text)
+    managed = events.one("SELECT coalesce(sum(bytes), 0) FROM allocations WHERE op = 1 AND kind = 'managed'")
+    note(managed, "{} B were allocated as managed memory, and how much of it lies on the device is not told", "")
+    unknown = events.one("SELECT count(*) FROM allocations WHERE op = 1 AND kind = 'unknown'")
+    note(unknown, "{} allocations are of a kind of memory that the trace does not tell", "")
+    shared = events.one(
+        "SELECT count(*) FROM (SELECT device FROM allocations WHERE op = 1 GROUP BY device "
+        "HAVING count(DISTINCT pid) > 1)"
+    )
+    if shared and _gpus(events) != 1:
+        text = "several processes allocate on a GPU of the same number, and whether it is the same GPU is not told"
+        note(shared, text, "let one process use the GPU, or make one GPU visible")
+
+
+def _gpus(events: Events) -> int | None:
+    """Return the number of the machine's GPUs; None where the trace does not tell."""
+    return events.one("SELECT count(*) FROM t.TARGET_INFO_GPU") if "TARGET_INFO_GPU" in events.tables else None
+
+
+def _told(events: Events) -> dict[int, MemoryUse]:
+    """Sweep over allocations, frees and executions in the order of time; memory is that of processes and names."""
+    found = {index: _Held() for (index,) in events.rows("SELECT DISTINCT name FROM execs")}
+    levels: dict[int, int] = defaultdict(int)
+    own: dict[int, int] = defaultdict(int)
+    open_: dict[int, int] = {}
+    if events.whole:
+        open_[0] = 0
+    edges = "" if events.whole else (
+        " UNION ALL SELECT start, 0, pid, name, 0 FROM execs UNION ALL SELECT end, 2, pid, name, 0 FROM execs"
+    )  # fmt: skip
+    delta = "CASE op WHEN 1 THEN bytes ELSE 0 END - CASE was_op WHEN 1 THEN was_bytes ELSE 0 END"
+    for _, what, pid, which, change in events.rows(
+        f"SELECT * FROM (SELECT start AS time, 1 AS what, pid, device, {delta} FROM moves WHERE kind IN {_ON_DEVICE}"
+        f"{edges}) ORDER BY time, what"
+    ):
+        if what == 1:
+            levels[which] += change
+            own[pid] += change
+            for name in open_.values():
+                found[name].peak = max(found[name].peak, levels[which])
+        elif what == 0:
+            open_[pid] = which
+            found[which].peak = max(found[which].peak, *levels.values(), 0)
+        else:
+            open_.pop(pid, None)
+            found[which].end(pid, max(levels.values(), default=0), own[pid])
+    if events.whole:
+        found[0].final = max(levels.values(), default=0)
+    rows = _by_site(events)
+    numbers = dict(events.rows("SELECT name, count(*) FROM execs GROUP BY name"))
+    return {
+        index: MemoryUse(
+            peak=one.peak,
+            final=one.final,
+            growth=one.growth,
+            growing=one.growing,
+            allocations=[
+                Allocation(
+                    kind=kind, call=site, count=count / numbers[index], freed=freed / numbers[index],
+                    bytes=size / numbers[index], largest=largest,
+                )
+                for kind, site, count, freed, size, largest in rows.get(index, [])
+            ],
+        )
+        for index, one in found.items()
+    }  # fmt: skip
+
+
+class _Held:
+    """Memory of the device along the executions of one name, in bytes."""
+
+    def __init__(self) -> None:
+        self.peak = self.final = 0
+        self.growing = 0
+        """Executions that end with more than any before them in their process."""
+        self._ends: dict[int, tuple[int, int, int, int]] = {}
+        """By process: level at the end of the first execution, of the last, the most of any, and how many there are."""
+
+    def end(self, pid: int, level: int, own: int) -> None:
+        """Take the end of an execution: the level of the device, and what its process holds."""
+        self.final = level
+        first, _, most, number = self._ends.get(pid, (own, own, own, 0))
+        self.growing += own > most
+        self._ends[pid] = first, own, max(most, own), number + 1
+
+    @property
+    def growth(self) -> float:
+        """Bytes from the end of one execution to that of the next, on the average."""
+        steps = sum(number - 1 for *_, number in self._ends.values())
+        return sum(last - first for first, last, *_ in self._ends.values()) / steps if steps else 0.0
+
+
+def _by_site(events: Events) -> dict[int, list[tuple[Memory, str, int, int, int, int]]]:
+    """By name: kind of memory, function, allocations, frees of such, bytes and the largest, most bytes first."""
+    at = "FROM moves y" if events.whole else (
+        f"FROM moves y CROSS JOIN execs e ON e.id = {events.execution_of('y')} WHERE y.start <= e.end"
+    )  # fmt: skip
+    name = "0" if events.whole else "e.name"
+    found: dict[int, list[tuple[Memory, str, int, int, int, int]]] = defaultdict(list)
+    for index, *row in events.rows(
+        f"SELECT {name}, y.kind, coalesce(y.site, ''), sum(y.op = 1), sum(y.op = -1), "
+        "sum(y.bytes * (y.op = 1)) AS size, max(y.bytes * (y.op = 1)) "
+        f"{at} GROUP BY 1, 2, 3 ORDER BY 1, size DESC, 4 DESC, 2, 3"
+    ):
+        if len(found[index]) < MOST:
+            found[index].append(tuple(row))
+    return found
+
+
+def _traced(events: Events) -> bool:
+    """Tell whether nsys says that it traced the use of memory, and there was none."""
+    if not {"name", "value"} <= events.columns("META_DATA_CAPTURE"):
+        return False
+    sql = "SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_GPU_MEMORY_USAGE'"
+    return any(value == "true" for (value,) in events.rows(sql))

@@ -1,0 +1,116 @@
+"""Calls of the OS runtime in an nsys export: the time that threads spend in poll, read, pthread_cond_wait and the like.
+
+Times are summed over all threads and levels of nesting, as `nsys stats --report osrt_sum` does. Of executions a call
+counts in each that it overlaps, with the time of the overlap: a thread that waits from before the loop until after it
+waits in each of its executions.
+"""
+
+from typing import NamedTuple
+
+from perfci.profilers.cuda import work
+from perfci.profilers.faults import fault as any_fault
+from perfci.profilers.nsys.events import PROCESS, Events
+from perfci.profilers.nsys.export import NEWER, Table, Unreadable
+from perfci.profilers.nsys.ranges import MOST, short
+
+TABLE = "OSRT_API"
+_CLASS, _CLASS_NAME = 27, "TRACE_PROCESS_EVENT_OS_RUNTIME"
+"""Of calls: the table holds when tracing began and ended, too."""
+
+
+class Spent(NamedTuple):
+    """A function, in all executions of one name."""
+
+    number: int
+    ns: int
+    launching: int
+    """ns of these on threads that launch work of the GPU."""
+
+
+def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
+    """Return by name: function → calls and times, longest first. What cannot be told is a fault that changes no value.
+
+    `asked`: whether the capture was to hold them, so that it is worth a word where it does not.
+    """
+    if TABLE not in events.tables:
+        if asked and not _traced(events):
+            _aside(events, "calls of the OS runtime were not traced", "trace them with an nsys that knows --trace=osrt")
+        return {}
+    try:
+        table = events.table(TABLE, ("globalTid", "nameId", "eventClass"))
+        number = _class(events)
+    except Unreadable as why:
+        _aside(events, f"calls of the OS runtime are not told: {why.text}", why.remedy)
+        return {}
+    return _read(events, table, number) if table is not None else {}
+
+
+def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spent]]:
+    if bad := events.one(f"SELECT count(*) FROM {table.rows} x WHERE x.eventClass IS {number} AND NOT {table.good}"):
+        _aside(events, f"{bad} calls of the OS runtime have no usable times: left out", "capture again")
+    launch = [(fn,) for fn, name in events.functions.items() if work(name) is not None]
+    events.db.execute("CREATE TABLE launching_threads (tid INTEGER PRIMARY KEY)")
+    events.db.execute("CREATE TABLE launching_calls (fn)")
+    events.db.executemany("INSERT INTO launching_calls VALUES (?)", launch)
+    events.db.execute(
+        "INSERT OR IGNORE INTO launching_threads SELECT c.tid FROM calls c WHERE c.fn IN "
+        "(SELECT fn FROM launching_calls) AND typeof(c.tid) = 'integer'"
+    )
+    calls = (
+        f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, x.nameId AS fn "
+        f"FROM {table.rows} x WHERE {table.good} AND x.eventClass = {number}"
+    )
+    if events.whole:
+        parts = f"SELECT 0 AS name, y.tid AS tid, y.fn AS fn, y.end - y.start AS ns FROM ({calls}) y"
+    else:
+        # Executions of one process follow one another: those that a call overlaps begin with the last before it.
+        parts = (
+            "SELECT e.name AS name, y.tid AS tid, y.fn AS fn, min(y.end, e.end) - max(y.start, e.start) AS ns "
+            f"FROM ({calls}) y CROSS JOIN execs e ON e.pid = y.pid AND e.start <= y.end AND e.start >= coalesce("
+            "(SELECT f.start FROM execs f WHERE f.pid = y.pid AND f.start <= y.start ORDER BY f.start DESC LIMIT 1), "
+            "y.start) WHERE (e.start < y.end AND e.end > y.start) OR "
+            "(y.start = y.end AND y.start BETWEEN e.start AND e.end)"
+        )
+    found: dict[int, dict[str, Spent]] = {}
+    left_out = 0
+    for name, said, count, ns, launching in events.rows(
+        f"SELECT name, {events.text('z.fn')}, number, ns, launching FROM (SELECT p.name AS name, p.fn AS fn, "
+        "count(*) AS number, sum(p.ns) AS ns, sum(p.ns * (p.tid IN (SELECT tid FROM launching_threads))) AS launching "
+        f"FROM ({parts}) p GROUP BY p.name, p.fn) z ORDER BY name, ns DESC, 2"
+    ):
+        own = found.setdefault(name, {})
+        if not isinstance(said, str) or not said or len(own) >= MOST:
+            left_out += count
+            continue
+        known = short(said, 500)
+        before = own.get(known, Spent(0, 0, 0))
+        own[known] = Spent(before.number + count, before.ns + ns, before.launching + launching)
+    if left_out:
+        text = f"{left_out} calls of the OS runtime have no name, or are of too many functions: left out"
+        _aside(events, text, "capture again")
+    return found
+
+
+def _class(events: Events) -> int:
+    """Return the event class of calls, as the export itself numbers it. Raises Unreadable for one without it."""
+    if "ENUM_NSYS_EVENT_CLASS" not in events.tables:
+        return _CLASS  # of older exports; osrt_sum of 2022 to 2025 takes this number from all
+    if missing := {"id", "name"} - events.columns("ENUM_NSYS_EVENT_CLASS"):
+        raise Unreadable(f"table ENUM_NSYS_EVENT_CLASS has no column {min(missing)}", NEWER)
+    rows = events.rows("SELECT id FROM t.ENUM_NSYS_EVENT_CLASS WHERE name = ? LIMIT 1", _CLASS_NAME)
+    number = next((one for (one,) in rows), None)
+    if not isinstance(number, int):
+        raise Unreadable(f"table ENUM_NSYS_EVENT_CLASS has no {_CLASS_NAME}", NEWER)
+    return number
+
+
+def _traced(events: Events) -> bool:
+    """Tell whether nsys says that it traced them, and there were none."""
+    if not {"name", "value"} <= events.columns("META_DATA_CAPTURE"):
+        return False
+    sql = "SELECT EXISTS (SELECT 1 FROM t.META_DATA_CAPTURE WHERE name LIKE 'OS_RUNTIME_OPTIONS:%')"
+    return bool(events.one(sql))
+
+
+def _aside(events: Events, text: str, remedy: str) -> None:
+    events.general.append(any_fault("nsys", "trace", "incomplete", text, remedy, aside=True))

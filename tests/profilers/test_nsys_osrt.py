@@ -1,0 +1,215 @@
+"""Calls of the OS runtime in exports of nsys: against nsys' own sums, plain SQL, and moment by moment."""
+
+import lzma
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.profilers.metrics import of_trace
+from perfci.profilers.nsys.trace import Loop, read
+from tests.nsys_stats import device_busy, waits
+from tests.profilers.test_nsys import COLUMNS, DATA, PID, TID, Export, nsys_here
+
+OSRT = "start end eventClass globalTid nameId returnValue nestingLevel callchainId"
+OTHER = TID + 1
+PROGRAM = """
+import os, threading, time
+idle = threading.Event()
+thread = threading.Thread(target=idle.wait)
+thread.start()
+for _ in range(5):
+    time.sleep(0.01)
+idle.set()
+thread.join()
+"""
+
+
+def mallocs(folder: Path) -> Path:
+    """A program on an H200 that allocates, copies, multiplies and frees, twenty times; with -t cuda,nvtx,osrt and
+    --cuda-memory-usage=true."""
+    path = folder / "mallocs.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "mallocs.sqlite.xz").read_bytes()))
+    return path
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch):
+    monkeypatch.setitem(COLUMNS, "OSRT_API", OSRT)
+    return Export(tmp_path / "trace.sqlite")
+
+
+def wait(export, name, start, end, tid=TID, kind=27):
+    export.add("OSRT_API", start=start, end=end, eventClass=kind, globalTid=tid, nameId=export.string(name))
+
+
+def told(reading, name="a"):
+    """Function → (calls, ns, of these on threads that launch) in all executions."""
+    trace = reading.traces[name]
+    n = trace.executions
+    return {
+        one.name: (round(one.count * n), round(one.seconds * n * 1e9), round(one.launching * n * 1e9))
+        for one in trace.os_calls
+    }
+
+
+def test_the_whole_capture_is_what_plain_sql_says(tmp_path):
+    path = mallocs(tmp_path)
+    reading = read(path, None)
+    db = sqlite3.connect(path)
+    launching = {tid for (tid,) in db.execute("SELECT DISTINCT globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME")}
+    assert len(launching) == 1
+    expected: dict[str, list[int]] = {}
+    for name, tid, ns in db.execute(
+        "SELECT s.value, o.globalTid, o.end - o.start FROM OSRT_API o JOIN StringIds s ON s.id = o.nameId "
+        "WHERE o.eventClass = 27"
+    ):
+        one = expected.setdefault(name, [0, 0, 0])
+        one[0], one[1], one[2] = one[0] + 1, one[1] + ns, one[2] + ns * (tid in launching)
+    assert told(reading, "") == {name: tuple(one) for name, one in expected.items()}
+    assert reading.faults == {} and reading.general == []
+    poll = reading.traces[""].os_calls[0]
+    assert poll.name == "poll" and poll.seconds > 0.5 and poll.launching == 0, "helper threads wait"
+
+
+def test_the_loop_is_what_each_call_overlaps(tmp_path):
+    path = mallocs(tmp_path)
+    db = sqlite3.connect(path)
+    steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
+    calls, spent = Counter(), Counter()
+    for name, start, end in db.execute(
+        "SELECT s.value, o.start, o.end FROM OSRT_API o JOIN StringIds s ON s.id = o.nameId WHERE o.eventClass = 27"
+    ).fetchall():
+        for begin, stop in steps:
+            if start < stop and end > begin:
+                calls[name] += 1
+                spent[name] += min(end, stop) - max(start, begin)
+    found = told(read(path, Loop("step", 3)), "")
+    assert {name: one[:2] for name, one in found.items()} == {name: (calls[name], spent[name]) for name in calls}
+    assert found["poll"][2] == 0 and found["ioctl"][2] == found["ioctl"][1] > 0
+
+
+@pytest.mark.nsys
+def test_sums_are_those_of_the_nsys_at_hand(tmp_path):
+    path = mallocs(tmp_path)
+    assert {name: one[:2] for name, one in told(read(path, None), "").items()} == waits(nsys_here(), path)
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("skip", [0, 3])
+def test_the_share_in_which_the_device_works_is_that_of_the_nsys_at_hand(tmp_path, skip):
+    path = mallocs(tmp_path)
+    trace = read(path, Loop("step", skip)).traces[""]
+    assert of_trace(trace)["device_busy"] == pytest.approx(device_busy(nsys_here(), path, "step", skip), rel=1e-9)
+
+
+@pytest.mark.nsys
+def test_a_real_program_waits_as_nsys_itself_says(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    report, out = tmp_path / "own.nsys-rep", tmp_path / "own.sqlite"
+    options = ["--trace=osrt,nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
+    for command in (
+        [nsys_here(), "profile", *options, sys.executable, str(tmp_path / "program.py")],
+        [nsys_here(), "export", "--type=sqlite", f"--output={out}", str(report)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0 and report.is_file(), done.stdout[-2000:] + done.stderr[-2000:]
+    found = told(read(out, None, asked=("osrt",)), "")
+    assert {name: one[:2] for name, one in found.items()} == waits(nsys_here(), out)
+    assert found["clock_nanosleep"][0] == 5 and found["clock_nanosleep"][1] >= 5e7
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 40), st.sampled_from([TID, OTHER])), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SPANS, st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_time_in_executions_is_counted_moment_by_moment(tmp_path_factory, spans, lengths):
+    export = Export(tmp_path_factory.mktemp("t") / "trace.sqlite")
+    moments, at = set(), 20
+    extents = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(COLUMNS, "OSRT_API", OSRT)
+        for length in lengths:  # some follow one another without a gap
+            export.push("a", at, at + length)
+            extents.append((at, at + length))
+            moments |= set(range(at, at + length))
+            at += length + length % 3
+        for start, length, tid in spans:
+            wait(export, "poll", start, start + length, tid)
+        export.call("cudaStreamSynchronize", 21, 22, 1)
+        found = told(export.read())
+    ns = sum(len(moments & set(range(start, start + length))) for start, length, _ in spans)
+    assert found.get("poll", (0, 0, 0))[1] == ns
+    several = sum(start < stop and start + n > begin for start, n, _ in spans if n for begin, stop in extents)
+    assert found.get("poll", (0, 0, 0))[0] >= several
+
+
+def test_threads_that_launch_are_told_from_those_that_wait(export):
+    for start in (100, 200):
+        export.push("a", start, start + 50)
+        export.launch("k", start + 10, start)
+    wait(export, "pthread_cond_wait", 0, 1000, OTHER)  # idle in both executions, begun before them
+    wait(export, "ioctl", 110, 120)
+    wait(export, "ioctl", 160, 170)  # between them
+    wait(export, "OS runtime libraries profiling started", 105, 105, kind=31)
+    assert told(export.read()) == {"pthread_cond_wait": (2, 100, 0), "ioctl": (1, 10, 10)}
+
+
+def test_what_cannot_be_told_is_a_line_and_changes_no_value(export):
+    export.push("a", 100, 200)
+    export.launch("k", 110, 1)
+    assert export.read().general == [], "nobody asked"
+    (fault,) = export.read(asked=("osrt",)).general
+    assert fault.aside and fault.text == "calls of the OS runtime were not traced" and "--trace=osrt" in fault.remedy
+    export.db.execute("INSERT INTO META_DATA_CAPTURE VALUES ('OS_RUNTIME_OPTIONS:DURATION_THRESHOLD_NS', '0')")
+    assert export.read(asked=("osrt",)).general == [], "traced, and there was none"
+    wait(export, "poll", 110, 120)
+    export.db.execute("CREATE TABLE ENUM_NSYS_EVENT_CLASS (id INTEGER, name TEXT)")
+    (fault,) = export.read().general
+    assert fault.aside and "ENUM_NSYS_EVENT_CLASS has no TRACE_PROCESS_EVENT_OS_RUNTIME" in fault.text
+    export.db.execute("INSERT INTO ENUM_NSYS_EVENT_CLASS VALUES (127, 'TRACE_PROCESS_EVENT_OS_RUNTIME')")
+    assert told(export.read()) == {}, "of another number are none"
+    wait(export, "read", 130, 131, kind=127)
+    assert told(export.read()) == {"read": (1, 1, 1)}
+
+
+@pytest.mark.parametrize("column", ["globalTid", "nameId", "eventClass", "start", "end"])
+def test_a_table_of_another_schema_is_refused(tmp_path, column):
+    path = mallocs(tmp_path)
+    before = read(path, None)
+    db = sqlite3.connect(path)
+    db.execute(f'ALTER TABLE OSRT_API RENAME COLUMN "{column}" TO other')
+    db.commit()
+    found = read(path, None)
+    (fault,) = found.general
+    assert fault.aside and fault.text.endswith(f"table OSRT_API has no column {column}")
+    assert found.traces[""].os_calls == []
+    assert found.traces[""].calls == before.traces[""].calls and found.traces[""].memory == before.traces[""].memory
+
+
+def test_calls_without_times_or_names_are_left_out_and_told(export):
+    export.push("a", 100, 200)
+    export.launch("k", 110, 1)
+    wait(export, "poll", 110, 120)
+    wait(export, "poll", 130, None)
+    export.add("OSRT_API", start=140, end=150, eventClass=27, globalTid=TID, nameId=999)
+    reading = export.read()
+    assert told(reading) == {"poll": (1, 10, 10)}
+    assert [one.text for one in reading.general] == [
+        "1 calls of the OS runtime have no usable times: left out",
+        "1 calls of the OS runtime have no name, or are of too many functions: left out",
+    ]
+    assert all(one.aside for one in reading.general)
+
+
+def test_calls_of_other_processes_are_in_no_execution(export):
+    export.push("a", 100, 200)
+    export.launch("k", 110, 1)
+    wait(export, "poll", 110, 120, PID + 0x1000000 + 5)
+    assert told(export.read()) == {}
