@@ -24,6 +24,7 @@ from perfci.system.files import (
     read_lines,
     remove_tree,
     sweep_scratch,
+    unused,
     write_atomic,
 )
 
@@ -379,3 +380,12 @@ def test_records_are_one_json_object_a_line(tmp_path: Path):
         journal.append({"text": "a\nb\u2028c"})
     (line,) = (tmp_path / "j").read_text().splitlines()
     assert json.loads(line) == {"text": "a\nb\u2028c"}
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        path = unused(tmp_path, "ncu-head-0.ncu-rep")
+        path.touch()
+        names.append(path.name)
+    assert names == ["ncu-head-0.ncu-rep", "ncu-head-0-2.ncu-rep", "ncu-head-0-3.ncu-rep"]

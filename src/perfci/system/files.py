@@ -56,6 +56,15 @@ def end_of(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def unused(folder: Path, name: str) -> Path:
+    """Return the path of a file that is not there yet: `ncu.log`, else `ncu-2.log` and so on."""
+    path, number = folder / name, 1
+    while path.exists():
+        number += 1
+        path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
+    return path
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file: after a crash or a full disk there is the old file or the new one, never a part.
 

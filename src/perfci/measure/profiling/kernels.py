@@ -22,6 +22,7 @@ from perfci.stats.answer import answer
 from perfci.stats.decide import margin
 from perfci.stats.walsh import hodges_lehmann
 from perfci.system.child import Died, Exit
+from perfci.system.files import unused
 
 SLOWER, FASTER = 1.03, 0.90
 """Changes of time from which on a profile is worth its seconds, whatever the limit."""
@@ -162,7 +163,7 @@ def profile_cases(
         if not todo or turn.over:
             break
         read: Read[Seen]
-        log = fresh_log(bench.logs, f"{tool}-{name}")
+        log = unused(bench.logs, f"{tool}-{name}.log")  # each start has one of its own
         folder = scratch / f"{tool}-{name}-{session}"
         folder.mkdir(exist_ok=True)
         bench.parent.account.give(folder)
@@ -188,15 +189,6 @@ def observed(profiler: Profiler[Seen], read: Read[Seen], ident: str) -> Observat
     if ident not in read.seen and not faults:
         faults = [fault_of(profiler, "empty", "the report says nothing of this case")]
     return Observation(read.seen.get(ident), faults)
-
-
-def fresh_log(folder: Path, stem: str) -> Path:
-    """Return `STEM.log`, or with a number what is not there yet: each start of a profiler has a log of its own."""
-    log, number = folder / f"{stem}.log", 1
-    while log.exists():
-        number += 1
-        log = folder / f"{stem}-{number}.log"
-    return log
 
 
 def _see(log: Path) -> str:
