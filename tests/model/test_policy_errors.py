@@ -1,10 +1,13 @@
 """Bad policies: each costs one line that names file, line, field and remedy."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
+from perfci.model.metrics import CATALOGUE, Metric
 from perfci.model.policy_text import parse_policy
 from perfci.model.timing import Timing
 
@@ -74,6 +77,8 @@ BAD = {
     "two of one name": (GOOD + "commands: [{name: a, run: x}, {name: a, run: y}]", "commands[1].name: two commands are named 'a'"),
     "catalogue's name": (GOOD + "metrics: {time: {}}", "perfci.yaml:3: metrics.time: is a name of perfci's own catalogue"),
     "price": (GOOD + "gpu_hour: 3.5", "perfci.yaml:3: gpu_hour: 3.5 is no price: write it like '3.50 USD'"),
+    "a count with a unit": (LIMIT + "{metric: registers, max: 5ms}", "limits[0].max: '5ms': registers has no unit: write a plain number, such as 1e6"),
+    "a count with a prefix": (LIMIT + "{metric: instructions, max: 5k}", "limits[0].max: '5k': instructions has no unit: write a plain number"),
     "env as list": (GOOD + "env: [A]", "env: ['A'] does not fit: write fields with values"),
 }  # fmt: skip
 
@@ -146,6 +151,18 @@ def test_the_last_limit_counts_and_base_declares_for_both() -> None:
 @pytest.mark.parametrize("devices", ["cuda", "[cpu, '*H200*']", "NVIDIA H100 80GB HBM3", "'c[pu]*'", "H100"])
 def test_devices_are_kinds_and_names(devices: str) -> None:
     assert parse_policy(LIMIT + f"{{regression: 2%, devices: {devices}}}").limits
+
+
+@pytest.mark.parametrize("metric", [one for one in CATALOGUE.values() if one.unit], ids=lambda metric: metric.name)
+@pytest.mark.parametrize("bound", [85, "0.5", "1e3"])
+def test_a_number_without_the_unit_that_is_due_is_refused_with_an_example(metric: Metric, bound: float | str) -> None:
+    """Every metric with a unit: times, rates, sizes, shares, cycles."""
+    for kind in ("min", "max"):
+        with pytest.raises(UsageError, match=rf"limits\[0\].{kind}: \S+ has no unit: write ") as caught:
+            parse_policy(LIMIT + f"{{metric: {metric.name}, {kind}: {bound!r}}}")
+        example = re.search(r"(?:write|like) '?(?!it )([^\s']+)", str(caught.value))
+        assert example is not None
+        parse_policy(LIMIT + f"{{metric: {metric.name}, {kind}: {example[1]}}}")
 
 
 def test_a_kernels_own_bad_limit_names_its_place() -> None:

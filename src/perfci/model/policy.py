@@ -128,6 +128,8 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
     """
     known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
+    if unit and not metric.unit:
+        raise ValueError(f"{value!r}: {metric.name} has no unit: write a plain number, such as 1e6")
     if unit:
         number = parse(value, known, example)
     elif metric.unit and number:
