@@ -18,7 +18,7 @@ from pydantic_core import core_schema
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
-from perfci.model.metrics import CATALOGUE, OBSERVED
+from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
 from perfci.model.policy import PURPOSES, UNITS_OF, Policy, _as_list
 from perfci.model.report import Report
@@ -89,6 +89,8 @@ def _limits() -> dict[str, Any]:
     observed = [one for one in CATALOGUE.values() if one.tier in OBSERVED]
     sampled = {"enum": [one.name for one in observed if not one.exact]}
     exact = {"enum": [one.name for one in observed if one.exact]}
+    # Of ncu's own metrics the loader knows which are of the table under another name.
+    by_ncu = {"pattern": PLAIN_NCU}
 
     def of(*names: dict[str, Any], default: bool = False) -> dict[str, Any]:
         """Of one of these metrics; `default`: of a limit that names none, too."""
@@ -111,7 +113,7 @@ def _limits() -> dict[str, Any]:
         "allOf": [
             *rules,
             {"if": of(sampled, spans), "then": {"properties": {"regression": {"type": "null"}}}},
-            {"if": {"not": of(exact)}, "then": {"properties": {"regression": {"not": nothing}}}},
+            {"if": {"not": of(exact, by_ncu)}, "then": {"properties": {"regression": {"not": nothing}}}},
             {"if": given("min_change"), "then": {"allOf": [given("regression"), of({"const": "time"}, default=True)]}},
         ]
     }

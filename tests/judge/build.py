@@ -6,7 +6,7 @@ import numpy as np
 
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
-from perfci.model.metrics import CATALOGUE
+from perfci.model.metrics import known_metric
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair, Reason, Results, SideCode, Work
 from perfci.model.timing import Timing
@@ -105,8 +105,8 @@ def limit(
     bound: float = 0.02,
     **fields: Any,
 ) -> Criterion:
-    known = CATALOGUE.get(metric)
-    unit, better, tier = (known.unit, known.better, known.tier) if known else ("", "lower", "reported")
+    known = known_metric(metric)
+    unit, better, tier = (known.unit, known.better or "lower", known.tier) if known else ("", "lower", "reported")
     data = {
         "case": ident,
         "device": "cuda",

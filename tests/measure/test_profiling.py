@@ -1,9 +1,13 @@
 """The profiling pass over real workers: one start of a tool for all cases, and what a case that breaks it costs."""
 
+import csv
+import io
+import lzma
 import os
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -15,7 +19,7 @@ from perfci.measure.costs import Budget, Costs
 from perfci.measure.options import Options
 from perfci.measure.place import Place, discover, open_place
 from perfci.measure.profiling import kernels
-from perfci.measure.profiling.collect import Profilers, observe
+from perfci.measure.profiling.collect import Profilers, asked_alike, observe
 from perfci.measure.profiling.kernels import (
     LAST,
     Observation,
@@ -28,9 +32,10 @@ from perfci.measure.profiling.kernels import (
 )  # fmt: skip
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
-from perfci.model.profile import Fault, Trace
+from perfci.model.profile import Fault, Profile, Trace
 from perfci.model.results import Case, CaseSide, Pair
 from perfci.profilers.base import Profiler, Read, Request
+from perfci.profilers.metrics import take
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys.command import InstalledNsys, probe
@@ -199,6 +204,97 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     found = taken(place, Ncu(InstalledNcu(program, "2025.3.1"), Request(5.0), "gh100", ("dram_bytes",), (), 5.0))
     assert [(one.seen, [fault.kind for fault in one.faults]) for one in found.values()] == [(None, ["timeout"])] * 2
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+FAKE_NCU = """#!/bin/sh
+# Does what it is told, counts what was recorded on an H200, and knows no smsp__nope.sum.
+while :; do
+    case $1 in
+        --nvtx | --force-overwrite) shift ;;
+        --export) out=$2; shift 2 ;;
+        --metrics) metrics=$2; shift 2 ;;
+        --log-file) log=$2; shift 2 ;;
+        --*) shift 2 ;;
+        *) break ;;
+    esac
+done
+echo "$metrics" >> {folder}/asked
+: > "$log"
+case $metrics in *smsp__nope.sum*)
+    echo '==ERROR== Failed to find metric smsp__nope.sum' > "$log"
+    exit 1 ;;
+esac
+"$@" || exit
+cp {folder}/page.csv "$out"
+"""
+
+
+def write_page(folder: Path, ranges: dict[str, str]) -> None:
+    """Write what was counted of some cases on an H200, as if each had been in another range."""
+    packed = Path(__file__).parents[1] / "data" / "ncu" / "ncu_base.csv.xz"
+    names, units, *launches = csv.reader(io.StringIO(lzma.decompress(packed.read_bytes()).decode(), newline=""))
+    at = next(at for at, name in enumerate(names) if "Push/Pop_Range" in name)
+    with (folder / "page.csv").open("w", newline="") as page:
+        out = csv.writer(page, quoting=csv.QUOTE_ALL)
+        out.writerows([names, units])
+        for number, (case, other) in enumerate(ranges.items()):
+            launch = next(launch for launch in launches if f":{case}:" in launch[at])
+            launch[at] = launch[at].replace(case, other)
+            out.writerow([str(number), *launch[1:]])
+
+
+@pytest.fixture
+def fake_ncu(tmp_path):
+    """An ncu whose reports are those of two cases: matmul and attention."""
+    write_page(tmp_path, {"sdpa-seq512": "perfci-0-spins-ms-12", "matmul-n4096": "perfci-1-spins-ms-5"})
+    program = tmp_path / "ncu"
+    program.write_text(FAKE_NCU.replace("{folder}", str(tmp_path)))
+    program.chmod(0o755)
+    names = ("instructions", "dram_bytes")
+    return Ncu(InstalledNcu(program, "2025.3.1"), Request(20.0), "gh100", names, (), 20.0)
+
+
+def asked_of(fake_ncu: Ncu) -> list[str]:
+    return (fake_ncu.installed.path.parent / "asked").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_a_metric_that_ncu_refuses_costs_that_metric_alone(place, fake_ncu):
+    own = ["smsp__inst_executed.avg", "smsp__nope.sum"]
+    found = taken(place, fake_ncu.asking(own))
+    assert len(asked_of(fake_ncu)) == 2 and "smsp__nope" not in asked_of(fake_ncu)[1]
+    for one, expected in zip(found.values(), (56126.06, 31951.65), strict=True):
+        profile = Profile()
+        take(profile, one.seen, one.faults, None, gpu=True)
+        assert profile.metrics["smsp__inst_executed.avg"] == expected and "smsp__nope.sum" not in profile.metrics
+        assert {"instructions", "dram_bytes"} <= profile.metrics.keys(), "they stand"
+        (fault,) = (one for one in profile.faults if "smsp__nope.sum" in one.metrics)
+        assert (
+            fault.text == "smsp__nope.sum: Failed to find metric smsp__nope.sum" and "--query-metrics" in fault.remedy
+        )
+
+
+@pytest.mark.slow
+def test_a_metric_by_ncus_own_name_is_asked_for_the_cases_of_its_limit_alone(place, fake_ncu, monkeypatch):
+    cases = [case.model_copy(update={"device": "cuda"}) for case in cases_of(place)]
+    criteria = [
+        limit("spins/ms=12", "smsp__inst_executed.avg", "max", 2e4),
+        limit("spins/ms=12", "smsp__inst_executed.avg", "min", 2),
+        limit("spins/ms=5", "instructions", "max", 1),
+    ]
+    starts = []
+
+    def started(bench, name, some, profiler, scratch, note, turn):
+        starts.append((profiler.names, [case.id for case in some]))
+        return {}  # without a GPU nothing of them can run
+
+    monkeypatch.setattr("perfci.measure.profiling.collect.profile_cases", started)
+    alike = replace(place, benches={"cuda": place.benches["cpu"]})
+    plan = Plan(seed=0, sides=["head"], criteria=criteria)
+    observe(alike, Profilers({Ncu: fake_ncu}), cases, plan, place.parent.scratch / "p", lambda text: None)
+    own = ("instructions", "dram_bytes", "smsp__inst_executed.avg")
+    assert starts == [(own, ["spins/ms=12"]), (own[:2], ["spins/ms=5"])]
+    assert asked_alike(cases, plan, "trace") == [((), cases)] and asked_alike([], plan, "counters") == [((), [])]
 
 
 @pytest.mark.slow

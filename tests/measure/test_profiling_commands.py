@@ -269,6 +269,16 @@ def counted(path: Path) -> Path:
     return path
 
 
+def test_a_metric_that_ncu_refuses_costs_a_command_that_metric_alone(place, tmp_path):
+    page = counted(tmp_path / "page.csv")
+    refused = "echo '==ERROR== Failed to find metric smsp__nope.sum' > \"$log\"; exit 1"
+    tool = fake_ncu(tmp_path / "ncu", f'grep -q __nope {tmp_path}/ncu.args && {{ {refused}; }}; cp {page} "$out"')
+    asked = ["smsp__inst_executed.max", "smsp__nope.sum"]
+    seen, faults = profiled(place, form("true", device="cuda"), tool.asking(asked))
+    assert seen is not None and {"dram_bytes", "registers", "smsp__inst_executed.max"} == {*seen.kernels[0].values}
+    assert [fault.metrics for fault in faults] == [["smsp__nope.sum"]]
+
+
 def test_ncu_counts_the_kernels_that_were_asked_for(place, tmp_path):
     page = counted(tmp_path / "page.csv")
     tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), kernels="gemm|softmax", launches=50)

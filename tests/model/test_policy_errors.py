@@ -79,6 +79,43 @@ BAD = {
     "price": (GOOD + "gpu_hour: 3.5", "perfci.yaml:3: gpu_hour: 3.5 is no price: write it like '3.50 USD'"),
     "a count with a unit": (LIMIT + "{metric: registers, max: 5ms}", "limits[0].max: '5ms': registers has no unit: write a plain number, such as 1e6"),
     "a count with a prefix": (LIMIT + "{metric: instructions, max: 5k}", "limits[0].max: '5k': instructions has no unit: write a plain number"),
+    "no way to be worse": (
+        LIMIT + "{metric: sm__cycles_active.avg, regression: 1%}",
+        "perfci.yaml:4: limits[0].regression: perfci does not know which way sm__cycles_active.avg gets worse: add better: lower (or higher)",
+    ),
+    "the other way": (
+        LIMIT + "{metric: smsp__inst_executed.sum, regression: 1%, better: higher}",
+        "limits[0].better: of smsp__inst_executed.sum lower is better: leave it out",
+    ),
+    "the other way of time": (LIMIT + "{regression: 1%, better: higher}", "limits[0].better: of time lower is better: leave it out"),
+    "no way at all": (LIMIT + "{metric: sm__cycles_active.avg, max: 5, better: up}", "limits[0].better: 'up' is not allowed: write 'lower' or 'higher'"),
+    "what ncu counts and the table knows to scatter": (
+        LIMIT + "{metric: dram__bytes.sum, regression: 2%}",
+        "limits[0].regression: dram__bytes.sum is observed once and scatters from run to run: write min or max",
+    ),
+    "ncu's name with a prefix": (
+        LIMIT + "{metric: 'ncu:smsp__inst_executed.sum', max: 5}",
+        "limits[0].metric: 'ncu:smsp__inst_executed.sum' is no metric: write smsp__inst_executed.sum",
+    ),
+    "a rollup that there is not": (
+        LIMIT + "{metric: smsp__inst_executed.total, max: 5}",
+        "limits[0].metric: 'smsp__inst_executed.total' is no metric, nor can ncu have it: write it like smsp__inst_executed.sum",
+    ),
+    "two metrics of ncu": (LIMIT + "{metric: 'a__b.sum,c__d.sum', max: 5}", "is no metric, nor can ncu have it"),
+    "ncu's bytes without unit": (LIMIT + "{metric: dram__bytes_read.max, max: 5}", "limits[0].max: 5 has no unit: write it with its unit, like '2GB'"),
+    "ncu's rate without unit": (LIMIT + "{metric: lts__t_bytes.sum.per_second, min: 5}", "limits[0].min: 5 has no unit: write it with its unit, like '2TB/s'"),
+    "ncu's share without unit": (
+        LIMIT + "{metric: sm__throughput.max.pct_of_peak_sustained_elapsed, min: 0.8}",
+        "limits[0].min: 0.8 has no unit: write 80% (0.8% if that is intended)",
+    ),
+    "ncu's clock without unit": (LIMIT + "{metric: gpc__cycles_elapsed.avg.per_second, min: 1.5}", "like '1.5GHz'"),
+    "ncu's time without unit": (LIMIT + "{metric: gpu__time_duration.sum, max: 5}", "like '5ms'"),
+    "a set of counters": (GOOD + "counters: all", "perfci.yaml:3: counters: 'all' is no set: write default, deep, full, or sections: [SpeedOfLight]"),
+    "a section alone": (GOOD + "counters: SpeedOfLight", "counters: 'SpeedOfLight' is no set: write default, deep, full, or sections: [SpeedOfLight]"),
+    "no section": (GOOD + "counters: []", "counters: names no section: write some, such as [SpeedOfLight], or leave it out"),
+    "a mistyped section": (GOOD + "counters: [Occupancy, Speedoflight]", "counters[1]: 'Speedoflight' is no section of ncu: did you mean 'SpeedOfLight'?"),
+    "a set among sections": (GOOD + "counters: [deep]", "counters[0]: deep is a set and no section of ncu: write counters: deep"),
+    "no name of a section": (GOOD + "counters: ['--set']", "counters[0]: '--set' is no name of a section of ncu: write one such as SpeedOfLight"),
     "env as list": (GOOD + "env: [A]", "env: ['A'] does not fit: write fields with values"),
 }  # fmt: skip
 
@@ -163,6 +200,11 @@ def test_a_number_without_the_unit_that_is_due_is_refused_with_an_example(metric
         example = re.search(r"(?:write|like) '?(?!it )([^\s']+)", str(caught.value))
         assert example is not None
         parse_policy(LIMIT + f"{{metric: {metric.name}, {kind}: {example[1]}}}")
+
+
+def test_sections_that_a_newer_ncu_may_have_are_left_to_it() -> None:
+    counters = parse_policy(GOOD + "counters: [SpeedOfLight_NewChart, Tile]").counters
+    assert counters == ["SpeedOfLight_NewChart", "Tile"]
 
 
 def test_a_kernels_own_bad_limit_names_its_place() -> None:

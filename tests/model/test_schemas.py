@@ -101,9 +101,9 @@ def test_a_written_policy_is_valid(text):
 
 
 def test_a_limit_asks_by_each_field_that_may_be_left_out_and_has_no_default():
-    """`min_change` is of `regression`."""
+    """`min_change` and `better` are of `regression`."""
     left_out = {name for name, field in Limit.model_fields.items() if field.default is None}
-    assert left_out - {"min_change"} == {*PURPOSES}
+    assert left_out - {"min_change", "better"} == {*PURPOSES}
 
 
 def limit(**fields: object) -> dict[str, object]:
@@ -137,6 +137,7 @@ BOTH: list[dict[str, object]] = [
     limit(metric="sm_throughput", regression="2%"), limit(metric="device_time", regression="2%"), limit(metric="range:encode", regression="2%"),
     limit(metric="stall_wait", regression="2%", max=3), limit(regression="2%", min_change="2%"), limit(regression="2%", min_change="1m"),
     limit(regression="2%", min_change=5), limit(max="5ms", min_change="1us"), limit(metric="cycles", regression="2%", min_change="1us"),
+    limit(metric="sm__cycles_active.avg", regression="2%", better="up"), {"counters": []}, {"counters": ["a b"]}, {"counters": "SpeedOfLight"},
     # limits: bounds in the metric's unit
     limit(max=5), limit(min="5zz"), limit(max="5m"), limit(max="soon"), limit(max="5"), limit(max=True), limit(max=["5ms"]), limit(max="5%"),
     limit(metric="cycles", max="5ms"), limit(metric="cycles", max=100), limit(metric="cv", max="5ms"), limit(metric="cv", max=2),
@@ -158,6 +159,10 @@ ONLY_THE_LOADER: dict[str, dict[str, object]] = {
     "a kind of device that is nearly one": limit(regression="2%", devices=["cdua"]),
     "two commands of one name": {"commands": [{"name": "a", "run": "x"}, {"name": "a", "run": "y"}]},
     "more than 1000 %": limit(regression="1001%"),
+    "a metric of ncu's own without a direction": limit(metric="sm__cycles_active.avg", regression="2%"),
+    "a metric of the table by ncu's own name": limit(metric="dram__bytes.sum", regression="2%"),
+    "a unit by ncu's own name": limit(metric="dram__bytes_read.max", max=5),
+    "a mistyped section": {"counters": ["Speedoflight"]},
     "no finite number": limit(metric="dram_bandwidth", max="1e308TB/s"),
     "no finite duration": {"budget": "1e999s"},
     "less than a byte": {"memory": "0.5B"},
@@ -217,6 +222,19 @@ def test_what_the_loader_takes_the_schema_takes(metric):
     for change in ("2%", "0%"):
         schema, loader = refuses(limit(metric=metric.name, regression=change))
         assert schema == loader, change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        limit(metric="smsp__inst_executed.sum", max=1e6), limit(metric="smsp__inst_executed.sum", regression="0%"),
+        limit(metric="sm__cycles_active.avg", regression="0%", better="lower"), limit(metric="dram__bytes.max", min="2GB"),
+        limit(metric="gpc__cycles_elapsed.avg.per_second", min="1.5GHz"), {"counters": "full"},
+        {"counters": ["SpeedOfLight", "MemoryWorkloadAnalysis"]},
+    ],
+)  # fmt: skip
+def test_what_ncu_is_asked_for_is_taken_by_both(change):
+    assert refuses(change) == (False, False)
 
 
 @pytest.mark.parametrize("state", reports())

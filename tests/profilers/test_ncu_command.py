@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from perfci.model.policy import Command
 from perfci.model.profile import Fault
+from perfci.profilers.base import Request
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, predict
+from perfci.profilers.ncu.profiler import Ncu
 
 
 def program(path: Path, text: str) -> Path:
@@ -154,6 +157,32 @@ def test_a_captured_run(tmp_path):
     assert [words[i + 1] for i, word in enumerate(words) if word == "--section"] == ["LaunchStats", "Occupancy"]
 
 
+def test_ncus_full_set_and_sections_of_the_policy(tmp_path):
+    def asked(counters):
+        found = Ncu.find(Request(60.0, gpu=True, capability=(9, 0), counters=counters, metrics=("sm_throughput",)))
+        assert isinstance(found, Ncu), found
+        under = found.asking(["smsp__inst_executed.avg"]).under(tmp_path / "r.report")
+        return found, under.command(["python3"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ncu_command, "find", lambda driver: InstalledNcu(Path("/opt/ncu"), "2025.3.1"))
+        patch.setattr("perfci.profilers.ncu.profiler.may_count", lambda: None)
+        full, words = asked("full")
+        assert after(words, "--set") == "full" and "--section" not in words
+        assert {*chips.metrics_for("deep", "gh100"), "smsp__inst_executed.avg"} == {
+            *after(words, "--metrics").split(",")
+        }
+        some, words = asked(["MemoryWorkloadAnalysis", "Occupancy"])
+        assert [words[i + 1] for i, word in enumerate(words) if word == "--section"] == [
+            "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis",
+        ]  # fmt: skip
+        assert "--set" not in words and "sm__throughput.avg.pct_of_peak_sustained_elapsed" in after(words, "--metrics")
+        default, words = asked("default")
+        assert "--set" not in words and after(words, "--metrics").endswith(",smsp__inst_executed.avg")
+    assert full.seconds == some.seconds == 4 * default.seconds == 2400, "so many more replays"
+    assert full.for_command("cuda", 5.0, Command(name="a", run="b")).seconds == 200
+
+
 def test_a_command_of_the_users(tmp_path):
     words = line(tmp_path, kernels="^gemm", capture=False)
     assert after(words, "--kernel-name") == "regex:^gemm"
@@ -237,6 +266,26 @@ def test_what_the_program_says_of_the_driver_is_the_reason_where_ncu_knows_none(
         assert fault is not None and fault.kind == "incompatible" and told in fault.remedy and said in fault.text
     forbidden = classify(1, f"{said}\n==ERROR== ERR_NVGPUCTRPERM\n", False)
     assert forbidden is not None and forbidden.kind == "forbidden"
+
+
+REFUSED = "==PROF== Connected to process 1\n==ERROR== Failed to find metric smsp__nope.sum\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "names", "found"),
+    [
+        (REFUSED, ["smsp__nope.sum", "smsp__inst_executed.sum"], ["smsp__nope.sum"]),
+        (REFUSED, ["smsp__nope.sum.per_second", "nope__x"], ["smsp__nope.sum.per_second", "nope__x"]),  # any of them
+        ("==WARNING== Failed to access the following metrics.\n==WARNING== a__x.sum\n==WARNING== b__y.avg\n",
+            ["b__y.avg", "a__x.sum", "c__z.max"], ["b__y.avg", "a__x.sum"]),
+        (REFUSED, [], []),
+        ("==ERROR== ERR_NVGPUCTRPERM\n==ERROR== smsp__nope.sum\n", ["smsp__nope.sum"], []),
+        ("Failed to find metric smsp__nope.sum\n", ["smsp__nope.sum"], []),  # the program's own words
+    ],
+)  # fmt: skip
+def test_metrics_that_ncu_refuses_are_told(log, names, found):
+    assert list(ncu_command.refused(log, names)) == found
+    assert all("Failed to" in why and "\n" not in why for why in ncu_command.refused(log, names).values())
 
 
 def test_the_list_of_metrics_is_told():

@@ -12,7 +12,7 @@ from perfci.judge.status import Context, about, about_criterion, judged
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, CHECKED, TOLD_OF_RANGES
+from perfci.model.metrics import CHECKED, TOLD_OF_RANGES, known_metric
 from perfci.model.profile import Fault, Profile, concerns, doubt
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case
@@ -144,7 +144,7 @@ def _already_broken(
     limit = context.relative_to(criterion)
     if limit is not None:
         allowed = abs(base) * limit.bound
-    elif criterion.metric in CATALOGUE and CATALOGUE[criterion.metric].exact:
+    elif (known := known_metric(criterion.metric)) is not None and known.exact:
         allowed = 0.0
     else:
         allowed = POINTS if criterion.unit == "%" else abs(base) * BYTES
@@ -201,6 +201,8 @@ def _why(case: Case, side: Side, criterion: Criterion) -> str:
         return "it was not profiled"
     if traced:
         return f"the use of device memory is not in the timeline of {side}: {CAPTURES}"
+    if criterion.tier == "counters" and profile.counters is not None:
+        return f"{criterion.metric} is not among what was counted of {side}: measure or import anew with this limit"
     return f"{side} has no {criterion.metric}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, CustomMetric
+from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.plan import Looks
 from perfci.model.policy import Severity
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
@@ -47,9 +47,10 @@ class Context:
 
     def unit(self, metric: str) -> str:
         """Return the unit of a metric; empty for one that neither the catalogue nor the policy knows."""
-        if metric in CATALOGUE:
-            return CATALOGUE[metric].unit
-        return self.custom[metric].unit if metric in self.custom else ""
+        if metric in self.custom:
+            return self.custom[metric].unit
+        known = known_metric(metric)
+        return known.unit if known is not None else ""
 
     def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
         """Return a row's effect on the verdict. A limit that only warns does so whether or not it has an answer."""

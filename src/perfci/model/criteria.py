@@ -236,7 +236,7 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
 
     `metric`: the limit's. Raises ValueError for a bound whose unit does not fit it.
     """
-    of = {"metric": metric.name, "unit": metric.unit, "better": metric.better, "tier": metric.tier}
+    of = {"metric": metric.name, "unit": metric.unit, "tier": metric.tier, "better": metric.better or limit.better}
     found: dict[Kind, dict[str, Any]] = {}
     if limit.regression is not None:
         found["regression"] = {**of, "bound": limit.regression}
@@ -246,9 +246,9 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
                 "tick": TIMER_TICK[device] if limit.min_change is None else 0.0,
             }
     if limit.min is not None:
-        found["min"] = {**of, "bound": bound_in_unit(limit.min, metric)}
+        found["min"] = {**of, "better": of["better"] or "higher", "bound": bound_in_unit(limit.min, metric)}
     if limit.max is not None:
-        found["max"] = {**of, "bound": bound_in_unit(limit.max, metric)}
+        found["max"] = {**of, "better": of["better"] or "lower", "bound": bound_in_unit(limit.max, metric)}
     if limit.expect_kernels is not None:
         found["kernels"] = {
             "metric": "kernels", "unit": "", "better": "lower", "tier": "trace", "pattern": limit.expect_kernels,

@@ -7,8 +7,8 @@ in `profilers/metrics.py` from a timeline, in the worker from a clock or a check
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache, partial
 from typing import Literal
 
 from pydantic import Field
@@ -23,8 +23,9 @@ OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
 """Tiers of which a run makes one observation a side, in a pass of its own."""
 Source = Literal["worker", "work", "checks", "trace", "counters", "command"]
 """The worker's clock, its time and declared work, the checks before timing, a timeline, ncu, the command itself."""
-Aggregate = Literal["sum", "maximum", "mean"]
-"""Add the values of kernels up, take the largest, or average them with their device times as weights."""
+Aggregate = Literal["sum", "maximum", "minimum", "mean", "same"]
+"""Add the values of kernels up, take the largest or smallest, average them with their device times as weights, or take
+the one that all of them have: where they differ there is none."""
 Event = Literal["launches", "kernels", "copies", "sets", "calls"]
 """Events that a timeline may lack: how many kernels ran or which, copies, memory sets, calls of the CUDA API."""
 
@@ -135,8 +136,8 @@ class Quantity:
 class Metric(Quantity):
     """A quantity that limits may be on."""
 
-    better: Direction
-    """The better direction."""
+    better: Direction | None
+    """The better direction; None of ncu's own metrics of which perfci knows nothing: a limit says it."""
     exact: bool = False
     """True where the same code gives the same value each time, so that two single observations can be compared."""
     work: PerTime | None = None
@@ -321,13 +322,88 @@ def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> 
     return UsageError(f"{name!r} is no {what}: {hint}")
 
 
+# ---------------------------------------------------------------- ncu's own names
+
+NCU = re.compile(
+    r"(?P<base>[a-z][a-z0-9]{0,20}__[A-Za-z0-9_]{1,150})"
+    r"(?:\.(?:(?P<rollup>sum|avg|min|max)(?:\.(?P<of>per_second|per_cycle_(?:active|elapsed|in_frame|in_region)"
+    r"|peak_(?:sustained|burst)(?:_(?:active|elapsed|frame|region))?(?:\.per_second)?"
+    r"|pct_of_peak_(?:sustained|burst)_(?:active|elapsed|frame|region)))?|(?P<ratio>pct|ratio|max_rate)))?"
+)
+"""A metric by ncu's own name, such as `smsp__inst_executed.sum` (Kernel Profiling Guide, "Metrics Structure")."""
+PLAIN_NCU = f"^{re.sub(r'[(][?]P<[a-z]+>', '(', NCU.pattern)}$"
+"""The same for JSON schemas."""
+
+
+@lru_cache(maxsize=4096)
+def of_ncu(name: str) -> Metric | None:
+    """Return the metric that ncu calls `name`; None for what cannot be a name of its.
+
+    One that the table has under another name is that metric. Of any other the name tells unit and aggregate, and
+    nothing the better direction. A chip, or an ncu, may know no such metric.
+    """
+    match = NCU.fullmatch(name)
+    if match is None:
+        return None
+    alone = NcuSum({name: 1.0})
+    for entry in CATALOGUE.values():
+        if any(source.metrics == alone.metrics for source in entry.ncu):
+            return replace(
+                entry, name=name, tier="counters", sources=("counters",), ncu=(alone,), ncu_also=(), lacking="",
+                deep=False, follows=(), overall=False,
+            )  # fmt: skip
+    return _counter(name, _unit_of_ncu(match), "a metric of ncu's own", better=None, aggregate=_kernels_of_ncu(match),
+        ncu=(alone,))  # fmt: skip
+
+
+def _kernels_of_ncu(match: re.Match[str]) -> Aggregate:
+    """Return how values of kernels make one: by the rollup over the units of the chip, and what is told of it.
+
+    A peak is the chip's and no kernel's; what has neither rollup nor ratio is a launch's, and may be anything.
+    """
+    rollup, of, ratio = match["rollup"], match["of"] or "", match["ratio"]
+    if of.startswith("peak") or ratio == "max_rate" or not (rollup or ratio):
+        return "same"
+    if rollup in ("max", "min"):
+        return "maximum" if rollup == "max" else "minimum"
+    return "sum" if rollup == "sum" and not of else "mean"
+
+
+def _unit_of_ncu(match: re.Match[str]) -> str:
+    """Return the unit that a name tells; a report that tells another dimension has no value for it."""
+    base, of, ratio = match["base"], match["of"] or "", match["ratio"]
+    if of.startswith("pct") or ratio == "pct" or base.endswith("_pct"):
+        return "%"
+    if ratio or of.startswith(("per_cycle", "peak")):
+        return ""
+    size = re.search(r"_bytes(_|$)|__shared_mem_(per|config)_|_cache_size$", base) is not None
+    if of == "per_second":
+        return "B/s" if size else "Hz" if "cycles_" in base else "/s"
+    return "B" if size else "s" if "__time_" in base else ""
+
+
+def counter(name: str) -> Quantity:
+    """Return the quantity of single kernels that the table, or ncu, calls `name`. Raises UsageError for any other."""
+    found = COUNTERS.get(name) or of_ncu(name)
+    if found is None:
+        raise unknown(name, "counter", COUNTERS)
+    return found
+
+
+def known_metric(name: str) -> Metric | None:
+    """Return the metric that perfci, or ncu, calls `name`; None for any other, as of a range or a policy's own."""
+    return CATALOGUE.get(name) or of_ncu(name)
+
+
 def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
-    """Return the metric `name` from the catalogue, of an NVTX range, or the policy's own. Raises KeyError for any
-    other."""
+    """Return the metric `name` from the catalogue, of an NVTX range, the policy's own, or ncu's. Raises KeyError for
+    any other."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     if RANGE.fullmatch(name):
         return _trace(name, "s", "device time of an NVTX range", better="lower", follows=_DEVICE)
+    if name not in custom and (found := of_ncu(name)) is not None:
+        return found
     own = custom[name]
     return Metric(name, own.unit, "", better=own.better, tier="reported", sources=("command",))
 
@@ -335,20 +411,21 @@ def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
 def combined(name: str, parts: Collection[tuple[float | None, float]]) -> float | None:
     """Aggregate the counter `name` over `parts`: values and their device times in seconds.
 
-    None where there is no part, one has no value, a mean has no weight, or the result is not finite. Raises UsageError
-    for a name that is no counter.
+    None where there is no part, one has no value, a mean has no weight, they differ where they must not, or the result
+    is not finite. Raises UsageError for a name that is no counter.
     """
-    if name not in COUNTERS:
-        raise unknown(name, "counter", COUNTERS)
-    how = COUNTERS[name].aggregate
+    how = counter(name).aggregate
     known = [(value, seconds) for value, seconds in parts if value is not None]
     if not known or len(known) < len(parts):
         return None
+    values = [value for value, _ in known]
     weight = sum(seconds for _, seconds in known)
-    if how == "maximum":
-        total = max(value for value, _ in known)
+    if how in ("maximum", "minimum"):
+        total = max(values) if how == "maximum" else min(values)
     elif how == "sum":
-        total = sum(value for value, _ in known)
+        total = sum(values)
+    elif how == "same":
+        total = values[0] if len(set(values)) == 1 else math.nan
     elif 0 < weight < math.inf:
         total = sum(value * (seconds / weight) for value, seconds in known)
     else:

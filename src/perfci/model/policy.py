@@ -1,6 +1,7 @@
 """The policy: what a repository writes into `perfci.yaml`."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,11 +17,12 @@ from pydantic import (
 )
 
 from perfci.model.base import DeviceKind, Document, matches
-from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Metric, resolve, unknown
+from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Direction, Metric, of_ncu, resolve, unknown
 from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
 from perfci.model.units import (
     BOUND_UNITS,
+    CLOCK_UNITS,
     COUNT_UNITS,
     FLOP_UNITS,
     RATE_UNITS,
@@ -113,6 +115,7 @@ UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
     "B/s": (RATE_UNITS, "2TB/s"),
     "/s": (COUNT_UNITS, "5000/s"),
+    "Hz": (CLOCK_UNITS, "1.5GHz"),
     "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
     "B": (SIZE_UNITS, "2GB"),
     "%": ({"%": 1.0}, "80%"),
@@ -157,7 +160,7 @@ class Limit(Document):
     cases: Patterns = Field(default_factory=lambda: ["*"])
     """Globs on case ids, such as `matmul/*`."""
     metric: str = Field("time", json_schema_extra={"pattern": rf"^({_NAME}|range:\S.*)$"})
-    """A name from the metric catalogue, or one declared under `metrics`."""
+    """A name from the metric catalogue, one declared under `metrics`, or ncu's own: `smsp__inst_executed.sum`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""
     min_change: ShortDuration | None = None
@@ -168,6 +171,8 @@ class Limit(Document):
     """An absolute upper bound, with its unit: `5ms`."""
     expect_kernels: Regex | None = None
     """A regular expression: some kernel that the case launches must match it (the attention must still be flash)."""
+    better: Direction | None = None
+    """The better direction of a metric by ncu's own name, of which perfci knows none: `regression` needs it there."""
     devices: DevicePatterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
     severity: Severity = "fail"
@@ -230,6 +235,42 @@ def _unique(commands: list[Command]) -> list[Command]:
     return commands
 
 
+CounterSet = Literal["default", "deep", "full"]
+SECTIONS = (
+    "C2CLink", "ComputeWorkloadAnalysis", "InstructionStats", "LaunchStats", "MemoryWorkloadAnalysis",
+    "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables", "NumaAffinity", "Nvlink", "Nvlink_Tables",
+    "Nvlink_Topology", "Occupancy", "PmSampling", "PmSampling_WarpStates", "SchedulerStats", "SourceCounters",
+    "SpeedOfLight", "SpeedOfLight_HierarchicalDoubleRooflineChart", "SpeedOfLight_HierarchicalHalfRooflineChart",
+    "SpeedOfLight_HierarchicalSingleRooflineChart", "SpeedOfLight_HierarchicalTensorRooflineChart",
+    "SpeedOfLight_RooflineChart", "WarpStateStats", "WorkloadDistribution",
+)  # fmt: skip
+"""Identifiers of sections of Nsight Compute 2022.3 to 2025.3. Others may be of a newer one, and ncu refuses what it
+has not."""
+
+
+def _counters(value: Any) -> Any:
+    if isinstance(value, str) and value not in get_args(CounterSet):
+        raise ValueError(f"{value!r} is no set: write {', '.join(get_args(CounterSet))}, or sections: [SpeedOfLight]")
+    if value == []:
+        raise ValueError("names no section: write some, such as [SpeedOfLight], or leave it out")
+    for index, name in enumerate(value if isinstance(value, list) else ()):
+        known = name in SECTIONS or any(str(name).startswith(f"{one}_") for one in SECTIONS)
+        if name in get_args(CounterSet):
+            raise Mistake(f"{name} is a set and no section of ncu: write counters: {name}", index)
+        if not isinstance(name, str) or not re.fullmatch(_SECTION, name):
+            raise Mistake(f"{name!r} is no name of a section of ncu: write one such as SpeedOfLight", index)
+        if not known and (near := did_you_mean(name, SECTIONS, least=0.8)):
+            raise Mistake(f"{name!r} is no section of ncu: {near}", index)
+    return value
+
+
+_SECTION = "[A-Za-z][A-Za-z0-9_]{0,79}"
+Counters = Annotated[
+    CounterSet | Annotated[list[Annotated[str, Field(pattern=f"^{_SECTION}$")]], Field(min_length=1, max_length=50)],
+    BeforeValidator(_counters),
+]
+
+
 class Policy(Document):
     """`perfci.yaml`: which cases there are, how they are built, and what must hold."""
 
@@ -256,8 +297,9 @@ class Policy(Document):
     describes them; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
     profile: When = "on_change"
     """When a case is profiled: where it changed, always or never; always where a limit needs what profilers see."""
-    counters: Literal["default", "deep"] = "default"
-    """Hardware counters of the profile: `deep` adds throughputs, stalls and the instruction mix, and takes longer."""
+    counters: Counters = "default"
+    """Hardware counters of the profile: `deep` adds throughputs, stalls and the instruction mix, `full` all that ncu
+    has in its own set of that name; a list adds ncu's sections of these names. Each takes longer."""
     prove: bool = True
     """Leave unmeasured what is proved to be unchanged; false measures every case."""
     threads: int = Field(1, ge=1, le=1024)
@@ -341,10 +383,22 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
         metric = resolve(limit.metric, custom)
     except KeyError:
         why = unknown(limit.metric, "metric", [*CATALOGUE, *custom], "; declare your own under metrics")
-        raise Mistake(str(why), "metric") from None
+        bare, text = limit.metric.removeprefix("ncu:"), str(why)
+        if of_ncu(bare) is not None:
+            text = f"{limit.metric!r} is no metric: write {bare}"
+        elif "__" in bare and not did_you_mean(bare, [*CATALOGUE, *custom]):
+            text = f"{limit.metric[:80]!r} is no metric, nor can ncu have it: write it like smsp__inst_executed.sum"
+        raise Mistake(text, "metric") from None
     if limit.min_change is not None and (metric.name != "time" or limit.regression is None):
         raise Mistake("belongs to a limit with metric: time and regression", "min_change")
-    if limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
+    if limit.better is not None and metric.better not in (None, limit.better):
+        raise Mistake(f"of {metric.name} {metric.better} is better: leave it out", "better")
+    if metric.better is None:
+        # Of such a metric perfci cannot tell whether it repeats, either: who says its direction answers for that.
+        if limit.regression is not None and limit.better is None:
+            text = f"perfci does not know which way {metric.name} gets worse: add better: lower (or higher)"
+            raise Mistake(text, "regression")
+    elif limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
         text = f"{metric.name} is observed once and scatters from run to run: write min or max"
         raise Mistake(text, "regression")
     if limit.regression == 0 and metric.tier not in OBSERVED:

@@ -7,8 +7,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from perfci.model.base import Amount, Document, Finite, Items
-from perfci.model.metrics import ALL_RANGES, CATALOGUE, CHECKED, COUNTERS, RANGE, combined, resolve, unknown
+from perfci.model.base import Amount, Document, Finite, Items, UsageError
+from perfci.model.metrics import (
+    ALL_RANGES,
+    CATALOGUE,
+    CHECKED,
+    COUNTERS,
+    PLAIN_NCU,
+    RANGE,
+    combined,
+    counter,
+    known_metric,
+    resolve,
+    unknown,
+)
 
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=40)]
 """The name of a profiler: shown to people, and part of the names of logs."""
@@ -222,8 +234,12 @@ class KernelCounters(Document):
     """Device time under the profiler, of all of them: a weight, no measurement."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    values: dict[str, Finite] = Field(default_factory=dict, json_schema_extra={"propertyNames": {"enum": [*COUNTERS]}})
-    """By name of the table of metrics, in its units. No other is read, since nothing says how its values aggregate."""
+    values: dict[str, Finite] = Field(
+        default_factory=dict,
+        json_schema_extra={"propertyNames": {"anyOf": [{"enum": [*COUNTERS]}, {"pattern": PLAIN_NCU}]}},
+    )
+    """By name of the table of metrics, in its units, or of ncu where a limit asks for it. No other is read, since
+    nothing says how its values aggregate."""
     rules: Items[Rule] = Field(default_factory=list)
     """Largest estimated speed-up first."""
 
@@ -231,8 +247,10 @@ class KernelCounters(Document):
     @classmethod
     def _known(cls, values: dict[str, float]) -> dict[str, float]:
         for name in values:
-            if name not in COUNTERS:
-                raise ValueError(unknown(name, "counter", COUNTERS))
+            try:
+                counter(name)
+            except UsageError as error:
+                raise ValueError(str(error)) from None
         return values
 
 
@@ -281,7 +299,7 @@ class Profile(Document):
     code: Items[KernelCode] = Field(default_factory=list)
     """Of the trace's kernels that the side itself built or compiled, where there are no counters; others are absent."""
     metrics: dict[str, Finite] = Field(default_factory=dict)
-    """Values of the catalogue's trace, counters and static tiers, of one execution."""
+    """Values of the catalogue's trace, counters and static tiers, and of ncu's own metrics, of one execution."""
     faults: Items[Fault] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
     """Logs and artifacts, relative to the output folder."""
@@ -290,7 +308,7 @@ class Profile(Document):
     @classmethod
     def _known(cls, metrics: dict[str, float]) -> dict[str, float]:
         for name in metrics:
-            if name not in CATALOGUE and not RANGE.fullmatch(name):
+            if known_metric(name) is None and not RANGE.fullmatch(name):
                 raise ValueError(unknown(name, "metric", CATALOGUE))
         return metrics
 

@@ -57,11 +57,14 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
 
 
-def did_you_mean(name: str, known: Iterable[str], other: str = "") -> str:
-    """Return `did you mean 'time'?` with the nearest of the `known` names; `other` where none is near."""
+def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float = 0.6) -> str:
+    """Return `did you mean 'time'?` with the nearest of the `known` names; `other` where none is near.
+
+    `least`: the similarity, difflib's, from which on a name is near.
+    """
     from difflib import get_close_matches
 
-    close = get_close_matches(name, list(known), 1)
+    close = get_close_matches(name, list(known), 1, least)
     return f"did you mean {close[0]!r}?" if close else other
 
 

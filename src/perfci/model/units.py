@@ -33,6 +33,7 @@ COUNTED = ("", "items", "samples", "tokens", "tok")
 COUNT_UNITS = {
     f"{prefix}{what}/s": scale for what in COUNTED for prefix, scale in {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}.items()
 }
+CLOCK_UNITS = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FLOP_UNITS = {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3}
 
 
@@ -188,6 +189,9 @@ def show(value: float | None, unit: str) -> str:
             if abs(value) >= SIZE_UNITS[name] * 0.9995:
                 return f"{significant(value / SIZE_UNITS[name])} {name}{unit[1:]}"
         return f"{significant(value)} {unit}"
+    if unit == "Hz":
+        name = next((name for name in ("GHz", "MHz", "kHz") if abs(value) >= CLOCK_UNITS[name] * 0.9995), "Hz")
+        return f"{significant(value / CLOCK_UNITS[name])} {name}"
     if not unit and value == int(value) and abs(value) < 1e5:
         return f"{int(value)}"  # a count
     if unit == "TFLOP/s":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from perfci.model.base import DeviceKind, Side
-from perfci.model.policy import Command
+from perfci.model.policy import Command, CounterSet
 from perfci.model.profile import Counters, Fault, KernelCode, KernelUse, Part, Tool, Trace
 from perfci.model.results import Reason
 from perfci.sources.environment import is_secret, passes
@@ -51,6 +51,9 @@ class Read(Generic[Seen]):
     """Name of the GPU, of a report that perfci did not ask for; empty where it is not told."""
     capability: tuple[int, int] | None = None
     """Its compute capability likewise."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Metrics `asking` added that kept the profiler from counting at all, with its reason: it may be started anew
+    without them."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,10 @@ class Request:
     """The CUDA version of the driver, such as `12.8`; empty where it is not known."""
     capability: tuple[int, int] | None = None
     """Compute capability of the GPU."""
-    counters: str = "default"
-    """The set of counters that the policy names."""
+    counters: CounterSet | Sequence[str] = "default"
+    """The set of counters that the policy names, or further sections of the profiler."""
     metrics: tuple[str, ...] = ()
-    """Further counters, which limits need."""
+    """Further counters of the table, which limits need."""
     written_env: frozenset[tuple[str, str]] = frozenset()
     """Names and values that the policies set: profiled processes get these beside what every one gets."""
     keep: Keep | None = None
@@ -135,6 +138,15 @@ class Profiler(ABC, Generic[Seen]):
         `asked`: what is to be seen of it, its `kernels`, `range`, `skip` and `trace`; base's, where it has the command.
         """
         raise NotImplementedError(f"{self.name} profiles no command")  # only one whose `scopes` name them is asked
+
+    def asking(self, metrics: Sequence[str]) -> "Profiler[Seen]":
+        """Return the profiler as it takes further metrics, by its own names: those that limits on the cases need for
+        which it is started."""
+        return self
+
+    def without(self, refused: Mapping[str, str]) -> "Profiler[Seen]":
+        """Return the profiler without what it refused: what it says of each metric is a fault of all that it reads."""
+        return self
 
     def lacking(self) -> Mapping[str, str]:
         """Return metrics that were requested and cannot be had here, with the reason."""

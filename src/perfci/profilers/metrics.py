@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from perfci.model.metrics import CATALOGUE, RANGE, TOLD_OF_RANGES, combined
+from perfci.model.metrics import RANGE, TOLD_OF_RANGES, combined, counter, known_metric
 from perfci.model.profile import (
     OF_KERNELS,
     CopyKind,
@@ -17,6 +17,7 @@ from perfci.model.profile import (
     bears_on,
     concerns,
 )  # fmt: skip
+from perfci.model.text import listed
 from perfci.profilers.faults import fault
 from perfci.profilers.occupancy import WARP, occupancy, resident
 
@@ -83,6 +84,8 @@ def take(
     setattr(profile, part, seen)
     if part == "counters" and profile.reports is None and (short := uncounted(profile)):
         profile.faults.append(short)
+    if isinstance(seen, Counters):
+        profile.faults += _apart(seen)
     found = of_part(seen, capability)
     if gpu and (profile.reports or 1) == 1:
         profile.metrics |= {name: value for name, value in found.items() if _stands(profile, part, name)}
@@ -126,6 +129,17 @@ def uncounted(profile: Profile) -> Fault | None:
     return fault(counters.source, "counters", "incomplete", text, f"see {counters.source}'s log, and profile again")
 
 
+def _apart(counters: Counters) -> Iterator[Fault]:
+    """Yield a fault for each metric in which kernels differ, and of which nothing says how their values make one."""
+    for name in dict.fromkeys(name for kernel in counters.kernels for name in kernel.values):
+        told = [kernel.values[name] for kernel in counters.kernels if name in kernel.values]
+        if counter(name).aggregate == "same" and len(set(told)) > 1:
+            some = listed([f"{value:g}" for value in sorted(set(told))], 3)
+            text = f"{name} differs from kernel to kernel ({some}), and nothing says how such values make one"
+            remedy = "judge a case of one kernel, or a metric with a rollup such as .sum"
+            yield fault(counters.source, "counters", "incomplete", text, remedy, [name])
+
+
 def _held(kernel: KernelUse, capability: tuple[int, int] | None) -> tuple[float, float, float, float] | None:
     """Blocks, warps and threads that an SM holds at once of a kernel's launch configuration, and percent of its warps;
     None where that is not known."""
@@ -145,7 +159,7 @@ def of_counters(counters: Counters) -> dict[str, float]:
     """Metrics of the counters tier, and those of the static tier that counters tell. Only what every kernel has: a
     quantity that one kernel lacks is not the case's."""
     kernels = counters.kernels
-    named = {name for kernel in kernels for name in kernel.values} & set(CATALOGUE)
+    named = {name for kernel in kernels for name in kernel.values if known_metric(name) is not None}
     values = {name: combined(name, [(one.values.get(name), one.seconds) for one in kernels]) for name in named}
     found = {name: value for name, value in values.items() if value is not None}
     seconds = math.fsum(kernel.seconds for kernel in kernels)

@@ -12,6 +12,7 @@ from typing import IO, Any
 from perfci.model.profile import Fault
 from perfci.profilers.base import CREDENTIALS, grown, trimmed
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
+from perfci.system.files import unused
 
 _NSYS = ".nsys-rep"
 _REPORT = b"NVIDIA Tegra Profiler Report"
@@ -45,12 +46,8 @@ def keep_report(
     if held:
         text = f"{report.name} holds values of {', '.join(sorted(held))}: it was not kept"
         return [fault("forbidden", text, "unset them, or keep no reports", aside=True)]
-    target, number = folder / report.name, 1
-    while target.exists():  # sessions of two devices have one name
-        number += 1
-        target = folder / f"{report.stem}-{number}{report.suffix}"
     try:
-        take(report, target, most[0])
+        take(report, unused(folder, report.name), most[0])  # sessions of two devices have one name
     except Unread as why:
         return [fault("crash", f"{report.name}: {why}: it was not kept", "profile again", aside=True)]
     except OSError as error:

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,14 +73,17 @@ def recognise(path: Path) -> Kind | None:
 
 
 def read_all(
-    files: Files, kinds: Mapping[Path, Kind], by: By | None, scratch: Path
+    files: Files, kinds: Mapping[Path, Kind], by: By | None, scratch: Path, metrics: Sequence[str] = ()
 ) -> tuple[dict[Side, list[Capture]], By]:
-    """Read all files by ranges, or by kernels where no file has any. Returns them, and which it was."""
+    """Read all files by ranges, or by kernels where no file has any. Returns them, and which it was.
+
+    `metrics`: by ncu's own names, which limits ask for.
+    """
     exported = {path: _exported(path, scratch) if kind == "nsys report" else path for path, kind in kinds.items()}
 
     def each(way: By) -> dict[Side, list[Capture]]:
         return {
-            name: [Capture(path, kinds[path], _seen(path, exported[path], kinds[path], way)) for path in paths]
+            name: [Capture(path, kinds[path], _seen(path, exported[path], kinds[path], way, metrics)) for path in paths]
             for name, paths in files.items()
         }
 
@@ -136,14 +139,15 @@ def _blank(file: Path) -> list[str]:
     return [name for name, trace in traces(file, "outermost").traces.items() if not trace.calls and not trace.busy]
 
 
-def _seen(path: Path, file: Path, kind: Kind, by: By) -> Seen:
+def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) -> Seen:
     """Return what a file holds, by name of range or all under "". Raises UsageError where that is nothing."""
     found: Seen
     if kind == "ncu":
         tool = shutil.which("ncu")
         found = counters(
-            file, ranges=None, whole=by == "kernel", names=None, most=None, installed=Path(tool) if tool else None
-        )
+            file, ranges=None, whole=by == "kernel", names=None, own=metrics, most=None,
+            installed=Path(tool) if tool else None,
+        )  # fmt: skip
     elif kind == "torch.profiler":
         found = captured(file, by)
     else:

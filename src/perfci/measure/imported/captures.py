@@ -11,20 +11,24 @@ from perfci.measure.imported.capture import By, Capture, Kind, read_all, worked
 from perfci.measure.imported.cases import Names, case_of, gpus_of, names_of
 from perfci.model.base import Side, UsageError, matches
 from perfci.model.fingerprint import Fingerprint
+from perfci.model.limits import names as speaks_of
 from perfci.model.plan import Plan
+from perfci.model.policy import Limit
 from perfci.model.results import SideCode, Work
 from perfci.model.text import listed
 
 NOTHING = "nothing of it ran on the GPU"
 
 
-def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping[str, Work]) -> Imported:
+def read(
+    files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping[str, Work], limits: Sequence[Limit] = ()
+) -> Imported:
     """Read captures of base and head, those of nsys or torch.profiler as timelines, those of ncu as counters.
 
     Every timeline of a side is a worker with a time of its own; what else is told of a case comes from the first
-    file that has it. `items`: by patterns of ids, the work of an execution, which no capture tells. Raises
-    UsageError: a file of which nothing can be read, two tools' timelines, not as many of each side, ranges in some
-    files and none in others.
+    file that has it. `items`: by patterns of ids, the work of an execution, which no capture tells. `limits`:
+    those on metrics by ncu's own names. Raises UsageError: a file of which nothing can be read, two tools'
+    timelines, not as many of each side, ranges in some files and none in others.
     """
     require_workers(files)
     of_time: dict[Side, set[Kind]] = {
@@ -34,8 +38,9 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping
     told = sorted({kind for some in of_time.values() for kind in some})
     if len(told) > 1:
         raise UsageError(f"--import: timelines of {' and of '.join(told)}: import those of one tool at a time")
+    metrics = list(dict.fromkeys(limit.metric for limit in limits))
     with tempfile.TemporaryDirectory(prefix="perfci-import-") as scratch:
-        found, chosen = read_all(files, kinds, by, Path(scratch))
+        found, chosen = read_all(files, kinds, by, Path(scratch), metrics)
     numbers = {name: sum(one.timeline for one in some) for name, some in found.items()}
     if all(numbers.values()):
         require_as_many(numbers)
@@ -52,7 +57,10 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping
             some = listed(sorted(names.ids), 5)
             raise UsageError(f"--items {pattern}: matches no case of these files: there are {some}")
     gpu = gpus_of([one for some in found.values() for one in some], names.named)
-    cases = [case_of(ident, names, found, _work(ident, items)) for ident in sorted(names.ids)]
+    cases = [
+        case_of(ident, names, found, _work(ident, items), {name: _asks(limits, name, ident) for name in metrics})
+        for ident in sorted(names.ids)
+    ]
     return Imported(
         cases=cases,
         device="cuda",
@@ -72,6 +80,10 @@ def read(files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping
         timed=numbers["head"] > 0,
         notes=lambda plan: _notes(found, chosen, names, plan),
     )
+
+
+def _asks(limits: Sequence[Limit], metric: str, ident: str) -> bool:
+    return any(limit.metric == metric and speaks_of(limit, ident) for limit in limits)
 
 
 def _work(ident: str, items: Mapping[str, Work]) -> Work:

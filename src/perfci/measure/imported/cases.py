@@ -11,7 +11,7 @@ from perfci.measure.commands.readers.base import plain
 from perfci.measure.imported.capture import By, Capture, lost_ranges, worked
 from perfci.model.base import SIDES, Side
 from perfci.model.kernels import identify
-from perfci.model.metrics import CATALOGUE, COUNTERS
+from perfci.model.metrics import CATALOGUE, COUNTERS, counter, of_ncu
 from perfci.model.profile import Counters, Fault, KernelCounters, KernelUse, Profile, Trace, concerns
 from perfci.model.results import Case, CaseSide, Pair, Reason, Work
 from perfci.model.timing import Timing
@@ -94,10 +94,13 @@ def _dimensions(sides: Iterable[int]) -> str:
     return "x".join(map(str, sides))
 
 
-def case_of(ident: str, names: Names, found: Mapping[Side, Sequence[Capture]], work: Work) -> Case:
-    """Return one case. `work`: of an execution, as somebody says who knows it."""
+def case_of(
+    ident: str, names: Names, found: Mapping[Side, Sequence[Capture]], work: Work, asked: Mapping[str, bool]
+) -> Case:
+    """Return one case. `work`: of an execution, as somebody says who knows it. `asked`: metric by ncu's own name that a
+    limit is on → whether one is on it of this case."""
     parts = {name: [(one, _of(one, names, ident)) for one in some] for name, some in found.items()}
-    sides = {name: _side(name, ident, names, some) for name, some in parts.items()}
+    sides = {name: _side(name, ident, names, some, asked) for name, some in parts.items()}
     for side in sides.values():
         side.work = work
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", origin="imported", sides=sides)
@@ -168,14 +171,17 @@ def _counted(seen: Counters, shape: _Shape, several: Collection[_Shape]) -> Coun
         return None
 
     def mean(one: KernelCounters) -> KernelCounters:
-        sums = {name for name in one.values if COUNTERS[name].aggregate == "sum"}
+        sums = {name for name in one.values if counter(name).aggregate == "sum"}
         values = {name: value / n if name in sums else value for name, value in one.values.items()}
         return one.model_copy(update={"values": values, "seconds": one.seconds / n, "count": 1})
 
     return seen.model_copy(update={"kernels": [mean(one) for one in uses]})
 
 
-def _side(name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> CaseSide:
+def _side(
+    name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]],
+    asked: Mapping[str, bool],
+) -> CaseSide:  # fmt: skip
     """Return what the files of one side say of a case; one that is not in all of its timelines has failed."""
     if ident in names.twice:
         text = f"several NVTX ranges have the id {ident}: give them names that differ in letters and digits"
@@ -198,8 +204,13 @@ def _side(name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, T
         first = next(((one, seen) for one, seen in parts if isinstance(seen, kind)), None)
         if first is not None and first[1] is not None:
             one, seen = first
-            take(profile, seen, _faults(one, names, ident), one.seen.capability, True)
+            others = {metric for metric, here in asked.items() if not here}
+            own = [lack for lack in _faults(one, names, ident) if not lack.metrics or {*lack.metrics} - others]
+            take(profile, seen, own, one.seen.capability, True)
             tools.append(seen.source)
+    if (wanted := [metric for metric, here in asked.items() if here]) and profile.counters is None:
+        remedy = f"import what ncu counts of it, too: ncu --metrics {','.join(wanted)}"
+        profile.faults.append(fault("ncu", "counters", "absent", f"no file of {name} counts it", remedy, wanted))
     if (repeated := _repeated(profile)) is not None:
         profile.faults.append(repeated)
         for metric in repeated.metrics:
@@ -221,6 +232,7 @@ def _repeated(profile: Profile) -> Fault | None:
     if counted <= launches + 1e-9:
         return None
     sums = [name for name, one in COUNTERS.items() if one.aggregate == "sum" and name in CATALOGUE]
+    sums += [name for name in profile.metrics if (one := of_ncu(name)) and one.aggregate == "sum"]
     text = f"it counted {counted} launches, and an execution has {launches:.6g}: its sums are of several"
     return fault(profile.counters.source, "counters", "incomplete", text, "let it profile one execution", sums)
 

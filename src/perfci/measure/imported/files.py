@@ -9,6 +9,7 @@ from perfci.measure.imported.base import Files, Imported, digest
 from perfci.measure.imported.capture import By, recognise
 from perfci.model.base import DeviceKind, UsageError, matches
 from perfci.model.limits import UNSEEN, Subject, answerable, criteria, idle
+from perfci.model.metrics import of_ncu
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
@@ -45,7 +46,9 @@ def import_files(
     if captured:
         if device == "cpu":
             raise UsageError(f"--device cpu: {captured[0]} is a capture, of which the work of the GPU is judged")
-        found = captures.read(files, {path: kind for path, kind in kinds.items() if kind is not None}, by, items or {})
+        of = {path: kind for path, kind in kinds.items() if kind is not None}
+        by_ncu = [one for one in policy.limits if of_ncu(one.metric) is not None and one.metric not in policy.metrics]
+        found = captures.read(files, of, by, items or {}, by_ncu)
     else:
         if items:
             raise UsageError(f"--items: {others[0]} is no capture: a benchmark tells its own, or none")

@@ -17,7 +17,7 @@ from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
 from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
-from perfci.model.metrics import CHECKED
+from perfci.model.metrics import CATALOGUE, CHECKED
 from perfci.model.plan import Plan
 from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Part, Profile, source
@@ -79,7 +79,7 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         driver_cuda=cuda_version(gpu.cuda()) if gpu else "",
         capability=place.facts.gpu.chip if place.facts.gpu else None,
         counters=place.limits.counters,
-        metrics=tuple(one.metric for one in plan.observed if one.tier == "counters"),
+        metrics=tuple(one.metric for one in plan.observed if one.tier == "counters" and one.metric in CATALOGUE),
         written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
         keep=Keep(folder, raw, handed_on=not options.profile) if folder or raw else None,
         account=place.parent.account,
@@ -163,16 +163,25 @@ def observe(
             stale.unlink()
     passes: tuple[tuple[Part, Sequence[Case]], ...] = (("trace", traced), ("counters", counted))
     commands = dict.fromkeys(case.kernel for case in [*traced, *counted] if case.origin == "command")
-    turns = Turns(seconds, len(passes) * len(place.sides) * (len(place.benches) + len(commands)))
-    for device, bench in place.benches.items():
-        for part, some in passes:
-            own = [case for case in some if case.device == device and case.origin == "kernel"]
-            _profile_kernels(profilers, part, bench, device, list(place.sides), own, scratch, note, turns)
+    kernels = [
+        (device, part, metrics, alike)
+        for device in place.benches
+        for part, some in passes
+        for metrics, alike in asked_alike(
+            [case for case in some if case.device == device and case.origin == "kernel"], plan, part
+        )
+    ]
+    turns = Turns(seconds, len(place.sides) * (len(kernels) + len(passes) * len(commands)))
+    for device, part, metrics, alike in kernels:
+        _profile_kernels(
+            profilers, part, place.benches[device], device, list(place.sides), alike, metrics, scratch, note, turns
+        )
     for command in commands:
         for part, some in passes:
             own = [case for case in some if case.origin == "command" and case.kernel == command]
             asked = _asked(place, command, own, plan, more)
-            _profile_command(place, profilers, part, asked, own, scratch, note, turns)
+            metrics = tuple(dict.fromkeys(one for names, _ in asked_alike(own, plan, part) for one in names))
+            _profile_command(place, profilers, part, asked, own, metrics, scratch, note, turns)
     for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)
@@ -184,6 +193,20 @@ def observe(
         under = " and ".join(kind.name for kind in registered() if kind.trims)
         notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
     return notes
+
+
+def asked_alike(cases: Sequence[Case], plan: Plan, part: Part) -> list[tuple[tuple[str, ...], list[Case]]]:
+    """Return the cases of a start of a profiler each, with the metrics by its own names that limits on them need: none
+    is asked for other cases. Of no case there is one start, to be skipped.
+    """
+    own: dict[str, set[str]] = {}
+    for one in plan.observed if part == "counters" else ():
+        if one.tier == part and one.metric not in CATALOGUE:
+            own.setdefault(one.case_key, set()).add(one.metric)
+    found: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        found.setdefault(tuple(sorted(own.get(case.key, ()))), []).append(case)
+    return list(found.items()) or [((), [])]
 
 
 def _withheld(place: Place, profilers: Profilers) -> list[str]:
@@ -208,12 +231,14 @@ def _profile_kernels(
     device: DeviceKind,
     names: Sequence[Side],
     cases: Sequence[Case],
+    metrics: Sequence[str],
     scratch: Path,
     note: Callable[[str], None],
     turns: Turns,
 ) -> None:
-    """Provide a part of the profiles of cases: by the first profiler, and by the next one of those that it does not see
-    in every side. Sides are compared by what one profiler says of both.
+    """Provide a part of the profiles of cases, with `metrics` by the profiler's own names: by the first
+    profiler, and by the next one of those that it does not see in every side. Sides are compared by what one profiler
+    says of both.
 
     A profiler that starts the worker is passed over where its time would not reach to the end of the imports, which the
     workers inherit without one.
@@ -226,7 +251,7 @@ def _profile_kernels(
         if isinstance(found, Fault):
             _refuse(cases, names, found)
             continue
-        profiler, imports, share = found.for_cases(device), bench.parent.imported, turns.share
+        profiler, imports, share = found.for_cases(device).asking(metrics), bench.parent.imported, turns.share
         if profiler.under(scratch / profiler.name) is not None and share < imports:
             _refuse(cases, names, unaffordable(profiler, imports, share))
             continue
@@ -244,6 +269,7 @@ def _profile_command(
     part: Part,
     asked: Command,
     cases: Sequence[Case],
+    metrics: Sequence[str],
     scratch: Path,
     note: Callable[[str], None],
     turns: Turns,
@@ -262,7 +288,7 @@ def _profile_command(
             own = replace(runner, parent=parent)
             for name, form in forms.items():
                 note(f"{found.name}: {name} · {command}")
-                profiler = found.for_command(form.device, runner.time(form), asked)
+                profiler = found.for_command(form.device, runner.time(form), asked).asking(metrics)
                 seen = profile_command(own, name, form, cases, profiler, scratch, turns.next())
                 _keep(cases, name, seen, profilers.capability, reports)
         cases = _unseen(cases, list(forms), part)

@@ -33,8 +33,7 @@ def profile_command(
     if turn.over:
         return dict.fromkeys(working, Observation(None, [too_late(profiler)]))
     folder = scratch / f"{profiler.name}-{name}-{command.name}"
-    folder.mkdir(parents=True)
-    runner.parent.account.give(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         return dict.fromkeys(working, _profile(runner, name, command, profiler, folder, turn))
     finally:
@@ -44,6 +43,8 @@ def profile_command(
 def _profile(
     runner: Runner, name: Side, command: Command, profiler: Profiler[Seen], folder: Path, turn: Turn
 ) -> Observation[Seen]:
+    folder.mkdir(exist_ok=True)
+    runner.parent.account.give(folder)
     report = folder / f"{folder.name}.report"  # the tools put their own suffix in the place of the last one
     # A log of its own: what is searched for in it must not be another process's.
     log = runner.logs / f"{folder.name}.log"
@@ -66,7 +67,10 @@ def _profile(
         if died.reason.kind != "timeout":
             remedy = SMALLER if died.reason.kind == "memory" else f"see logs/{log.name}"
             return Observation(None, [died_of(profiler, died, remedy)])
-    seen = observed(profiler, profiler.read(report, [WHOLE], ended, log), WHOLE)
+    read = profiler.read(report, [WHOLE], ended, log)
+    if read.refused and not turn.over:
+        return _profile(runner, name, command, profiler.without(read.refused), folder / f"{folder.name}-again", turn)
+    seen = observed(profiler, read, WHOLE)
     if repeats(command):
         tool = "NVBench" if command.reads == "nvbench" else command.reads
         text = f"{tool} repeats what it measures as often as it needs: counts and sums are not of one execution"

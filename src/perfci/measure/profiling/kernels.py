@@ -154,7 +154,7 @@ def profile_cases(
     """Return what `profiler` sees of the cases of one side, by case key.
 
     All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
-    profiled again without it, up to SESSIONS times and within `turn`.
+    profiled again without it, up to SESSIONS times and within `turn`; all of them are without metrics that it refused.
     """
     found: dict[str, Observation[Seen]] = {}
     tool = profiler.name
@@ -171,6 +171,9 @@ def profile_cases(
             died, read, whole = _session(bench, name, todo, profiler, folder / folder.name, log, note, turn)
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # what a tool that was killed leaves; the rest goes with scratch
+        if read.refused and session < SESSIONS - 1 and not turn.over:
+            profiler = profiler.without(read.refused)
+            continue
         for dead, why in died.items():
             found[todo.pop(dead).key] = Observation(None, [why])
         done: dict[str, Case] = {ident: case for ident, case in todo.items() if ident in read.seen or whole}
@@ -215,7 +218,8 @@ def _session(
     try:
         worker = bench.worker(name, profiler.under(report), log)
     except Died as died:
-        return {}, Read(general=profiler.read(report, [], None, log).general or [died_of(profiler, died, see)]), True
+        read = profiler.read(report, [], None, log)
+        return {}, Read(general=read.general or [died_of(profiler, died, see)], refused=read.refused), True
     if profiler.window is False:
         # What a case loads at first is not the case's, and some profilers lose all that follows it.
         for ident, case in todo.items():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 
-from perfci.model.metrics import COUNTERS, FAMILIES, NcuSum, unknown
+from perfci.model.metrics import COUNTERS, FAMILIES, NcuSum, Quantity, of_ncu, unknown
 
 _COMPUTE = {
     (7, 5): "tu102",
@@ -25,14 +25,18 @@ COUNTED = {name: one for name, one in COUNTERS.items() if one.ncu}
 SETS: dict[str, tuple[str, ...]] = {
     "default": tuple(name for name, one in COUNTED.items() if not one.deep),
     "deep": tuple(COUNTED),
+    "full": tuple(COUNTED),
 }
 """`default` takes two replay passes on every chip: what it holds beyond time, bytes, warps, tensor cycles and hit rates
 fits into the same two. `deep` takes 11 to 14, before what ncu's sections add."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "default": ("LaunchStats", "Occupancy"),
     "deep": ("LaunchStats", "Occupancy", "SpeedOfLight", "WarpStateStats"),
+    "full": (),
 }
-"""ncu's sections that bring the rules of each set; those of `default` take no further pass."""
+"""ncu's sections that bring the rules of each set; those of `default` take no further pass; `full` has ncu's."""
+FULL = "full"
+"""ncu's own set of that name is collected besides."""
 
 
 def chip_of(major: int, minor: int) -> str | None:
@@ -48,25 +52,32 @@ def family(chip: str) -> str | None:
 
 
 def expand(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return names of counters, of a set where `names` is the name of one. Raises UsageError for what ncu does not
-    count."""
+    """Return names of counters, perfci's or ncu's own, of a set where `names` is the name of one. Raises UsageError for
+    any other."""
     if isinstance(names, str):
         names = SETS.get(names, (names,))
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
-        if name not in COUNTED:
-            raise unknown(name, "counter", COUNTED)
+        counted(name)
     return wanted
+
+
+def counted(name: str) -> Quantity:
+    """Return what ncu counts under perfci's name or its own. Raises UsageError for any other name."""
+    found = COUNTED.get(name) or of_ncu(name)
+    if found is None:
+        raise unknown(name, "counter", COUNTED)
+    return found
 
 
 @lru_cache(maxsize=1024)
 def source(name: str, chip: str) -> NcuSum | None:
-    """Return where `name` comes from on a chip; None where that cannot give it. Raises KeyError for an unknown name.
+    """Return where `name` comes from on a chip; None where that cannot give it. Raises UsageError for an unknown name.
 
     On a chip that perfci does not know it is a source that all known chips share.
     """
     where = family(chip)
-    for one in COUNTED[name].ncu:
+    for one in counted(name).ncu:
         if where in one.families or (where is None and len(one.families) == len(FAMILIES)):
             return one
     return None
@@ -74,9 +85,9 @@ def source(name: str, chip: str) -> NcuSum | None:
 
 @lru_cache(maxsize=1024)
 def sources(name: str, chip: str) -> tuple[NcuSum, ...]:
-    """Return all that a report may hold `name` under, best first; where the chip is not known, on any. KeyError as
-    above."""
-    counter, where = COUNTED[name], family(chip)
+    """Return all that a report may hold `name` under, best first; where the chip is not known, on any. UsageError
+    as above."""
+    counter, where = counted(name), family(chip)
     if not chip:
         return counter.ncu + counter.ncu_also
     first = source(name, chip)
@@ -99,4 +110,4 @@ def unavailable(names: str | Iterable[str], chip: str) -> dict[str, str]:
     if family(chip) is None:
         why = f"ncu's metric for it differs by chip, and perfci does not know {chip or 'this one'}"
         return dict.fromkeys(missing, why)
-    return {name: COUNTED[name].lacking for name in missing}
+    return {name: counted(name).lacking for name in missing}

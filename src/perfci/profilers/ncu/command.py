@@ -199,6 +199,7 @@ def command(
     log: Path,
     metrics: Sequence[str],
     sections: Sequence[str] = chips.SECTIONS["default"],
+    set_name: str | None = None,
     launches: int,
     kernels: str | None = None,
     capture: bool = True,
@@ -207,6 +208,7 @@ def command(
 
     `report`: where to write to, with `.ncu-rep` at its end. `log`: takes what ncu says once the target runs; what keeps
     it from that (a bad option, a stub libcuda) goes to stdout and stderr. `metrics`: as from `chips.metrics_for`.
+    `set_name`: of a set of ncu's own, collected besides `sections`.
     `launches`: the most to profile. `kernels`: a regular expression that is found in the names, without arguments, of
     those to profile. `skip`: launches among them to leave out first.
     `capture`: only between cudaProfilerStart and cudaProfilerStop, which perfci's worker calls; False for programs that
@@ -237,6 +239,8 @@ def command(
         "--export", str(report).replace("%", "%%"),
         "--metrics", ",".join(metrics),
     ]  # fmt: skip
+    if set_name is not None:
+        options += ["--set", set_name]
     for section in sections:
         options += ["--section", section]
     if capture:
@@ -353,6 +357,24 @@ def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | N
     """
     found = _told(exit_code, log_text, timed_out)
     return found if found is None or found.kind not in ("empty", "crash") else _unsaid(log_text) or found
+
+
+_REFUSED = re.compile(r"Failed to find metric|Failed to access the following metrics|did not match any metric")
+
+
+def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
+    """Return those of `names`, by ncu's own names, that it says it cannot collect, each with what it says.
+
+    Where it complains of a metric and names none of these, it may be any of them: all.
+    """
+    told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+    lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
+    at = [index for index, line in enumerate(lines) if _REFUSED.search(line)]
+    if not at:
+        return {}
+    words = " ".join(lines[at[0] :])
+    named = [name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)]
+    return dict.fromkeys(named or names, _detail(lines, at[0]))
 
 
 def _unsaid(log_text: str) -> Fault | None:

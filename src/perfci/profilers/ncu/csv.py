@@ -24,8 +24,8 @@ from perfci.profilers.ncu.launch import (
 )
 
 _ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE = "ID", "Kernel Name", "CC", "Block Size", "Grid Size"
-_READ = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, DEVICE_NAME, *METRICS})
-"""Columns that are kept, beside those of ranges."""
+_TOLD = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, DEVICE_NAME})
+"""Columns that are kept, beside those of metrics and of ranges."""
 _RANGES = ("Push/Pop_Range", "Start/Stop_Range")
 _METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
 """Columns of a page with a row for each metric."""
@@ -72,7 +72,9 @@ class _Row(NamedTuple):
 class _Page:
     """A page as its rows come: a launch is one of them, or as many as it has metrics."""
 
-    def __init__(self, header: list[str]) -> None:
+    def __init__(self, header: list[str], metrics: Sequence[str]) -> None:
+        self.metrics = frozenset(metrics)
+        """Those that are read."""
         self.rows: list[_Row] = []
         self.details = _METRIC in header and _VALUE in header
         """True where each metric of a launch has a row of its own."""
@@ -81,7 +83,7 @@ class _Page:
         self._header = header
         self._last = max(map(header.index, (_ID, _NAME, _METRIC, _VALUE))) if self.details else 0
         self._counted = [at for at, column in enumerate(header) if "__" in column or column == _VALUE]
-        self._kept = [(at, column) for at, column in enumerate(header) if _kept(column)]
+        self._kept = [(at, column) for at, column in enumerate(header) if self._keeps(column)]
         self._units: dict[str, str] | None = None
         self._numbers: dict[str, int] = {}
         self._point = self._comma = 0
@@ -116,7 +118,7 @@ class _Page:
             self.rows.append(_Row(cells, {}))
         launch = self.rows[known]
         told = dict(zip(self._header, row, strict=False))
-        if metric := _metric(told[_METRIC], told.get(_UNIT, "")):
+        if metric := self._metric(told[_METRIC], told.get(_UNIT, "")):
             cells |= {metric: told[_VALUE]}
             launch.units.setdefault(metric, told.get(_UNIT, ""))
         self.clashes += any(launch.cells.setdefault(name, cell) != cell for name, cell in cells.items())
@@ -134,10 +136,19 @@ class _Page:
                 if commas or number.count(".") > 1:
                     self._comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
 
+    def _keeps(self, column: str) -> bool:
+        return column in _TOLD or column in self.metrics or any(one in column for one in _RANGES)
 
-def read(path: Path, name: str) -> Content:
-    """Read a page: a row of names, then one of units and one for each launch, or one for each metric of each launch;
-    other lines of ncu around them.
+    def _metric(self, label: str, unit: str) -> str:
+        """Return the metric of a row of details; empty where none is read of it."""
+        if label == "Memory Throughput":
+            return _SHARE if unit == "%" else _RATE
+        return LABELS.get(label, label if label in self.metrics else "")
+
+
+def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
+    """Read `metrics` of a page: a row of names, then one of units and one for each launch, or one for each metric of
+    each launch; other lines of ncu around them.
 
     A file that ends within a row is told so, and so are launches that are left out between others; one whose last
     launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
@@ -155,7 +166,7 @@ def read(path: Path, name: str) -> Content:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             for row in csv.reader(_records(file), strict=True):
                 if page is None:
-                    page = _Page(row) if _ID in row and _NAME in row else None
+                    page = _Page(row, metrics) if _ID in row and _NAME in row else None
                     if page is not None and page.details and not {_GRID_SIZE, _BLOCK_SIZE} <= {*row}:
                         text = f"{name}: a page of details that tells no grid and block, as of ncu before 2023"
                         return Content(faults=[fault("unreadable", text, again)])
@@ -182,18 +193,7 @@ def read(path: Path, name: str) -> Content:
         left_out = f"{page.clashes} rows are of a launch with the number of another"
     if left_out:
         faults.append(fault("incomplete", f"{name}: {left_out}", again))
-    return Content([_from_row(row.cells, row.units, page.mark) for row in rows], faults)
-
-
-def _metric(label: str, unit: str) -> str:
-    """Return the metric of a row; empty where none is read of it."""
-    if label == "Memory Throughput":
-        return _SHARE if unit == "%" else _RATE
-    return LABELS.get(label, label if label in _READ and "__" in label else "")
-
-
-def _kept(column: str) -> bool:
-    return column in _READ or any(one in column for one in _RANGES)
+    return Content([_from_row(row.cells, row.units, page.mark, metrics) for row in rows], faults)
 
 
 def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
@@ -227,8 +227,8 @@ def _records(file: Iterable[str]) -> Iterator[str]:
             yield line.replace("\0", "�")
 
 
-def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str) -> Launch:
-    values = {metric: (_parse(cells[metric], mark), unit[metric].strip()) for metric in METRICS if metric in cells}
+def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str, metrics: Sequence[str]) -> Launch:
+    values = {metric: (_parse(cells[metric], mark), unit[metric].strip()) for metric in metrics if metric in cells}
     capability = capability_of(values)
     if capability is None and (match := re.fullmatch(r"(\d+)\.(\d+)", cells.get(_CC, ""))):
         capability = int(match[1]), int(match[2])

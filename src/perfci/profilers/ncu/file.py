@@ -11,7 +11,7 @@ from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import csv as ncu_csv
 from perfci.profilers.ncu import layout as ncu_layout
 from perfci.profilers.ncu import module as ncu_module
-from perfci.profilers.ncu.launch import Content, fault
+from perfci.profilers.ncu.launch import METRICS, Content, fault
 from perfci.profilers.ncu.module import Module
 from perfci.system.bounded import Unread, regular, unbind
 
@@ -21,10 +21,17 @@ MEMORY = 8 * 2**30
 """Bytes that ncu itself may take, beside twelve times the file."""
 
 
-def content(path: Path, ncu: Path | None, modules: Sequence[Module] | None, timeout: float) -> Content:
-    """Return the launches in the file at `path`, and what it lacks. Never raises for what a file holds.
+def content(
+    path: Path,
+    ncu: Path | None,
+    modules: Sequence[Module] | None,
+    timeout: float,
+    metrics: Sequence[str] = METRICS,
+) -> Content:
+    """Return the launches in the file at `path` with those of `metrics` that they have, and what it lacks. Never raises
+    for what a file holds.
 
-    `ncu`, `modules`, `timeout`, `python`: as in `perfci.profilers.ncu.report.read`.
+    `ncu`, `modules`, `timeout`: as in `perfci.profilers.ncu.report.read`.
     """
     again = "profile again"
     try:
@@ -37,7 +44,7 @@ def content(path: Path, ncu: Path | None, modules: Sequence[Module] | None, time
                     text = f"{path.name}: is cut or damaged"
                     return Content(version=version, faults=[fault("unreadable", text, again)])
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
-                return _report(path, size, results, version, ncu, modules, timeout)
+                return _report(path, size, results, version, ncu, modules, timeout, metrics)
     except Unread as why:
         return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
     except OSError as error:
@@ -46,12 +53,12 @@ def content(path: Path, ncu: Path | None, modules: Sequence[Module] | None, time
         return Content(faults=[fault("unreadable", f"{path.name}: is empty", again)])
     if head.startswith(b"version https://git-lfs"):
         return Content(faults=[fault("unreadable", f"{path.name}: is a pointer of Git LFS", "run git lfs pull")])
-    return ncu_csv.read(path, path.name)
+    return ncu_csv.read(path, path.name, metrics)
 
 
 def _report(
     path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
-    timeout: float,
+    timeout: float, metrics: Sequence[str],
 ) -> Content:  # fmt: skip
     """Read a report through the first module that is at least as new as it and can be imported, else through ncu."""
     older = []
@@ -59,11 +66,11 @@ def _report(
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
             older.append(module.version)
             continue
-        content = ncu_module.read(path, size, version, module, timeout)
+        content = ncu_module.read(path, size, version, module, timeout, metrics)
         if content is not None:
             return _counted(path, content, results)
     if ncu is not None:
-        return _counted(path, _import(path, version, ncu, timeout), results)
+        return _counted(path, _import(path, version, ncu, timeout, metrics), results)
     why = f"the ncu_report here ({', '.join(older)}) is older" if older else "there is no ncu_report that works here"
     text = f"{path.name}: written by ncu {version or 'of unknown version'}: {why}"
     remedy = f"pip install 'ncu-report>={version or '2026.2'}'"
@@ -81,7 +88,7 @@ def _counted(path: Path, content: Content, results: int) -> Content:
     return replace(content, faults=[fault("incomplete", text, "profile again")])
 
 
-def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
+def _import(path: Path, version: str, ncu: Path, timeout: float, metrics: Sequence[str]) -> Content:
     """Read a report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
@@ -106,5 +113,5 @@ def _import(path: Path, version: str, ncu: Path, timeout: float) -> Content:
             )
             text = f"{path.name}: {ncu.name} cannot read it ({why.removeprefix('==ERROR== ')})"
             return Content(version=version, faults=[fault("unreadable", text, "pip install ncu-report")])
-        content = ncu_csv.read(Path(page.name), path.name)
+        content = ncu_csv.read(Path(page.name), path.name, metrics)
     return replace(content, version=version)

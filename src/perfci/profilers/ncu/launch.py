@@ -1,9 +1,10 @@
 """A kernel launch as a source of ncu's tells it, and ncu's numbers in perfci's units."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from perfci.model.profile import Fault, Rule
 from perfci.profilers.faults import fault as any_fault
@@ -36,7 +37,7 @@ METRICS = tuple(
         ]
     )
 )
-"""Everything that is read from a file."""
+"""Everything that is read from a file, but for metrics that are asked for by ncu's own names."""
 
 Values = Mapping[str, tuple[float | None, str]]
 """Metric → value and unit, of those that the source names; None for what is no number."""
@@ -90,19 +91,42 @@ _BYTES = {
     for each in ("", "/block", "/thread")
 }  # fmt: skip
 _RATES = {f"{prefix}byte/{per}": factor for prefix, factor in _PREFIXES.items() for per in ("s", "second")}
-_COUNTED = ("", "inst", "register/thread", "register", "block", "thread", "warp", "wave", "sector", "request", "ratio")
-_COUNTS = {prefix + what: factor for prefix, factor in _PREFIXES.items() for what in _COUNTED if what or not prefix}
-_UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}, "": _COUNTS}
+_UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}}
 """Unit of perfci → unit of ncu's, as it is spelt in CSV of any version and by `ncu_report` → factor."""
+_COUNT = re.compile(r"(?P<prefix>[KMGTP]?)(?P<what>%|SM|CTA|Hz|[a-z]+)(?:/(?P<per>[a-z]+))?")
+"""A unit of what is counted: ncu has words for it, such as `Kinst`, `sector/request`, `%/register`, `cycle/nsecond`."""
+_PHYSICAL = frozenset({"byte", "hz", "%", *_SECONDS})
+
+
+@lru_cache(maxsize=1024)
+def factor(unit: str, told: str) -> float | None:
+    """Return by what a number in ncu's unit `told` is multiplied to be in perfci's `unit`; None where it cannot be.
+
+    Of counts and ratios (no unit) the word is ncu's own, and any that is no physical quantity will do.
+    """
+    if unit in _UNITS:
+        return _UNITS[unit].get(told)
+    match = _COUNT.fullmatch(told)
+    if match is None:
+        return 1.0 if not unit and not told else None
+    scale, what, per = _PREFIXES[match["prefix"]], match["what"].lower(), match["per"]
+    if unit in ("/s", "Hz"):
+        if what == "hz" and per is None:
+            return scale
+        fits = per in _SECONDS and what not in _PHYSICAL and (unit == "/s" or what == "cycle")
+        return scale / _SECONDS[per] if fits and per is not None else None
+    if per is None:
+        return None if what in _PHYSICAL else scale
+    return None if per in _SECONDS else scale
 
 
 def scaled(launch: Launch, metric: str, unit: str) -> float | None:
     """Return a metric in perfci's unit. None where it is absent, not finite, negative, or in no such unit."""
     value, told = launch.values.get(metric, (None, ""))
-    factor = _UNITS[unit].get(told)
-    if value is None or factor is None:
+    by = factor(unit, told)
+    if value is None or by is None:
         return None
-    value *= factor
+    value *= by
     return value if math.isfinite(value) and value >= 0 else None
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,14 @@ def copies(root: Path = Path("/")) -> list[Module]:
     return found
 
 
-def read(path: Path, size: int, version: str, module: Module, timeout: float) -> Content | None:
-    """Read a report through `ncu_report`, in a process of its own. None where that cannot be imported.
-
-    `python`: the interpreter for it; this one where none is given.
-    """
+def read(
+    path: Path, size: int, version: str, module: Module, timeout: float, metrics: Sequence[str] = METRICS
+) -> Content | None:
+    """Read `metrics` of a report through `ncu_report`, in a process of its own. None where that cannot be imported."""
     request = {
         "folder": str(module.folder.absolute()),
         "report": str(path.absolute()),
-        "metrics": METRICS,
+        "metrics": [*metrics],
         "most": MOST_LAUNCHES,
         "memory": _MEMORY + 12 * size,
         "answer": _ANSWER,

@@ -25,8 +25,9 @@ LAUNCHES = 5000
 """Kernel launches that ncu profiles at most in one start around cases, of which each is executed once."""
 COMMAND_LAUNCHES = 1000
 """The same around a command, which launches as it likes: tens of milliseconds each."""
-SLOWER = 10
-"""A case may take this many times its time-out: ncu replays each kernel, and saves its memory."""
+SLOWER, SLOWEST = 10, 40
+"""A case may take this many times its time-out: ncu replays each kernel, and saves its memory. The latter where ncu's
+full set or a section is asked for, which take so many more replays."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,14 @@ class Ncu(Profiler[Counters]):
     request: Request
     chip: str
     names: tuple[str, ...]
-    """Quantities of `chips.COUNTED` that the chip can give."""
+    """Quantities of `chips.COUNTED` that the chip can give, and metrics by ncu's own names."""
     sections: tuple[str, ...]
     """Sections of ncu, for its rules."""
     seconds: float
+    full: bool = False
+    """True where ncu's full set is collected besides."""
+    further: bool = False
+    """True where sections may hold more of the table than was asked for."""
     whole: bool = False
     """True where all that the process launches is counted, under the name ""."""
     kernels: str | None = None
@@ -48,6 +53,8 @@ class Ncu(Profiler[Counters]):
     launches: int = LAUNCHES
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Requested counter → why this chip cannot give it."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Metric by ncu's own name, not asked for again → what ncu said of it."""
     name = "ncu"
     part = "counters"
     scopes = frozenset({"case", "command"})
@@ -64,16 +71,35 @@ class Ncu(Profiler[Counters]):
         if not request.gpu:
             return fault("absent", "there is no GPU to count on")
         chip = (chips.chip_of(*request.capability) if request.capability else None) or ""
-        wanted = chips.expand([*chips.expand(request.counters), *request.metrics])
+        named = () if isinstance(request.counters, str) else tuple(request.counters)
+        of = request.counters if isinstance(request.counters, str) else "default"
+        wanted = chips.expand([*chips.expand(of), *request.metrics])
         missing = chips.unavailable(wanted, chip)
-        return cls(
+        own = cls(
             found, request, chip, tuple(name for name in wanted if name not in missing),
-            chips.SECTIONS[request.counters], SLOWER * request.timeout, unavailable=missing,
+            tuple(dict.fromkeys([*chips.SECTIONS[of], *named])), 0.0, full=of == chips.FULL, further=bool(named),
+            unavailable=missing,
         )  # fmt: skip
+        return replace(own, seconds=own.slower * request.timeout)
+
+    @property
+    def slower(self) -> int:
+        """So many times its time-out a case may take."""
+        return SLOWEST if self.full or self.further else SLOWER
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Ncu":
         """Return the same around a whole command, of which it counts `kernels`."""
-        return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=SLOWER * timeout)
+        seconds = self.slower * timeout
+        return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
+
+    def asking(self, metrics: Sequence[str]) -> "Ncu":
+        """Return the same, asked for metrics by ncu's own names too."""
+        return replace(self, names=tuple(dict.fromkeys([*self.names, *metrics])))
+
+    def without(self, refused: Mapping[str, str]) -> "Ncu":
+        """Return the same, not asked for what ncu refused."""
+        names = tuple(name for name in self.names if name not in refused)
+        return replace(self, names=names, refused={**self.refused, **refused})
 
     def lacking(self) -> Mapping[str, str]:
         """Return the counters that the chip cannot give."""
@@ -90,6 +116,7 @@ class Ncu(Profiler[Counters]):
                 log=report.with_suffix(".log"),
                 metrics=chips.metrics_for(self.names, self.chip),
                 sections=self.sections,
+                set_name=chips.FULL if self.full else None,
                 launches=self.launches,
                 kernels=self.kernels,
                 capture=not self.whole,
@@ -105,18 +132,26 @@ class Ncu(Profiler[Counters]):
             with log.open("ab") as handle:
                 handle.write(end_of(own, LOG_END))
         failed = ncu_command.classify(ended.code if ended else None, said(log), ended is None)
+        refused = ncu_command.refused(said(log), [name for name in self.names if name not in chips.COUNTED])
+        told = [_refusal(name, why, self.chip) for name, why in self.refused.items()]
         if not raw.is_file():
             nothing = fault("empty", "ncu wrote no report", f"see logs/{log.name}")
-            return Read(general=[failed or nothing])
+            return Read(general=[failed or nothing, *told], refused=refused)
         ranges = None if self.whole else names
         found = counters(
-            raw, ranges=ranges, whole=self.whole, names=self.names, most=self.launches, installed=self.installed.path,
-            account=self.request.account,
+            raw, ranges=ranges, whole=self.whole, names=[name for name in self.names if name not in refused],
+            further=self.further, most=self.launches, installed=self.installed.path, account=self.request.account,
         )  # fmt: skip
         keep = self.request.keep.raw if self.request.keep is not None else None
-        refused = keep_report(raw, raw, keep, (ncu_file.LARGEST, ncu_file.LARGEST), fault) if keep is not None else []
+        unkept = keep_report(raw, raw, keep, (ncu_file.LARGEST, ncu_file.LARGEST), fault) if keep is not None else []
         raw.unlink(missing_ok=True)
-        return Read(found.seen, found.faults, [*([failed] if failed else []), *found.general, *refused])
+        general = [*([failed] if failed else []), *told, *found.general, *unkept]
+        return Read(found.seen, found.faults, general, refused=refused)
+
+
+def _refusal(name: str, why: str, chip: str) -> Fault:
+    of = f" --chips {chip}" if chip else ""
+    return fault("incompatible", f"{name}: {why}", f"see what ncu has: ncu --query-metrics{of}", [name])
 
 
 def counters(
@@ -127,6 +162,8 @@ def counters(
     names: Sequence[str] | None,
     most: int | None,
     installed: Path | None,
+    own: Sequence[str] = (),
+    further: bool = False,
     account: Account = SAME,
 ) -> Read[Counters]:
     """Read a report in a process of its own, as `ncu_report.read` tells it."""
@@ -139,7 +176,7 @@ def counters(
         with desk(account) as folder:
             return call(
                 ncu_report.read, bounds, folder, account, path=path.absolute(), ranges=ranges, whole=whole, names=names,
-                most=most, ncu=installed, modules=ncu_module.modules(),
+                own=own, further=further, most=most, ncu=installed, modules=ncu_module.modules(),
                 timeout=min(ncu_report.TIMEOUT, 0.8 * bounds.wall),
             )  # fmt: skip
     except Unread as why:

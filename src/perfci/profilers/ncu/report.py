@@ -14,7 +14,7 @@ from perfci.model.profile import Counters, Fault, KernelCounters, Rule
 from perfci.profilers.base import Read
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import file as ncu_file
-from perfci.profilers.ncu.launch import EMPTY_REMEDY, PASSES, Launch, fault, scaled
+from perfci.profilers.ncu.launch import EMPTY_REMEDY, METRICS, PASSES, Launch, fault, scaled
 from perfci.profilers.ncu.module import Module
 
 DOMAINS = ("perfci", "<default domain>")
@@ -29,6 +29,8 @@ def read(
     ranges: Sequence[str] | None = None,
     whole: bool = False,
     names: str | Iterable[str] | None = None,
+    own: Sequence[str] = (),
+    further: bool = False,
     most: int | None = None,
     ncu: Path | None = None,
     modules: Sequence[Module] | None = None,
@@ -39,15 +41,18 @@ def read(
     `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
     without a launch is a fault. None: to the outermost range in DOMAINS. `whole`: every launch belongs to "", whatever
     ranges are open.
-    `names`: quantities of `chips.COUNTED` or the name of a set that every launch must have; None takes what the
-    file has. `most`: ncu's `--launch-count`: where that many launches are found, more may be missing.
+    `names`: what ncu was asked for, perfci's names and ncu's own, or the name of a set: every launch must have it; None
+    takes what the file has of the table. `own`: metrics by ncu's own names that limits ask for, of a file that perfci
+    did not ask for. `further`: take what the file has of the table besides `names`. `most`: ncu's `--launch-count`:
+    where that many launches are found, more may be missing.
     `ncu`: reads the report where no `ncu_report` does; `modules`: those that may be tried, all that are found for None.
-    `timeout`: seconds for a native reader, `python`: the interpreter for it, this one where none is given.
+    `timeout`: seconds for a native reader.
 
     Raises UsageError for a name that is no counter of ncu.
     """
     wanted = None if names is None else chips.expand(names)
-    content = ncu_file.content(path, ncu, modules, timeout)
+    by_own_name = [name for name in (*(wanted or ()), *own) if name not in chips.COUNTED]
+    content = ncu_file.content(path, ncu, modules, timeout, list(dict.fromkeys([*METRICS, *by_own_name])))
     reading: Read[Counters] = Read(general=[*content.faults])
     found: dict[str, list[Launch]] = {}
     outside = 0
@@ -75,7 +80,7 @@ def read(
             )
         )
     for name, launches in found.items():
-        counters, faults = _count(launches, wanted, content.version)
+        counters, faults = _count(launches, wanted, tuple(own), further, content.version)
         if counters.kernels:
             reading.seen[name] = counters
         if faults:
@@ -98,11 +103,14 @@ def _range(launch: Launch, ranges: Collection[str] | None) -> str | None:
 # ---------------------------------------------------------------- from launches to counters
 
 
-def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: str) -> tuple[Counters, list[Fault]]:
+def _count(
+    launches: Sequence[Launch], wanted: tuple[str, ...] | None, own: tuple[str, ...], further: bool, version: str
+) -> tuple[Counters, list[Fault]]:
     """Launches of one range, grouped by name and launch configuration, and what they lack."""
     capability = next((one.capability for one in launches if one.capability), None)
     chip = (capability and chips.chip_of(*capability)) or ""
-    names = wanted if wanted is not None else _told(launches, chip)
+    told = _told(launches, chip) if wanted is None or further else ()
+    names = tuple(dict.fromkeys([*(wanted or ()), *told, *own]))
     lacking: dict[str, list[str]] = {}
     for name, why in (chips.unavailable(names, chip) if chip else {}).items():
         lacking.setdefault(why, []).append(name)
@@ -111,6 +119,7 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
         for why, lacked in lacking.items()
     ]
     names = tuple(name for name in names if chips.source(name, chip) is not None or not chip)
+    apart = [name for name in names if chips.counted(name).aggregate == "same"]
     groups: dict[tuple[object, ...], list[tuple[Launch, float, dict[str, float]]]] = {}
     untimed: list[int] = []
     unknown: list[int] = []
@@ -127,7 +136,7 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
         for name in names:
             if name not in values:
                 missing.setdefault(name, []).append(number)
-        configuration = tuple(values.get(name) for name in ("registers", "shared_memory"))
+        configuration = tuple(values.get(name) for name in ("registers", "shared_memory", *apart))
         key = (launch.name, launch.grid, launch.block, configuration)
         groups.setdefault(key, []).append((launch, seconds, values))
     for which, what in ((untimed, "time"), (unknown, "name or launch configuration")):
@@ -135,6 +144,10 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
             text = f"{len(which)} of {len(launches)} launches have no {what}: ncu did not measure them; "
             text += f"the first is {_launch(launches, which[0])}"
             faults.append(fault("incomplete", text, "see ncu's log for what failed"))
+    for name in [name for name in missing if name not in chips.COUNTED]:
+        if not any(name in launch.values for launch in launches):
+            faults.append(_absent(name, chip, asked=name not in own))
+            del missing[name]
     if missing:
         text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
         first, name = min((which[0], name) for name, which in missing.items())
@@ -167,6 +180,15 @@ def _count(launches: Sequence[Launch], wanted: tuple[str, ...] | None, version: 
     )
 
 
+def _absent(name: str, chip: str, *, asked: bool) -> Fault:
+    """Return the fault that no launch has a metric by ncu's own name. `asked`: whether ncu was to count it."""
+    if not asked:
+        return fault("incomplete", f"no launch has {name}", f"capture it too: ncu --metrics {name}", [name])
+    of = f" --chips {chip}" if chip else ""
+    remedy = f"see what ncu has: ncu --query-metrics{of}; a counter needs a rollup, such as .sum"
+    return fault("incompatible", f"ncu gave no {name}", remedy, [name])
+
+
 def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
     """Quantities that the file has for at least one launch: where others lack them, that is told."""
     return tuple(
@@ -186,7 +208,7 @@ def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
 def _value(launch: Launch, name: str, chip: str) -> float | None:
     """Return a quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or the
     sum is more than the quantity can be."""
-    source, counter = _source(launch, name, chip), chips.COUNTED[name]
+    source, counter = _source(launch, name, chip), chips.counted(name)
     total = 0.0
     for metric, factor in source.metrics.items() if source else ():
         part = scaled(launch, metric, counter.unit)
@@ -200,7 +222,7 @@ def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
     """Return the metrics that keep a launch from having a quantity."""
     source = _source(launch, name, chip)
     metrics = list(source.metrics) if source else []
-    return [one for one in metrics if scaled(launch, one, chips.COUNTED[name].unit) is None] or metrics
+    return [one for one in metrics if scaled(launch, one, chips.counted(name).unit) is None] or metrics
 
 
 def _launch(launches: Sequence[Launch], number: int) -> str:

@@ -146,7 +146,7 @@ def _order(samples: list[float], ranks: Sequence[float], scale: float) -> list[f
 
 def _better(metric: str, results: Results | None) -> str:
     try:
-        return resolve(metric, results.custom_metrics if results else {}).better
+        return resolve(metric, results.custom_metrics if results else {}).better or "lower"
     except KeyError:
         return "lower"
 
