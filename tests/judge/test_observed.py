@@ -64,6 +64,27 @@ def test_two_observations_of_a_deterministic_quantity_are_compared_exactly(head,
     assert words in row.reason
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "class_"),
+    [
+        (17_039_360, 17_039_523, "unchanged"),  # matmul/n=4096 against itself on an H200
+        (17_039_523, 17_039_360, "unchanged"),
+        (1_000_000, 1_001_000, "unchanged"),
+        (1_000_000, 1_001_001, "regression"),
+        (1_000_000, 998_000, "improvement"),
+        (0, 1, "regression"),
+    ],
+)
+def test_instructions_of_loops_that_wait_are_no_change(base, head, class_) -> None:
+    counted = criterion("instructions", tier="counters")
+    row = observed_row(context(), case(values(instructions=base), values(instructions=head)), counted)
+    assert row.class_ == class_
+    assert ("differ by up to 0.1 %" in row.reason) is (class_ == "unchanged")
+    high = criterion("instructions", "max", 1000, tier="counters")
+    row = observed_row(context(), case(values(instructions=base), values(instructions=head)), high)
+    assert row.effect == {"regression": "pass" if head <= 1000 else "fail"}.get(class_, "warn")
+
+
 def test_from_nothing_to_something_is_a_regression() -> None:
     row = observed_row(context(), case(values(spills=0), values(spills=12)), criterion(metric="spills"))
     assert (row.class_, row.effect, row.change) == ("regression", "fail", None)

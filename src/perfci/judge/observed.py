@@ -106,7 +106,7 @@ def _has_none(case: Case, criterion: Criterion) -> bool:
 
 
 def _relative(context: Context, criterion: Criterion, base: float, head: float) -> dict[str, Any]:
-    """Exact: the same code gives the same value."""
+    """Exact: the same code gives the same value, but for what the metric is known to scatter by."""
     worse = criterion.worse(head, base)
     change = head / base if base > 0 else None
     values = f"{show(base, criterion.unit)} → {show(head, criterion.unit)}"
@@ -114,6 +114,10 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
     if base == head:
         return {**judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
     words = values if change is None else f"{values}: {change_words(change, criterion.metric)}"
+    known = known_metric(criterion.metric)
+    if known is not None and abs(head - base) <= known.scatter * abs(base):
+        reason = f"{words}, and runs of the same code differ by up to {limit_percent(known.scatter)}"
+        return {**judged("unchanged", "pass", reason, base=base, head=head), **fields}
     if not worse:
         return {**judged("improvement", "pass", words, base=base, head=head), **fields}
     if not criterion.broken_by(head, base):
@@ -145,7 +149,7 @@ def _already_broken(
     if limit is not None:
         allowed = abs(base) * limit.bound
     elif (known := known_metric(criterion.metric)) is not None and known.exact:
-        allowed = 0.0
+        allowed = known.scatter * abs(base)
     else:
         allowed = POINTS if criterion.unit == "%" else abs(base) * BYTES
     if criterion.worse(head, base) and abs(head - base) > allowed:
