@@ -87,7 +87,8 @@ def _limits() -> dict[str, Any]:
     zero = r"(0+\.?0*|\.0+)"
     spans = {"pattern": r"^range:\S"}
     observed = [one for one in CATALOGUE.values() if one.tier in OBSERVED]
-    sampled = {"enum": [one.name for one in observed if not one.exact]}
+    alone = [one.name for one in CATALOGUE.values() if one.alone]
+    sampled = {"enum": [*alone, *(one.name for one in observed if not one.exact)]}
     exact = {"enum": [one.name for one in observed if one.exact]}
     # Of ncu's own metrics the loader knows which are of the table under another name.
     by_ncu = {"pattern": PLAIN_NCU}

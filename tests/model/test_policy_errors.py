@@ -78,6 +78,8 @@ BAD = {
     "catalogue's name": (GOOD + "metrics: {time: {}}", "perfci.yaml:3: metrics.time: is a name of perfci's own catalogue"),
     "price": (GOOD + "gpu_hour: 3.5", "perfci.yaml:3: gpu_hour: 3.5 is no price: write it like '3.50 USD'"),
     "a count with a unit": (LIMIT + "{metric: registers, max: 5ms}", "limits[0].max: '5ms': registers has no unit: write a plain number, such as 1e6"),
+    "a speed-up relative to base": (LIMIT + "{metric: speedup, regression: 5%}", "limits[0].regression: speedup is measured of head alone: write min, such as 1.10x"),
+    "a speed-up as a bare number": (LIMIT + "{metric: speedup, min: 1.1}", "limits[0].min: 1.1 has no unit: write it with its unit, like '1.10x'"),
     "a count with a prefix": (LIMIT + "{metric: instructions, max: 5k}", "limits[0].max: '5k': instructions has no unit: write a plain number"),
     "no way to be worse": (
         LIMIT + "{metric: sm__cycles_active.avg, regression: 1%}",

@@ -194,6 +194,7 @@ def test_what_only_the_loader_can_refuse(name):
 BOUNDS = {
     "": ["128", "1e3", "-1"], "s": ["5ms", " 5 µs ", "1e-3s", "2min"], "%": ["80%", "80 %"], "B": ["2GB", "2GiB", "512B"],
     "B/s": ["2TB/s", "3e12 B/s"], "/s": ["5000/s", "5 k/s", "5000 samples/s", "2.5ktok/s"], "TFLOP/s": ["600TFLOP/s", "0.5 PFLOP/s"], "cycles": ["1e6cycles"],
+    "x": ["1.10x", "2 x"],
 }  # fmt: skip
 
 

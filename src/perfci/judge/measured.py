@@ -58,6 +58,7 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
         proof=case.proof,
         noise=_parts(components(case, first)),
         roof=roof(case, ceilings),
+        versus=said.versus.name if said.versus is not None else "",
     )
 
 

@@ -11,7 +11,7 @@ from perfci.model.units import show
 from perfci.stats.series import side_values
 from perfci.stats.walsh import hodges_lehmann
 
-TIMED = frozenset({"time", "cycles", *DERIVED})
+TIMED = frozenset({"time", "cycles", "speedup", *DERIVED})
 """Metrics that prove nothing where the time is impossible."""
 
 

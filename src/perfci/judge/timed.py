@@ -7,6 +7,7 @@ import numpy as np
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, about, about_criterion, centre, judged
 from perfci.judge.words import change_words, show_clock, still_worse
+from perfci.model.comparison import alternatives
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import DERIVED
 from perfci.model.profile import concerns
@@ -36,13 +37,33 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of one criterion of a case that runs in head, and for a relative limit in base too."""
     found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
-    if decision.status == "invalid":
+    if criterion.metric == "speedup" and (unlike := _unlike(context, case)) is not None:
+        fields = unlike
+    elif decision.status == "invalid":
         fields = _invalid(context, case, criterion, found)
     elif found.ratios is not None:
         fields = _relative(context, case, criterion, found, found.ratios)
     else:
         fields = _absolute(context, case, criterion, found)
     return Row(**about(case), **about_criterion(criterion) | {"limit": found.limit}, **fields)
+
+
+def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
+    """Return the fields of a row on the speed-up of a case whose alternative is another one in head than in base, or
+    did not always run; None for any other."""
+    sides = case.sides
+    if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
+        return judged("changed", context.effect("changed"), f"no speed-up to hold head to: {why}")
+    refused = next((pair.refused for pair in case.pairs if pair.refused), "")
+    if refused:
+        return judged("invalid", context.effect("invalid"), f"not measured: {_against(case)} failed: {refused}")
+    return None
+
+
+def _against(case: Case) -> str:
+    """Return the name of head's alternative; empty where it has none."""
+    head = case.sides.get("head")
+    return head.versus.name if head is not None and head.versus is not None else ""
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
@@ -124,6 +145,11 @@ def _lost(case: Case) -> str:
 def _unmeasured(case: Case, metric: str) -> str:
     if metric == "throughput" and case.captured:
         return "a capture does not tell how many items an execution has: give --items GLOB=NUMBER"
+    if metric == "speedup" and case.origin == "kernel":
+        versus = case.sides["head"].versus
+        if versus is None:
+            return "head declares no alternative: bench.versus(NAME, lambda: …)"
+        return f"{versus.name} is no alternative: {versus.wrong}" if versus.wrong else f"{versus.name} was not timed"
     if metric in DERIVED and side_values(case, "head", "time").size:
         return f"head declares no {DERIVED[metric].words}"
     if side_values(case, "base", metric).size:
@@ -223,6 +249,8 @@ def _undecided(context: Context, case: Case, n: int, words: str) -> str:
 def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
     head, base, decision = centre(found.head), centre(found.base), found.decision
     bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
+    if criterion.metric == "speedup":
+        value += f" against {_against(case)}"
     bounds = Interval(**interval(found.head, LEVEL)._asdict())
     broken = f"{value} is {criterion.beyond} the limit of {bound}"
     class_: Class

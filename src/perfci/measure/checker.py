@@ -14,7 +14,7 @@ from perfci.measure.rounds import Bench, case_fields
 from perfci.measure.timing import Probe
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
-from perfci.model.results import Case, CaseSide, Check, Reason, Work
+from perfci.model.results import Case, CaseSide, Check, Reason, Versus, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.child import Died
 from perfci.system.process import Worker
@@ -209,6 +209,7 @@ def _found(
         shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
         rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
     )  # fmt: skip
+    side.versus = Versus.model_validate(reply["versus"]) if reply["versus"] is not None else None
     if not reply["ok"]:
         side.status = "failed"
         side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
@@ -226,23 +227,30 @@ def _found(
     if case.device == "cuda":
         side.profile = Profile(metrics={"peak_memory": opened.memory})
     probe = Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
-    if case.device == "cuda" and asked != "cold":
-        probe = _captured(bench, worker, probe)
-    if not probe.refused:
+    versus = side.versus is not None and not side.versus.wrong and name == "head"
+    if versus:
+        probe = replace(probe, versus="cold" if case.device == "cuda" else "graph")
+    captures = case.device == "cuda" and asked != "cold"
+    if captures:
+        found = _captured(bench, worker)
+        probe = replace(probe, refused=found["refused"], graph_seconds=found.get("seconds"))
+    if captures and versus and not probe.refused and not _captured(bench, worker, versus=True)["refused"]:
+        probe = replace(probe, versus="graph")
+    if worker.alive:
         worker.ask("close", bench.timeout, verify=False)
     return probe
 
 
-def _captured(bench: Bench, worker: Worker, probe: Probe) -> Probe:
-    """Tell whether the open case can be captured. A capture that breaks the worker costs the worker, not the case."""
+def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> dict[str, Any]:
+    """Tell whether the open case can be captured, or its alternative. A capture that breaks the worker costs that, and
+    not the case."""
     try:
-        found = worker.ask("probe", bench.timeout)
+        found = worker.ask("probe", bench.timeout, versus=versus)
     except Died as died:
         found = {"refused": died.reason.text}
     if found["refused"]:
         worker.close()  # torch still takes the memory of whatever comes next for that of the failed capture
-        return replace(probe, refused=found["refused"])
-    return replace(probe, graph_seconds=found["seconds"])
+    return found
 
 
 def _finite(worst: float | None) -> float | None:

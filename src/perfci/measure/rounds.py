@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from perfci.measure.costs import Costs
 from perfci.measure.prepare import SideWork
-from perfci.measure.timing import Setup
+from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Clock, Pair, Phase, Reason
@@ -24,6 +24,7 @@ from perfci.system.child import Died, Under
 from perfci.system.process import Parent, Worker
 
 Samples = dict[Side, list[list[float]]]
+N = TypeVar("N", bound=str)
 VERIFIED = 0.25
 """Share of the pairs after the first whose results are checked once more after timing: a check costs as much as the
 samples of a short case, and a kernel that is right only before it is timed is wrong in every pair."""
@@ -186,8 +187,8 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     return taking.outcome()
 
 
-_Op = Literal["open", "block", "close"]
-_PHASES: dict[_Op, Phase] = {"open": "open", "block": "samples", "close": "close"}
+_Op = Literal["open", "block", "versus", "close"]
+_PHASES: dict[_Op, Phase] = {"open": "open", "block": "samples", "versus": "samples", "close": "close"}
 
 
 class Step(NamedTuple):
@@ -212,6 +213,8 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterato
         rng.shuffle(order)
         yield from (Step("open", name, seed, number) for name in order)
         yield from (Step("block", name) for name in _turns(setup.blocks, list(names), rng))
+        if setup.versus and "head" in names:  # behind what base and head are compared by
+            yield Step("versus", "head", seed)
         yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
 
 
@@ -220,6 +223,8 @@ def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
         yield from (Step("block", name) for _ in range(setup.blocks))
+        if setup.versus and name == "head":
+            yield Step("versus", name, seed)
         yield Step("close", name, last=number == setup.placements - 1)
 
 
@@ -233,6 +238,9 @@ class _Taking:
         self.blocks: dict[Side, list[list[Block]]] = {name: [] for name in self.names}
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
+        self.versus: dict[str, list[list[float]]] = {"own": [], "other": []}
+        """Seconds of the case and of its alternative beside it, by placement."""
+        self.refused = ""
         self.tuners: dict[Side, str] = {}
         self.untuned = all(case.sides[name].tuner == "" for name in self.names)
         """True where no trace of a tuner was seen: what it chooses would depend on the other side's work."""
@@ -249,7 +257,7 @@ class _Taking:
                 self._take(group, workers)
             if self.lost:
                 return
-            kind = "first" if op == "open" and group[0].placement == 0 else op
+            kind = "first" if op == "open" and group[0].placement == 0 else "block" if op == "versus" else op
             self.seconds[kind] += time.monotonic() - start
 
     def _beside(self, step: Step) -> object:
@@ -288,10 +296,21 @@ class _Taking:
         if step.op == "open":
             fields: dict[str, Any] = {"mode": setup.mode, "sets": setup.sets}
             return fields | {"seed": step.seed, "placement": step.placement, **case_fields(self.case, step.side)}
+        if step.op == "versus":
+            return self._beside_it(step)
         if step.op == "block":
             return {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
         check = _tolerance_side(self.case).check
         return {"verify": step.last and self.verify, "rtol": check.rtol, "atol": check.atol}
+
+    def _beside_it(self, step: Step) -> dict[str, Any]:
+        """Return what head's worker is asked of the case and its alternative."""
+        setup, mode = self.setup, self.setup.versus
+        turns = _turns(setup.blocks, ["own", "other"], random.Random(f"{step.seed}/versus"))
+        fields: dict[str, Any] = {"own": setup.mode, "mode": mode, "seed": step.seed, "turns": turns}
+        if mode == setup.mode:
+            return fields | {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
+        return fields | {"batch": 1, "samples": SCHEDULES["cold"].samples, "bracket": False}
 
     def _keep(self, step: Step, answer: dict[str, Any]) -> None:
         """Keep a worker's answer to a step."""
@@ -300,6 +319,10 @@ class _Taking:
         elif step.op == "block":
             block = Block(answer["times"], answer["hertz"], bool(answer["drained"]))
             self.blocks[step.side][-1].append(block)
+        elif step.op == "versus":
+            self.refused = self.refused or str(answer["failed"])[:400]
+            for which, placements in self.versus.items():
+                placements.append([value for block in answer[which] for value in block])
         elif not answer["ok"]:
             text = f"after timing: {answer['text']}"
             self.failures[step.side] = Reason(kind=answer["kind"], text=text[:1000])
@@ -325,7 +348,13 @@ class _Taking:
                 seconds=self.seconds,
                 gaps=gaps if any(gaps.values()) else {},
                 tuners=self.tuners,
+                refused=self.refused,
             )
+            if self.versus["own"] and not self.refused:
+                own, other = (worker_value(self.versus[which]) for which in ("own", "other"))
+                times = {name: values["time"] for name, values in made.pair.values.items()}
+                for name, values in made.pair.values.items():  # base's by its time beside head's
+                    values["speedup"] = other / own * times["head"] / times[name]
         return made
 
 
@@ -379,9 +408,9 @@ def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
     return clocks
 
 
-def _turns(blocks: int, names: list[Side], rng: random.Random) -> list[Side]:
+def _turns(blocks: int, names: list[N], rng: random.Random) -> list[N]:
     """Return the order of blocks: a coin decides who goes first in a couple, the next couple mirrors it (A B B A)."""
-    turns: list[Side] = []
+    turns: list[N] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)
         turns += [*names, *reversed(names)]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from perfci.model.base import DeviceKind, Side
 from perfci.model.fingerprint import GpuFacts
@@ -56,6 +57,8 @@ class Probe:
     """Why it cannot be captured."""
     clocks: str | None = None
     """Whatever holds the GPU's SM clock."""
+    versus: Literal["", "graph", "cold"] = ""
+    """The way its alternative can be timed; empty where there is none that is right."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Setup:
     """True where the workers of a pair live one after the other instead of together."""
     seconds: float = 0.0
     """Of the samples of one block of each side together, as the checks lead one to expect."""
+    versus: Mode | None = None
+    """The timing mode of the case and its alternative beside each other, in head; None where there is none."""
 
     @property
     def planned(self) -> float:
@@ -108,6 +113,11 @@ def settle(
     setup, said = _cpu(probes) if gpu is None else _gpu(asked, probes, gpu)
     executions = math.fsum(probe.graph_seconds or probe.seconds for probe in probes.values())
     setup = replace(setup, seconds=executions * setup.batch * setup.samples)
+    if (head := probes.get("head")) is not None and head.versus:
+        # Its alternative may take as long as the case itself: nobody knows before.
+        more = 2 * (head.graph_seconds or head.seconds) * setup.batch * setup.samples
+        mode: Mode = "cold" if head.versus == "cold" else setup.mode
+        setup = replace(setup, versus=mode, seconds=setup.seconds + more)
     said.threads = threads
     own = {name: {"settings": dict(probe.settings), "clocks": probe.clocks} for name, probe in probes.items()}
     return setup, {name: said.model_copy(update=update) for name, update in own.items()}

@@ -53,9 +53,21 @@ def differences(base: CaseSide, head: CaseSide) -> list[str]:
     return found + _dicts("timing", *timings)
 
 
+def alternatives(base: CaseSide, head: CaseSide) -> str:
+    """Return how head's alternative is another than base's; empty where it is the same, or base has none."""
+    mine, theirs = base.versus, head.versus
+    if mine is None or theirs is None:
+        return ""
+    if mine.name != theirs.name:
+        return _both("the alternative", mine.name, theirs.name)
+    if mine.python == theirs.python and mine.code != theirs.code:
+        return f"the alternative {theirs.name} does something else in head than in base"
+    return ""
+
+
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
     """Return what head declares otherwise than base of the same executions, one phrase each: work, tolerances,
-    reference.
+    reference, alternative.
 
     None of it changes what is executed and timed: base and head are judged by base's declarations.
     """
@@ -64,4 +76,5 @@ def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
         mine, theirs = getattr(base.check, name), getattr(head.check, name)
         if mine != theirs:
             found.append(_both(name, mine, theirs))
-    return found + _sketches(base.check.sketch, head.check.sketch)
+    other = alternatives(base, head)
+    return [*found, *_sketches(base.check.sketch, head.check.sketch), *([other] if other else [])]

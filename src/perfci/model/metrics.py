@@ -140,6 +140,8 @@ class Metric(Quantity):
     """The better direction; None of ncu's own metrics of which perfci knows nothing: a limit says it."""
     exact: bool = False
     """True where the same code gives the same value each time, so that two single observations can be compared."""
+    alone: bool = False
+    """True where it is measured of head alone: a bound can hold it, and no limit relative to base."""
     scatter: float = 0.0
     """Share of an exact one by which runs of the same code may differ all the same."""
     work: PerTime | None = None
@@ -199,6 +201,8 @@ TABLE: dict[str, Quantity] = table(
     _timing("peak", "%", "share of the ceiling measured on this device, of memory or compute, that the declared work "
         "reaches", better="higher", sources=("work",),
         work=PerTime("floating-point operations or bytes, or no ceiling of them was measured", ("least",), 0.01)),
+    _timing("speedup", "x", "time of the alternative that the case declares over its own, both in head's process",
+        better="higher", alone=True),
     # Launch configurations and memory
     _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides; of a command all "
         "that it holds at most", better="lower", exact=True, sources=("checks", "trace"), follows=("calls",)),

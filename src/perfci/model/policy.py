@@ -119,6 +119,7 @@ UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "TFLOP/s": (FLOP_UNITS, "600TFLOP/s"),
     "B": (SIZE_UNITS, "2GB"),
     "%": ({"%": 1.0}, "80%"),
+    "x": ({"x": 1.0}, "1.10x"),
 }
 """A metric's unit → the units that a bound may be written in, and an example."""
 
@@ -401,6 +402,8 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
     elif limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
         text = f"{metric.name} is observed once and scatters from run to run: write min or max"
         raise Mistake(text, "regression")
+    if limit.regression is not None and metric.alone:
+        raise Mistake(f"{metric.name} is measured of head alone: write min, such as 1.10x", "regression")
     if limit.regression == 0 and metric.tier not in OBSERVED:
         raise Mistake("0% can never be excluded by timing: write the change that must be found", "regression")
     for name in ("min", "max"):

@@ -210,6 +210,8 @@ class CaseFacts(Document):
     """None where the pairs do not tell its parts."""
     roof: Roof | None = None
     """None where no work is declared, or no ceiling was measured for it."""
+    versus: str = ""
+    """The name of head's alternative; empty where it declares none."""
 
 
 class Observed(Document):

@@ -75,6 +75,18 @@ class Check(Document):
     """Why the kernel was not checked with its inputs redrawn in place; empty where it was, or has no reference."""
 
 
+class Versus(Document):
+    """The alternative that a side declares with `bench.versus`."""
+
+    name: str = Field(max_length=40)
+    code: str
+    """Digest of its own bytecode and constants."""
+    python: str
+    """The version of Python that compiled it: bytecode of two versions differs."""
+    wrong: str = ""
+    """Why it is not timed; empty where its result is right."""
+
+
 class CaseSide(Document):
     """One side of a case."""
 
@@ -94,6 +106,8 @@ class CaseSide(Document):
     timing: Timing | None = None
     """The way the numbers were measured; None where there are none."""
     check: Check = Field(default_factory=Check)
+    versus: Versus | None = None
+    """None where it declares none."""
     reports: list[str] | None = None
     """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
     profile: Profile | None = None
@@ -171,6 +185,8 @@ class Pair(Document):
     """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
     tuners: dict[Side, str] = Field(default_factory=dict)
     """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
+    refused: str = ""
+    """What head's alternative raised while it was timed; empty where it did not."""
 
 
 class Proof(Document):

@@ -192,6 +192,8 @@ def show(value: float | None, unit: str) -> str:
     if unit == "Hz":
         name = next((name for name in ("GHz", "MHz", "kHz") if abs(value) >= CLOCK_UNITS[name] * 0.9995), "Hz")
         return f"{significant(value / CLOCK_UNITS[name])} {name}"
+    if unit == "x":
+        return f"{significant(value)}x"
     if not unit and value == int(value) and abs(value) < 1e5:
         return f"{int(value)}"  # a count
     if unit == "TFLOP/s":

@@ -18,7 +18,7 @@ from perfci.render.escape import visible
 from perfci.render.facts import device_facts, timing
 from perfci.render.words import class_count, direction, duration, half_width, plain, relative
 
-_STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak")
+_STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A verdict as one sign; a run that passes with warnings has another."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
@@ -217,10 +217,12 @@ class View:
         )
 
     def median(self, entry: Measured | None, side: Side) -> str:
-        """Return the median over the workers of one side."""
+        """Return the median over the workers of one side; a speed-up with what it is over: `1.23x sdpa`."""
         if entry is None or side not in entry.sides:
             return "–"
-        return self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
+        text = self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
+        facts = self._facts.get((entry.case, entry.device))
+        return f"{text} {facts.versus}" if entry.metric == "speedup" and facts is not None else text
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from .versus import Versus
+
 if TYPE_CHECKING:
     from .declare import Kernel
 
@@ -32,6 +34,8 @@ SAMPLED = 65536
 """Elements of a tensor that enter the digest one by one."""
 OTHER = 2**40
 """Placements from here on draw values that no placement that is checked or timed has."""
+LONGEST_NAME = 40
+"""Characters of the name of an alternative."""
 SUMMED = 2**26
 """Elements of a tensor that are added at once."""
 
@@ -78,6 +82,7 @@ class Bench:
         self._random: Optional[Random] = None
         self._work: Optional[dict[str, Any]] = None
         self._reference: Optional[Reference] = None
+        self._versus: Optional[Versus] = None
 
     # ---------------------------------------------------------------- where and from what
 
@@ -217,6 +222,20 @@ class Bench:
         _check_amount("bench.reference(atol=…)", atol)
         self._reference = Reference(fn, float(rtol), float(atol))
 
+    def versus(self, name: str, fn: Callable[[], Any]) -> None:
+        """Declare another implementation, which is timed beside the case: its time over the case's is `speedup`.
+
+        `fn` takes the same inputs, and its result is held to the same reference. Raises TypeError where it cannot be
+        called, ValueError for a name that is no short text in one line, and on a second call.
+        """
+        if self._versus is not None:
+            raise ValueError("bench.versus() was called before: declare one alternative, in a kernel for each")
+        if not isinstance(name, str) or not 0 < len(name.strip()) <= LONGEST_NAME or not name.isprintable():
+            raise ValueError(f"bench.versus({name!r}): give it a name of at most {LONGEST_NAME} characters")
+        if not callable(fn):
+            raise TypeError("bench.versus() takes a function: write bench.versus('sdpa', lambda: …)")
+        self._versus = Versus(name.strip(), fn)
+
     # ---------------------------------------------------------------- what perfci asks
 
     def declared_work(self) -> dict[str, Any]:
@@ -226,6 +245,10 @@ class Bench:
     def declared_reference(self) -> Optional[Reference]:
         """Return the reference, if the case declared one."""
         return self._reference
+
+    def declared_versus(self) -> Optional[Versus]:
+        """Return the alternative, if the case declared one."""
+        return self._versus
 
     def shapes(self) -> list[str]:
         """Return method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
@@ -254,7 +277,7 @@ class Bench:
         """Forget tensors, padding and reference: their memory is free although functions refer to this."""
         self._drawn.clear()
         self._pads.clear()
-        self._reference = None
+        self._reference = self._versus = None
 
     def inputs_digest(self) -> str:
         """Return the SHA-256 over shapes, types and values of the inputs as they are now.

@@ -12,7 +12,7 @@ import traceback
 import types
 from typing import Any, Optional
 
-from . import bench, ceilings, declare, discover, guard, profile, tuners
+from . import bench, ceilings, declare, discover, guard, profile, tuners, versus
 from .channel import Channel, connect
 from .checks import check
 from .cpu import CpuSampler
@@ -294,7 +294,7 @@ class Server:
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """Tell whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
         try:
-            return {"refused": "", "seconds": probe(self.prepared[0].fn)}
+            return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0])}
         except Exception as error:
             # Left for the run, which takes a new worker if the failed capture has broken this one.
             return {"refused": described(error)}
@@ -303,6 +303,27 @@ class Server:
         """Time one block of samples."""
         times = self.sampler.block(message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
+
+    def do_versus(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Time blocks of the open case and of its alternative in turns. The answer's `failed` is what the alternative
+        raised, and empty where there are times."""
+        mode = message["mode"]
+        own = self.sampler if mode == message["own"] else _sampler(mode, self._fns(False), message["seed"])
+        other = _sampler(mode, self._fns(True), message["seed"])
+        try:
+            if own is not self.sampler:
+                own.warm()
+            other.warm()
+            return dict(versus.in_turns(own, other, message), failed="")
+        except Exception as error:
+            return {"own": [], "other": [], "failed": described(error)}
+
+    def _fns(self, alternative: bool) -> list[Any]:
+        """Return the function of each input set: the case's own, or its alternative's."""
+        if not alternative:
+            return [one.fn for one in self.prepared]
+        declared = [one.bench.declared_versus() for one in self.prepared]
+        return [one.fn for one in declared if one is not None]
 
     def do_capture(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let a profiler that waits for it record from here on, or stop."""

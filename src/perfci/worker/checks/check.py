@@ -54,8 +54,8 @@ def check_case(
     Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
     `text` of the first failure, which ends the check, or None and ""; `shapes`, the
     sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
-    `atol` (as declared; None without a reference), `sketch`, and `unredrawn`: why its inputs could not be redrawn in
-    place, or "".
+    `atol` (as declared; None without a reference), `sketch`, `unredrawn`: why its inputs could not be redrawn in
+    place, or "", and `versus`: its alternative, as `_alternative` tells it, or None.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -68,6 +68,7 @@ def check_case(
         "atol": None,
         "sketch": [],
         "unredrawn": "",
+        "versus": None,
     }
     replaced = tampered()
     if replaced:
@@ -95,6 +96,8 @@ def check_case(
                 again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), *given)
             outcome = outcome if again.ok else again
         del out
+        if own and outcome.ok and prepared.bench.declared_versus() is not None:
+            result["versus"] = _alternative(prepared.again(False), sizes, *given)
         prepared.bench.release()
         result["shapes"] += 1
         result["compared"] += reference is not None
@@ -106,6 +109,24 @@ def check_case(
             result.update(ok=False, kind=outcome.kind, text=text)
             break
     return result
+
+
+def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]) -> Any:
+    """Return what `Versus.told` says of the alternative of a case, and why it is `wrong`, or ""."""
+    versus = prepared.bench.declared_versus()
+    if versus is None:
+        return None
+    try:
+        expected = _expected(prepared)
+        with poisoned_memory(sizes, prepared.bench.device_name):
+            out = versus.fn()
+            _synchronize(prepared)
+        found = _outcome(prepared, out, expected, rtol, atol).text
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"[:400]
+    finally:
+        prepared.bench.release()
+    return dict(versus.told(), wrong=found)
 
 
 def verify(
