@@ -12,7 +12,7 @@ from perfci.profilers.metrics import take
 from perfci.profilers.ncu import report as ncu
 from tests.e2e.conftest import Repo, Run
 from tests.judge import build
-from tests.profilers.test_ncu import CSV, file, rows, text
+from tests.profilers.ncu.test_ncu import CSV, file, rows, text
 from tests.profilers.test_nsys import profiled, unpack
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"

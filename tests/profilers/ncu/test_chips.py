@@ -10,7 +10,7 @@ from perfci.model.base import UsageError
 from perfci.model.metrics import FAMILIES
 from perfci.profilers.ncu import chips
 
-KNOWN = Path(__file__).parent.parent / "data" / "ncu" / "known_metrics.txt.xz"
+KNOWN = Path(__file__).parent.parent.parent / "data" / "ncu" / "known_metrics.txt.xz"
 SUFFIX = {
     "c": r"\.(sum|avg|min|max)(\.per_second|\.per_cycle_active|\.pct_of_peak_sustained_(active|elapsed))?",
     "r": r"\.(ratio|pct)",

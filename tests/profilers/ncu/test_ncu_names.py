@@ -19,7 +19,7 @@ from perfci.profilers.ncu import chips
 from perfci.profilers.ncu.launch import factor
 from perfci.profilers.ncu.report import read
 
-DATA = Path(__file__).parent.parent / "data" / "ncu"
+DATA = Path(__file__).parent.parent.parent / "data" / "ncu"
 SDPA, MATMUL = "sdpa-seq512", "matmul-n4096"
 SIDES = ("base", "head")
 PAGES = {side: lzma.decompress((DATA / f"ncu_{side}.csv.xz").read_bytes()) for side in SIDES}

@@ -14,10 +14,10 @@ from perfci.model.profile import Profile, doubt
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.report import read
 from perfci.profilers.nsys.trace import read as read_trace
+from tests.profilers.test_nsys import unpack
+from tests.profilers.test_nsys_deletions import false_passes, limits
 
 from .test_ncu import CSV, HELD, RANGES, REPORTS, file, report, results, rows, text
-from .test_nsys import unpack
-from .test_nsys_deletions import false_passes, limits
 
 __all__ = ["report"]  # a fixture
 TRACED = frozenset({"occupancy_theoretical"})

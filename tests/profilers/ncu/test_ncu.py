@@ -23,7 +23,7 @@ from perfci.profilers.ncu import layout as ncu_layout
 from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.report import read
 
-DATA = Path(__file__).parent.parent / "data" / "ncu"
+DATA = Path(__file__).parent.parent.parent / "data" / "ncu"
 RANGES = ("sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32")
 REPORTS = {name: lzma.decompress((DATA / f"ncu_{name}.ncu-rep.xz").read_bytes()) for name in ("base", "head")}
 REPORT = REPORTS["base"]
