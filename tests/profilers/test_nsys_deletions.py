@@ -75,8 +75,9 @@ def limits(whole: Profile) -> list[Asked]:
     for metric, value in whole.metrics.items():
         if not value:
             continue
-        better = resolve(metric, {}).better
-        worse, well = (1 + LITTLE, 1 - LITTLE) if better == "lower" else (1 - LITTLE, 1 + LITTLE)
+        known = resolve(metric, {})
+        step = max(LITTLE, 2 * known.scatter)  # by less, runs of the same code differ
+        worse, well = (1 + step, 1 - step) if known.better == "lower" else (1 - step, 1 + step)
         found += [
             (metric, "max", value * (1 - LITTLE), None, False),
             (metric, "min", value * (1 + LITTLE), None, False),

@@ -186,7 +186,7 @@ class Pair(Document):
     tuners: dict[Side, str] = Field(default_factory=dict)
     """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
     refused: str = ""
-    """What head's alternative raised while it was timed; empty where it did not."""
+    """The error that head's alternative raised while it was timed; empty for none."""
 
 
 class Proof(Document):

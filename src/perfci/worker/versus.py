@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Versus:
-    """What a case is to be faster than."""
+    """An implementation that a case is to be faster than."""
 
     name: str
     fn: Callable[[], Any]
