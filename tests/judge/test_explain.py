@@ -467,6 +467,26 @@ def test_rules_of_ncu_are_told_without_their_links_and_definitions():
     )
 
 
+def ruled(speedup, name="void k(P)"):
+    rules = [Rule(name="Occupancy", message="Of 12 warps 3 are active.", speedup=speedup)] if speedup else []
+    return Profile(trace=trace(use(name)), counters=counters(counted(name, rules=rules)))
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "told"),
+    [
+        (ruled(None), ruled(40.0), True),
+        (ruled(10.0), ruled(40.0), True),
+        (ruled(40.0), ruled(40.0), False),
+        (ruled(39.0), ruled(40.0), False),
+        (ruled(40.0, "void other(P)"), ruled(40.0), True),
+        (Profile(trace=trace(use("void k(P)"))), ruled(40.0), False),
+    ],
+)
+def test_a_rule_of_ncu_is_told_only_where_it_says_more_than_of_base(base, head, told):
+    assert any("ncu estimates" in step for step in explain(base, head, 1.5).next_steps) is told
+
+
 # ---------------------------------------------------------------- any profile
 
 NAMES = [

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from perfci.render.terminal import print_costs, print_report
+from perfci.render.view import View
 from tests.render.build import HOSTILE, report, reports, row, unchanged
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -28,7 +29,7 @@ def printed(shown, width: int = 0, colour: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("state", ["mixed", "run", "devices", "error", "traced", "traced-alone"])
-@pytest.mark.parametrize("width", [0, 80, 120])
+@pytest.mark.parametrize("width", [0, 80, 120, 200])
 def test_golden(state, width):
     text = printed(REPORTS[state], width)
     file = GOLDEN / f"{state}.{width or 'plain'}.txt"
@@ -43,15 +44,48 @@ def test_no_line_is_wider_than_the_terminal(state, width):
     assert max(cell_len(line) for line in printed(REPORTS[state], width).splitlines()) <= width
 
 
+NAMES = [
+    "resample/" + "/".join(f"parameter_{i}=value_{i}" for i in range(6)),
+    "trajectory_resample/batch=32",
+    "a_kernel_whose_name_is_longer_than_the_column_of_a_narrow_terminal/n=1",
+    "k",
+]
+
+
+@pytest.mark.parametrize("metric", ["time", "dram_bandwidth"])
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_broken_at_slashes_alone_and_never_cut(name, width, metric):
+    lines = printed(report([row(name, "regression", ratio=2.0, metric=metric)], "x"), width).splitlines()
+    start = next(at for at, line in enumerate(lines) if "─" in line) + 1
+    column = lines[start - 2].index("case")
+    told = ""
+    for line in lines[start:]:
+        part = line[column:].split(" ")[0]
+        assert part == name or part.endswith("/") or name.endswith(part), line
+        told += part
+        if told == name:
+            return
+    raise AssertionError(f"{told} is not {name}")
+
+
+@pytest.mark.parametrize("state", ["mixed", "regression", "profile", "truncated", "run"])
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_no_number_is_left_out_of_a_narrow_table(state, width):
+    """Every change with its ±, and every limit, whatever the width."""
+    shown, text = View(REPORTS[state]), printed(REPORTS[state], width)
+    table = " ".join(text.split("─\n")[1].split("\n\n")[0].split())
+    for one in [one for one in REPORTS[state].rows if len(REPORTS[state].rows) <= 40 or one.class_ != "unchanged"]:
+        numbers = [shown.base(one), *shown.head(one).split(" (")[:1], shown.change(one), shown.limit(one)]
+        assert all(number in table for number in numbers if number != "–"), (one.case, numbers)
+    assert table.count("±") == sum(f"{shown.head(one)} {shown.change(one)}".count("±") for one in REPORTS[state].rows)
+
+
 @pytest.mark.parametrize("width", [80, 120])
-def test_long_case_ids_are_folded_and_never_cut(width):
-    name = "resample/" + "/".join(f"parameter_{i}=value_{i}" for i in range(6))
-    text = printed(report([row(name, "regression", ratio=2.0)], "x"), width)
-    assert "…" not in text
-    table = text.split("─\n")[1].split("\n\n")[0].splitlines()
-    start = next(line for line in table if "resample/" in line).index("resample/")
-    folded = "".join(line[start:].split("  ")[0] for line in table)
-    assert folded == name
+def test_the_reason_stands_under_its_row(width):
+    lines = printed(REPORTS["mixed"], width).splitlines()
+    row_at = next(at for at, line in enumerate(lines) if "sdpa/seq=512" in line and "151" in line)
+    assert "left flash attention" in lines[row_at + 1]
 
 
 def test_into_a_file_each_row_is_one_plain_line_with_its_whole_id():

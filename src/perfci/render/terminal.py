@@ -1,13 +1,9 @@
 """The report for a terminal: a table that fits its width, or plain lines where there is none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from perfci.judge.headline import UNDECIDED
@@ -16,13 +12,12 @@ from perfci.model.text import shell
 from perfci.model.units import show, show_share
 from perfci.render import words
 from perfci.render.escape import spans, visible
+from perfci.render.table import Table
 from perfci.render.view import View
 from perfci.render.words import class_count
 
 MOST_ROWS = 40
 """With more rows than this, unchanged ones are only counted."""
-_CASE_WIDTH = 24
-"""Width that a table leaves to case ids before it gives up another column; longer ids are folded, never cut."""
 _MARKS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _STYLES: dict[Effect, str] = {"fail": "bold red", "undecided": "bold yellow", "warn": "yellow", "pass": "green"}
 _BADGES: dict[Verdict, tuple[str, str]] = {
@@ -35,50 +30,34 @@ _BADGES: dict[Verdict, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class _Detail:
-    """How much a row's line says; a narrow terminal gets less."""
+    """How a row's line is laid out; a narrow terminal breaks more of it, and leaves no number out."""
 
-    words: bool = True
-    intervals: bool = True
-    limits: bool = True
+    words: bool = False
+    """A column has the class; else it stands before the reason."""
+    metric: bool = True
+    """The metric has a column; else it stands beside the case."""
+    lines: int = 1
+    """Of a value with its interval, then of a change too."""
 
 
 _SENTENCES = 3
 """Sentences of a case's profile that are shown; the report has the others."""
 _TRACED = 5
 """Functions of a case likewise."""
-_DETAILS = (_Detail(), _Detail(words=False), _Detail(False, False), _Detail(False, False, False))
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Headings and cells as text; a heading that begins with `>` stands over numbers."""
-
-    head: list[str]
-    cells: list[list[str]]
-    styles: list[str] = field(default_factory=list)
-    """Of the first cell of each line."""
-
-    @property
-    def names(self) -> list[str]:
-        return [name.removeprefix(">") for name in self.head]
-
-    @property
-    def widths(self) -> list[int]:
-        return [max(map(cell_len, column)) for column in zip(self.names, *self.cells, strict=True)]
-
-    def fits(self, width: int) -> bool:
-        """Tell whether all of it fits when case ids are folded to `_CASE_WIDTH`."""
-        columns = [
-            min(own, _CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
-        ]
-        return sum(columns) + 2 * (len(columns) - 1) <= width
+_DETAILS = (
+    _Detail(words=True),
+    _Detail(),
+    _Detail(metric=False),
+    _Detail(metric=False, lines=2),
+    _Detail(metric=False, lines=3),
+)
 
 
 def print_costs(report: Report, console: Console) -> None:
     """Print the account of a run: seconds and share of each phase, and what imports cost."""
     printer = _Printer(View(report), console)
     phases = [[name, f"{seconds:.1f} s", f"{100 * share:.1f} %"] for name, seconds, share in printer.view.phases]
-    printer.table(_Table(["phase", ">wall time", ">share"], phases))
+    printer.table(Table(["phase", ">wall time", ">share"], phases))
     printer.block([_prose("", line, "") for line in printer.view.dear_imports])
 
 
@@ -107,8 +86,6 @@ class _Printer:
         if len(rows) < len(known):
             self.block([Text(f"{len(known) - len(rows)} unchanged rows are not shown.", "dim")])
         self.block([Text(visible(line), "dim") for line in self.view.skipped])
-        if self.rich:
-            self.block([self.reason(row) for row in rows if not _quiet(row) and self.why(row)])
         if not self.view.comparing and self.view.measured:
             self.table(self.measured_table())
             if self.view.other_measured:
@@ -173,7 +150,7 @@ class _Printer:
             for row in rows
         ]
         if cells:
-            self.table(_Table(["case", first, *head], cells))
+            self.table(Table(["case", first, *head], cells))
 
     def header(self) -> None:
         """Show the verdict with its sentence, what to do, facts and counts."""
@@ -203,39 +180,39 @@ class _Printer:
                 )
             self.put(text)
 
-    def row_table(self, rows: Sequence[Row]) -> _Table:
-        """Return the rows, with as much detail as fits."""
+    def row_table(self, rows: Sequence[Row]) -> Table:
+        """Return the rows, laid out so that all of it fits."""
         for detail in _DETAILS:
             table = self.detailed(rows, detail)
             if not self.rich or table.fits(self.console.width):
                 break
         return table
 
-    def detailed(self, rows: Sequence[Row], detail: _Detail) -> _Table:
-        """Return the rows as a table; the metric gets a column where it is not always the time."""
+    def detailed(self, rows: Sequence[Row], detail: _Detail) -> Table:
+        """Return the rows as a table; the metric is told where it is not always the time."""
         view = self.view
         times = self.rich and all(row.metric in ("", "time") for row in rows)
+        column = not times and detail.metric
         changes = any(row.change is not None for row in rows)
         head = (["", "class"] if detail.words else [""]) if self.rich else ["effect", "class"]
-        head += ["case"] if times else ["case", "metric"]
+        head += ["case", "metric"] if column else ["case"]
         head += [">base", ">head"] if view.comparing else [">value"]
         head += ["change in time" if times else "change"] if changes else []
-        head += ["limit"] if detail.limits else []
-        head += [] if self.rich else ["why"]
+        head += ["limit"] if self.rich else ["limit", "why"]
         cells = []
         for row in rows:
+            name = visible(row.case) + view.on(row.device)
             line = [_MARKS[row.effect] if self.rich else row.effect, *([row.class_] if detail.words else [])]
-            line += [
-                visible(row.case) + view.on(row.device),
-                *([] if times else [visible(row.metric) or "–"]),
-            ]
+            line += [name, visible(row.metric) or "–"] if column else [name if times else f"{name} {row.metric}"]
             line += [view.base(row)] if view.comparing else []
-            line += [view.head(row, detail.intervals)]
-            line += [view.change(row, detail.intervals)] if changes else []
-            line += [view.limit(row)] if detail.limits else []
+            line += [_under(view.head(row), " (") if detail.lines > 1 else view.head(row)]
+            if changes:
+                change = view.change(row)
+                line.append(_under(change, ") ") if detail.lines > 2 else change)
+            line += [view.limit(row)]
             line += [] if self.rich else [self.why(row)]
-            cells.append([visible(cell) for cell in line])
-        return _Table(head, cells, [_style(row) for row in rows])
+            cells.append(["\n".join(map(visible, cell.split("\n"))) for cell in line])
+        return Table(head, cells, [_style(row) for row in rows], [self.reason(row, detail) for row in rows])
 
     def why(self, row: Row) -> str:
         log = self.view.log(row)
@@ -243,12 +220,14 @@ class _Printer:
         parts = [words.because(row), place if row.effect != "pass" else "", f"log {log}" if log else ""]
         return " · ".join(visible(part) for part in parts if part)
 
-    def reason(self, row: Row) -> Text:
-        """Tell why a row is what it is, in a line of its own under the table."""
-        lead = f"{_MARKS[row.effect]} {visible(row.case)}{self.view.on(row.device)} {row.class_}: "
-        return _prose(lead, self.why(row), _style(row))
+    def reason(self, row: Row, detail: _Detail) -> Text | None:
+        """Tell under a row why it is what it is; None where that is no news."""
+        why = self.why(row)
+        if _quiet(row) or not why:
+            return None
+        return _prose("" if detail.words else f"{row.class_}: ", why, _style(row))
 
-    def measured_table(self) -> _Table:
+    def measured_table(self) -> Table:
         """Show the values of head: the time and what follows from it."""
         view = self.view
         head = ["case"]
@@ -263,9 +242,9 @@ class _Printer:
                 if metric == "time":
                     line.append(view.spread(entry, "head"))
             cells.append(line)
-        return _Table(head, cells)
+        return Table(head, cells)
 
-    def other_table(self) -> _Table:
+    def other_table(self) -> Table:
         """Show the values of head: metrics that the commands report themselves."""
         cells = [
             [
@@ -275,34 +254,19 @@ class _Printer:
             ]
             for entry in self.view.other_measured
         ]
-        return _Table(["case", "metric", ">value"], cells)
+        return Table(["case", "metric", ">value"], cells)
 
-    def device_table(self) -> _Table:
+    def device_table(self) -> Table:
         """Compare CPU and GPU."""
         cells = [
             [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
             for pair in self.view.device_pairs
         ]
-        return _Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
+        return Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
-    def table(self, table: _Table) -> None:
-        """Print a rich table, or lines padded to columns."""
-        if not self.rich:
-            lines = [table.names, *table.cells]
-            self.block([Text(_padded(line, table.widths)) for line in lines])
-            return
-        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
-        for name, heading in zip(table.names, table.head, strict=True):
-            justify: Literal["right", "left"] = "right" if heading.startswith(">") else "left"
-            folded = name == "case"
-            drawn.add_column(
-                name, justify=justify, overflow="fold", no_wrap=not folded, min_width=12 if folded else None
-            )
-        for index, line in enumerate(table.cells):
-            first = Text(line[0], table.styles[index] if table.styles else "")
-            drawn.add_row(first, *map(Text, line[1:]))
-        self.console.print()
-        self.console.print(drawn)
+    def table(self, table: Table) -> None:
+        """Print a table that fits the terminal, or lines padded to columns."""
+        self.block(list(table.drawn(self.console)) if self.rich else table.plain())
 
     def block(self, lines: Sequence[Text]) -> None:
         """Print lines that stand together, set off by an empty one."""
@@ -324,8 +288,10 @@ def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
     return text
 
 
-def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+def _under(text: str, mark: str) -> str:
+    """Return a text in two lines: an interval under its value, the direction under the change."""
+    before, found, after = text.partition(mark)
+    return f"{before}{found.rstrip()}\n{after}" if mark == ") " and found else f"{before}\n({after}" if found else text
 
 
 def _name(row: OsCallRow | AllocationRow | Observed) -> str:

@@ -28,6 +28,8 @@ SENTENCES, STEPS = 8, 6
 """At most so many: who reads more opens the profile."""
 SLOWEST = 3
 """Kernels whose rules are told."""
+NEWS = 0.8
+"""Share of a rule's estimated speed-up from which on base's says the same."""
 TELLING = 0.10
 """Share of the change from which on a finding explains it."""
 SUSPICIOUS = 0.03
@@ -66,7 +68,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
         said[0] += ": suspect the machine"
     told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
     more = [one for one in standing(alone) if not one.topic or one.topic not in told]
-    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone), *_remedies(base, head)]
+    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone, two[0]), *_remedies(base, head)]
     if not said and not missing:
         profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
         said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
@@ -176,16 +178,25 @@ def _remedies(*sides: Profile) -> list[str]:
 # ---------------------------------------------------------------- what the rules of profilers say
 
 
-def _rules(seen: Seen) -> list[str]:
+def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
     """Return, of the slowest kernels, the rule with the largest estimated speed-up, most of the device time saved
-    first."""
+    first; beside a base only rules that say more than they did there of the same kernel, and none where nothing of
+    base was counted."""
+    if base is not None and not base.counted:
+        return []
+    was: dict[tuple[str, str], float] = {}
+    for one in base.counted if base is not None else ():
+        for rule in one.rules:
+            was[one.name, rule.name] = max(was.get((one.name, rule.name), 0.0), rule.speedup or 0.0)
     total = sum(one.seconds for one in seen.counted)
     if not 0 < total < math.inf:
         return []
     tool = seen.profile.counters.source if seen.profile.counters else ""
     told: list[tuple[float, str]] = []
     for one in sorted(seen.counted, key=lambda kernel: -kernel.seconds)[:SLOWEST]:
-        estimated = [rule for rule in one.rules if rule.speedup]
+        estimated = [
+            rule for rule in one.rules if rule.speedup and rule.speedup * NEWS > was.get((one.name, rule.name), 0.0)
+        ]
         if not estimated:
             continue
         rule = max(estimated, key=lambda rule: rule.speedup or 0.0)

@@ -1,0 +1,124 @@
+"""Tables of a terminal: columns that fit its width, ids that are broken at `/` alone, and what stands under a row."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+CASE_WIDTH = 20
+"""Width that a table leaves to case ids before it gives up another column."""
+_LEAST_CASE = 12
+"""With less, ids get lines of their own."""
+_GAP = 2
+_PIECE = re.compile(r"[^/ ]*[/ ]|[^/ ]+")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and cells as text; a heading that begins with `>` stands over numbers. A cell may have two lines."""
+
+    head: list[str]
+    cells: list[list[str]]
+    styles: list[str] = field(default_factory=list)
+    """Of the first cell of each row."""
+    below: list[Text | None] = field(default_factory=list)
+    """What stands under each row of a terminal."""
+
+    @property
+    def names(self) -> list[str]:
+        """The headings as they are shown."""
+        return [name.removeprefix(">") for name in self.head]
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths of the columns where nothing is broken."""
+        columns = zip(self.names, *self.cells, strict=True)
+        return [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
+
+    def fits(self, width: int) -> bool:
+        """Tell whether all of it fits when case ids are broken to `CASE_WIDTH`."""
+        widths = [
+            min(own, CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
+        ]
+        return _whole(widths) <= width
+
+    def plain(self) -> list[Text]:
+        """Return a line for each row, padded to columns, whatever their width."""
+        lines = [self.names, *self.cells]
+        return [Text(_padded(line, self.widths, [False] * len(line))) for line in lines]
+
+    def drawn(self, console: Console) -> Iterator[Text]:
+        """Yield the lines for a terminal, none of them wider than it.
+
+        An id is broken behind a `/` where its column is too narrow; one with a part that is wider still stands whole
+        in a line of its own, above the values of its row.
+        """
+        width, widths = console.width, self.widths
+        case = self.names.index("case") if "case" in self.names else 0
+        least = cell_len(self.names[case])
+        room = width - _whole(widths) + widths[case]
+        if widths[case] > room:
+            widths[case] = room if room >= _LEAST_CASE else least
+        inside = [_broken(cells[case], widths[case]) for cells in self.cells]
+        used = [cell_len(part) for parts in inside for part in parts or ()]
+        widths[case] = max([least, *used])
+        right = [name.startswith(">") for name in self.head]
+        indent = sum(widths[:case]) + _GAP * case
+        yield Text(_padded(self.names, widths, right), "bold")
+        yield Text("─" * min(_whole(widths), width), "dim")
+        for number, (cells, parts) in enumerate(zip(self.cells, inside, strict=True)):
+            style = self.styles[number] if self.styles else ""
+            before, after = cells[:case], cells[case + 1 :]
+            if parts is None:
+                whole = "\n".join(_broken(cells[case], width - indent) or [cells[case]])
+                yield from _styled(_lines([*before, whole]), [*widths[:case], 0], right, style)
+                if any(cell not in ("", "–") for cell in after):
+                    yield from _styled(_lines([*[""] * (case + 1), *after]), widths, right, "")
+            else:
+                yield from _styled(_lines([*before, "\n".join(parts), *after]), widths, right, style)
+            if self.below and (text := self.below[number]) is not None:
+                inset = widths[0] + 2 * _GAP
+                for line in text.wrap(console, width - inset):
+                    line.rstrip()
+                    line.pad_left(inset)
+                    yield line
+
+
+def _whole(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _broken(text: str, width: int) -> list[str] | None:
+    """Return a text in lines of at most `width`, broken behind `/` and at spaces; None where a part is wider."""
+    lines = [""]
+    for piece in _PIECE.findall(text):
+        if cell_len((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    lines = [line.rstrip() for line in lines if line.strip()]
+    return lines if all(cell_len(line) <= width for line in lines) else None
+
+
+def _lines(cells: Sequence[str]) -> list[list[str]]:
+    """Return the lines of a row, its cells' first lines first."""
+    parts = [cell.split("\n") for cell in cells]
+    return [[part[at] if at < len(part) else "" for part in parts] for at in range(max(map(len, parts)))]
+
+
+def _styled(lines: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[bool], style: str) -> Iterator[Text]:
+    for at, line in enumerate(lines):
+        text = Text(_padded(line, widths, right))
+        if style and not at:
+            text.stylize(style, 0, widths[0])
+        yield text
+
+
+def _padded(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, numbers in zip(line, widths, right, strict=False):
+        space = " " * (width - cell_len(cell))
+        padded.append(space + cell if numbers else cell + space)
+    return (" " * _GAP).join(padded).rstrip()
