@@ -61,7 +61,7 @@ def test_junit_names_a_test_by_case_metric_and_kind():
 
 def test_junit_has_a_suite_per_device_with_both_commits():
     root = parsed("devices")
-    assert [suite.get("name") for suite in root] == ["perfci", "cuda", "cpu"]
+    assert [suite.get("name") for suite in root] == ["perfci", "cpu", "cuda"], "in the order of rows"
     for suite in root:
         properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
         assert properties["base.commit"].startswith("4d5993f") and properties["head.commit"].startswith("2fed942")

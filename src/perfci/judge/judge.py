@@ -52,7 +52,9 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     ceilings = results.fingerprint.ceilings
     profiles = _profiles(ceilings, cases, rows, host=not results.plan.judged)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
-    statistics, notes = measured(context, cases)
+    places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
+    ranked = sorted(cases, key=lambda case: places.get((case.id, case.device), len(rows)))
+    statistics, notes = measured(context, ranked)
     notes += [*told(asked), *remarks(context, cases)]
     if resemblance is not None and resemblance.beyond_chance:
         found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
@@ -78,8 +80,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
         measured=statistics,
-        facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device)) for case in cases],
-        trails=trails(cases, rows, context.looks),
+        facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device)) for case in ranked],
+        trails=trails(ranked, rows, context.looks),
         profiles=profiles,
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.side}): {one_line(f.reason.text, 400)}" for f in results.files],

@@ -355,6 +355,7 @@ class Report(Document):
     """Worst first."""
     measured: list[Measured]
     facts: list[CaseFacts]
+    """Of every case, and `measured` likewise, in the order of its worst row."""
     trails: list[Trail] = Field(default_factory=list)
     """Of the relative limits that were answered, in the order of `rows`."""
     profiles: list[CaseProfile] = Field(default_factory=list)

@@ -16,6 +16,8 @@ COLUMNS = (
 def render(report: Report) -> str:
     """Write one line per case, device, metric and side, numbers in the metric's unit and in full precision.
 
+    Cases stand in the order of their worst row.
+
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
     text = io.StringIO()

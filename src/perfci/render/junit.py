@@ -16,7 +16,7 @@ _RUN = "perfci"
 
 
 def render(report: Report) -> str:
-    """Render JUnit XML: a suite per device with a test per row, and a suite `perfci` with one test for the run.
+    """Render JUnit XML: a suite per device, a test per row, worst first, and one for the run in a suite `perfci`.
 
     A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
     the reason; a warning, and what was proved, is a passed test with output. Under a policy that only observes nothing
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
     else:
         _child(run, "system-out", "\n".join([sentence, *view.remarks]))
     _suite(root, _RUN, [run], report)
-    for kind in view.named_kinds:
+    for kind in dict.fromkeys(row.device for row in report.rows):
         cases = [_case(view, row) for row in report.rows if row.device == kind]
         if cases:
             _suite(root, kind, cases, report)

@@ -102,7 +102,11 @@ class _Printer:
         """Show what profilers saw first of each case, beyond what its rows say already."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
+        quiet = {(row.case, row.device) for row in self.report.rows if _quiet(row)}
+        quiet -= {(row.case, row.device) for row in self.report.rows if not _quiet(row)}
         for case in self.report.profiles[:MOST_ROWS]:
+            if self.view.comparing and (case.case, case.device) in quiet:
+                continue  # what stayed as it was needs no explanation here
             said = case.sentences[:_SENTENCES] if (case.case, case.device) not in told else []
             for text in [*said, *([case.roofline] if said and case.roofline else [])]:
                 lines.append(Text.assemble((f"{visible(case.case)}: ", "bold"), visible(text)))
@@ -178,6 +182,7 @@ class _Printer:
                 text.append(" · " if index else "").append(
                     class_count(name, number), "bold" if view.fails(name) else ""
                 )
+            text.append(f" · {view.over}" if view.over else "")
             self.put(text)
 
     def row_table(self, rows: Sequence[Row]) -> Table:

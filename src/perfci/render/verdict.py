@@ -75,8 +75,8 @@ class Verdict:
 
     @property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur in any job, worst first, with their number of cases."""
-        sums = {name: sum(view.report.counts.get(name, 0) for view in self.views) for name in CLASSES}
+        """Classes that occur in any job, worst first, with their number of rows."""
+        sums = {name: sum(dict(view.counts).get(name, 0) for view in self.views) for name in CLASSES}
         return [(name, number) for name, number in sums.items() if number]
 
     def _one(self) -> str:

@@ -159,12 +159,6 @@ class View:
         """Kinds of devices that were used, the GPU first."""
         seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
         seen |= {measured.device for measured in self.report.measured}
-        return [kind for kind in self.named_kinds if kind in seen]
-
-    @cached_property
-    def named_kinds(self) -> list[DeviceKind]:
-        """Kinds of devices that rows or values speak of, those passed over too; the GPU first."""
-        seen: set[DeviceKind] = {row.device for row in self.report.rows} | {m.device for m in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:
@@ -251,8 +245,15 @@ class View:
 
     @cached_property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur, worst first, with their number of cases."""
-        return [(name, self.report.counts[name]) for name in CLASSES if self.report.counts.get(name)]
+        """Classes that occur, worst first, with their number of rows: what tables list is what was counted."""
+        rows = self.report.rows
+        return [(name, number) for name in CLASSES if (number := sum(row.class_ == name for row in rows))]
+
+    @cached_property
+    def over(self) -> str:
+        """`5 cases in all`, where cases have several rows; else empty."""
+        cases = {(row.case, row.device) for row in self.report.rows}
+        return f"{count(len(cases), 'case')} in all" if len(cases) != len(self.report.rows) else ""
 
     def fails(self, name: Class) -> bool:
         """Tell whether a row of this class fails the run."""

@@ -47,7 +47,8 @@
       row.hidden = !(words.every((word) => text.includes(word)) && (!classes.size || classes.has(row.dataset.class)));
       shown += !row.hidden;
     }
-    $("#shown").textContent = shown === worstFirst.length ? `${shown} rows` : `${shown} of ${worstFirst.length} rows`;
+    const over = $("#shown").dataset.over;
+    $("#shown").textContent = shown === worstFirst.length ? `${shown} rows${over ? `, ${over}` : ""}` : `${shown} of ${worstFirst.length} rows`;
   }
 
   if (body) {
