@@ -27,7 +27,7 @@ from tests.sources.repo import ENV, commit, find, git, init
 GOLDEN = Path(__file__).with_name("golden")
 STATES = publications()
 TAGS = {
-    "h3", "h4", "p", "strong", "code", "pre", "ul", "li", "a", "details", "summary",
+    "h3", "h4", "p", "strong", "code", "br", "pre", "ul", "li", "a", "details", "summary",
     "table", "thead", "tbody", "tr", "th", "td",
 }  # fmt: skip
 
@@ -49,6 +49,10 @@ class Seen(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        if tag == "br":
+            assert self.open[-1] == "td" and not attrs, "within a row alone"
+            self.plain += "\n"
+            return
         self.open.append(tag)
         if tag == "a":
             self.links.append(dict(attrs)["href"])

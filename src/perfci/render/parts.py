@@ -100,7 +100,8 @@ def environment() -> Environment:
         "fence": escape.fence, "amount": _amount, "safe": Safe,
     }  # fmt: skip
     found.globals |= {
-        "mark": _mark, "change": _change, "subject": _subject, "why": _why, "tolerance": _tolerance,
+        "mark": _mark, "numbers": _numbers, "subject": _subject, "launched": _launched, "why": _why,
+        "tolerance": _tolerance,
     }  # fmt: skip
     return found
 
@@ -140,6 +141,22 @@ def _mark(row: Row) -> str:
 def _subject(shown: View, row: Row) -> Safe:
     """Return the case, its device where there are several, and the metric."""
     return Safe(" ".join(filter(None, (escape.code(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
+
+
+def _numbers(shown: View, row: Row, failing: bool) -> Safe:
+    """Return base and head, the change with its direction, and the limit, each in a line of its own: a comment is 390
+    pixels wide on a phone."""
+    base, head, limit = shown.base(row), shown.head(row), shown.limit(row)
+    values = f"{_amount(base)} → {_amount(head)}" if shown.comparing else _amount(head)
+    lines = [values] if {base, head} != {"–"} else []
+    lines += [_change(shown, row, failing)] if row.change is not None or row.proved else []
+    lines += [f"limit{_NO_BREAK}{_amount(limit)}"] if limit != "–" else []
+    return Safe("<br>".join(lines) or "–")
+
+
+def _launched(number: float | None, seconds: float | None) -> Safe:
+    """Return `2 × · 107 µs`: launches of a kernel and the time of all of them; `–` where there are none."""
+    return Safe("–") if number is None else _amount(f"{words.times(number)} · {show(seconds, 's')}")
 
 
 def _change(shown: View, row: Row, failing: bool) -> Safe:

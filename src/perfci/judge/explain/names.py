@@ -10,6 +10,8 @@ from perfci.model.text import shorten
 SHORT, LONGER, BRIEF = 64, 120, 52
 """Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
 
+_SPELT_OUT = 40
+"""Characters from which on a name without a template has its settings spelt out in it."""
 _CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
 _WORD = re.compile(r"[^\W\d]")
 _SCOPE = re.compile(r"\b\w+::(?=\w)")
@@ -23,7 +25,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     """
     given = left = list(dict.fromkeys(names))
     found: dict[str, str] = {}
-    for form in (_telling, _with_arguments):
+    for form in (_labelled, _telling, _with_arguments):
         made = {name: _fitting(name, form) for name in left}
         used = Counter([*found.values(), *made.values()])
         found |= {name: short for name, short in made.items() if used[short] == 1}
@@ -43,7 +45,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def brief_names(names: Iterable[str]) -> list[str]:
     """Shorten names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
     given = list(dict.fromkeys(names))
-    short = {name: _fitting(name, _telling) for name in given}
+    short = {name: _fitting(name, _labelled) for name in given}
     bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}
     return list(dict.fromkeys(short[name] if len(short[name]) <= BRIEF else bare[name] for name in given))
 
@@ -54,6 +56,14 @@ def _fitting(name: str, form: Callable[[str], str]) -> str:
     whole = spaced(name)
     spelt = form(name)
     return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
+
+
+def _labelled(name: str) -> str:
+    """Return `xmma 128x128x8` for a name that a library spells out without a template; any other as `_telling` does."""
+    _, function, arguments = parts(name)
+    spelt_out = len(function) > _SPELT_OUT and not arguments.startswith("<") and function not in LAUNCHERS
+    label = identify(name).label
+    return label if spelt_out and " " in label and len(label) < len(function) else _telling(name)
 
 
 def _telling(name: str) -> str:
