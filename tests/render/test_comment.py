@@ -351,3 +351,39 @@ def test_commands_name_no_commit_that_is_none():
         f"git fetch origin {ORIGIN.head_sha} && git switch --detach FETCH_HEAD",
         "perfci run a/n=1",
     ]
+
+
+def test_a_matrix_of_jobs_begins_with_cases_against_jobs():
+    """A row for each case that moved somewhere, wrong results first; what stayed as it was in all jobs has none."""
+    first = build([row("k/n=1", "regression", ratio=2.0), row("k/n=2", "unchanged"), row("k/n=3", "unchanged")], "x")
+    second = build([presence("k/n=3", "failed", "wrong result"), row("k/n=1", "improvement", ratio=0.5)], "y")
+    text = comment.render(publication(first, second, names=("h100", "b200")))
+    table = text[text.index("| case and metric") :].split("\n\n")[0].splitlines()
+    assert table[0] == "| case and metric | b200 | h100 |"
+    rows = [line.replace("\u00a0", " ") for line in table[2:]]
+    assert (
+        rows
+        == [
+            "| `k/n=3` | ❌ failed | – |",
+            "| `k/n=1` time | ✅ -50.0 % faster | ❌ +100 % slower |",
+            "| `k/n=3` time | – | ✅ -0.02 % |",
+        ][: len(rows)]
+    )
+    assert "k/n=2" not in text
+
+
+def test_the_environment_of_several_jobs_is_told_once():
+    text = comment.render(STATES["shards"])
+    assert text.count("<summary>Environment") == 1
+    told = text[text.index("<summary>Environment of 3 jobs") :].split("</details>")[0]
+    assert told.count("| torch |") == 1 and "| NVIDIA B200 | b200 |" in told and "| NVIDIA H200 | h200, a100 |" in told
+
+
+def test_a_table_over_many_jobs_and_cases_is_cut_and_says_so():
+    many = build([row(f"k/n={i}", "regression", ratio=2.0) for i in range(30)], "x")
+    text = comment.render(publication(*[many] * 12, names=tuple(f"j{i}" for i in range(12))))
+    assert "no such row. And 10 more rows, 4 more jobs." in text
+
+
+def test_one_job_has_no_table_over_jobs():
+    assert "| case and metric |" not in comment.render(STATES["regression"])

@@ -9,10 +9,11 @@ from functools import cached_property
 
 from perfci.judge.status import order
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
+from perfci.model.report import Row
 from perfci.model.text import shell, shorten
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, prose, visible
-from perfci.render.fit import LIMIT, Fold, Most, fit
+from perfci.render.fit import LIMIT, SHARED, Fold, Most, fit
 from perfci.render.verdict import Verdict, named
 from perfci.render.view import View
 from perfci.render.words import bare_advice
@@ -33,6 +34,8 @@ _FOLDED = (
 )
 """Sections that a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
 _MOST_CASES = 5
+_MOST_COLUMNS = 8
+"""Jobs that the table over all jobs has room for."""
 _LONGEST_CASE = 160
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -79,12 +82,20 @@ class _Page:
     def _folds(self) -> list[Fold]:
         """Of all jobs; what matters most of every job comes before what matters less of any."""
         found: dict[object, Fold] = {}
-        for job, view in enumerate(self.verdict.views[: Most.jobs]):
+        views = self.verdict.views[: Most.jobs]
+        several = len(views) > 1
+        for job, view in enumerate(views):
             for fold in parts.folds(view):
-                if self.only is None or fold.name in self.only:
-                    # How it was measured is mostly the same in all jobs: once, then.
-                    key = fold.text if fold.name == "method" else (job, fold.name)
-                    found.setdefault(key, replace(fold, job=job))
+                if (self.only is not None and fold.name not in self.only) or (several and fold.name == "environment"):
+                    continue
+                # How it was measured is mostly the same in all jobs: once, then.
+                key = fold.text if fold.name == "method" else (job, fold.name)
+                found.setdefault(key, replace(fold, job=job))
+        if several:
+            methods = [key for key, fold in found.items() if fold.name == "method"]
+            found |= {key: replace(found[key], job=SHARED) for key in methods if len(methods) == 1}
+            names = [shard.name for shard, _ in self.verdict.shards[: Most.jobs]]
+            found["environment"] = parts.environments(views, names)
         ranks = {name: rank for rank, name in enumerate(self.only or dict.fromkeys(f.name for f in found.values()))}
         return sorted(found.values(), key=lambda fold: (ranks[fold.name], fold.job))
 
@@ -115,6 +126,8 @@ class _Page:
             missing=verdict.missing[: most.missing] if verdict.jobs > 1 else [],
             attempts=[_attempt(one, near) for one in publication.attempts[::-1][: most.attempts]],
             jobs=jobs,
+            matrix=_matrix(self.verdict, most.rows) if len(verdict.views) > 1 else "",
+            shared=[fold.text for fold in kept if fold.job == SHARED],
             dropped=parts.dropped(dropped),
             files=Safe(", ".join(_file(artifact, near) for artifact in artifacts[: most.files])),
             run=_run(publication),
@@ -158,6 +171,29 @@ def _shares(views: Sequence[View], most: int) -> list[int]:
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
+
+
+def _matrix(verdict: Verdict, most: int) -> Safe:
+    """Return the cases that moved or have no answer in some job, worst first, with a column for each job; empty where
+    there is none."""
+    jobs = verdict.shards[:_MOST_COLUMNS]
+    found: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for job, (_, view) in enumerate(jobs):
+        for row in view.report.rows:
+            found.setdefault((row.case, row.device, row.metric), {}).setdefault(job, row)
+    moved = [one for one in found.values() if any(_moved(row) for row in one.values())]
+    if not moved or not most:
+        return Safe("")
+    moved.sort(key=lambda one: min(map(order, one.values())))
+    return parts.matrix(
+        [shard.name for shard, _ in jobs],
+        [[(view, one.get(job)) for job, (_, view) in enumerate(jobs)] for one in moved[:most]],
+        {"rows": len(moved) - most, "jobs": len(verdict.shards) - _MOST_COLUMNS},
+    )
+
+
+def _moved(row: Row) -> bool:
+    return row.effect != "pass" or row.class_ == "improvement"
 
 
 def _heading(name: str, view: View) -> Safe:

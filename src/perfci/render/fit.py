@@ -9,6 +9,7 @@ from perfci.render.escape import Safe
 LIMIT = 60_000
 """Characters of a comment; GitHub refuses more than 65 536."""
 LEAST = 10_000
+SHARED = -1
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Fold:
     name: str
     text: Safe
     job: int = 0
+    """`SHARED` for one that all jobs have in common."""
 
 
 class Page(Protocol):

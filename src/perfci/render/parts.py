@@ -12,7 +12,7 @@ from perfci.model.text import count
 from perfci.model.units import show, show_share
 from perfci.render import escape, view, words
 from perfci.render.escape import Safe
-from perfci.render.fit import Fold
+from perfci.render.fit import SHARED, Fold
 from perfci.render.view import View
 
 _MOST_FOLDED = 50
@@ -76,6 +76,26 @@ def body(shown: View, rows: Sequence[Row], remarks: Sequence[str], kept: Sequenc
     return Safe(_macro("body", shown, rows, remarks, [fold.text for fold in kept]).rstrip())
 
 
+def matrix(names: Sequence[str], rows: Sequence[Sequence[tuple[View, Row | None]]], more: dict[str, int]) -> Safe:
+    """Render cases against jobs: what became of each case in each job."""
+    return Safe(_macro("matrix", names, rows, more).rstrip())
+
+
+def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
+    """Return one section for all jobs: what is the same in all of them once, the rest with the names of its jobs."""
+    facts: dict[str, dict[str, list[str]]] = {}
+    for one, name in zip(shown, names, strict=True):
+        for fact, value in one.environment:
+            facts.setdefault(fact, {}).setdefault(value, []).append(name)
+    rows = [
+        (fact, value, "" if len(of) == len(shown) else ", ".join(of))
+        for fact, values in facts.items()
+        for value, of in values.items()
+    ]
+    title = f"Environment of {count(len(shown), 'job')}"
+    return Fold("environment", Safe(_macro("fold", title, Safe(_macro("environments", rows)))), SHARED)
+
+
 def dropped(left_out: Sequence[Fold]) -> list[str]:
     """Return the names of sections that were left out, each once."""
     return list(dict.fromkeys(fold.name for fold in left_out))
@@ -100,7 +120,7 @@ def environment() -> Environment:
         "fence": escape.fence, "amount": _amount, "safe": Safe,
     }  # fmt: skip
     found.globals |= {
-        "mark": _mark, "numbers": _numbers, "subject": _subject, "launched": _launched, "why": _why,
+        "mark": _mark, "numbers": _numbers, "moved": _moved, "subject": _subject, "launched": _launched, "why": _why,
         "tolerance": _tolerance,
     }  # fmt: skip
     return found
@@ -152,6 +172,15 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
     lines += [_change(shown, row, failing)] if row.change is not None or row.proved else []
     lines += [f"limit{_NO_BREAK}{_amount(limit)}"] if limit != "–" else []
     return Safe("<br>".join(lines) or "–")
+
+
+def _moved(shown: View, row: Row | None) -> Safe:
+    """Return what became of a case in one job of several: `❌ +211 % slower`, `✅ -0.1 %`, `🟡 changed`; `–` where it
+    has no row there."""
+    if row is None:
+        return Safe("–")
+    told = shown.change(row, interval=False) if row.change is not None else row.class_
+    return Safe(f"{_mark(row)}{_NO_BREAK}{_amount(told)}")
 
 
 def _launched(number: float | None, seconds: float | None) -> Safe:
