@@ -273,3 +273,23 @@ def test_damaged_samples_cost_no_more_than_themselves(tmp_path, small):
     assert "samples are not drawn" in Page(html.render(report, found)).text
     path.unlink()
     assert read_recorded(recorded.results, tmp_path) == Recorded(recorded.results)
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_of_a_timeline_stand_out_and_bear_their_labels(scheme):
+    """Labels are drawn in the colour of the card, so that one contrast is that of bar and of label: 4.5 is WCAG's AA."""
+    style = (Path(html.__file__).parent / "style.css").read_text()
+    named = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", style.split("@media (prefers-color-scheme: dark)")[scheme]))
+    kinds = [value for name, value in named.items() if name.startswith("kind-")]
+    script = (Path(html.__file__).parent / "report.js").read_text()
+    assert f"const KINDS = {len(set(kinds))};" in script
+    for kind in kinds:
+        light, dark = sorted((_luminance(kind), _luminance(named["card"])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, kind

@@ -73,6 +73,7 @@
   // ---- plots: each is {legend, table, draw}; `draw` gives uPlot's options and data
 
   const SIDES = ["base", "head"];
+  const KINDS = 7; // colours of a timeline
   const SHAPES = { base: "circle", head: "diamond" };
   const HEIGHT = 300;
 
@@ -155,12 +156,11 @@
         }));
     }
     const xs = [...at.keys()].sort((a, b) => a - b);
-    // Sides too far apart to show how each scatters are drawn about their own medians.
-    const all = (side) => present([...plot.values[side], ...[...boxes[side].values()].flat()]);
-    const reach = (side) => Math.max(...all(side)) - Math.min(...all(side));
-    const centred = sides.length > 1 && sides.every((side) => plot.medians[side] > 0) && Math.abs(plot.medians.head - plot.medians.base) > 2 * Math.max(...sides.map(reach));
-    const shift = (side, value) => (value == null ? null : centred ? (value / plot.medians[side] - 1) * 100 : value);
-    const range = around(sides.flatMap((side) => all(side).map((value) => shift(side, value))));
+    // Both sides on one axis, or a change could not be seen; logarithmic where one is a multiple of the other.
+    const all = sides.flatMap((side) => present([...plot.values[side], ...[...boxes[side].values()].flat()]));
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    const logarithmic = least > 0 && most / least > 5;
+    const range = logarithmic ? [least / 1.3, most * 1.3] : around(all);
     const drawBoxes = (u) => {
       const ratio = devicePixelRatio;
       u.ctx.save();
@@ -171,7 +171,7 @@
         u.ctx.strokeStyle = u.ctx.fillStyle = colour(side);
         for (const [x, ranks] of boxes[side]) {
           const left = Math.round(u.valToPos(x, "x", true));
-          const y = ranks.map((value) => u.valToPos(shift(side, value), "y", true));
+          const y = ranks.map((value) => u.valToPos(value, "y", true));
           const last = y.length - 1;
           u.ctx.globalAlpha = 0.35;
           u.ctx.lineWidth = ratio;
@@ -187,7 +187,7 @@
     };
     const unit = plot.unit ? ` ${plot.unit}` : "";
     return {
-      legend: [...sides.map((side) => [side, SHAPES[side], `${side}, a worker`]), ...sides.filter((side) => plot.medians[side] != null).map((side) => [side, "dash", `median of ${side}: ${number(plot.medians[side])}${unit}`])],
+      legend: [...sides.map((side) => [side, SHAPES[side], `${side}, a worker`]), ...sides.filter((side) => plot.medians[side] != null).map((side) => [side, "dash", `median of ${side}: ${number(plot.medians[side], 4)}${unit}`])],
       table: {
         head: ["pair", "first", ...sides.flatMap((side) => [`${side}${plot.unit ? ` (${plot.unit})` : ""}`, ...(boxes[side].size ? [`${side}, placements: smallest – middle – largest`] : [])])],
         rows: plot.pairs.map((pair, index) => [pair, plot.first[index] ?? "–", ...sides.flatMap((side) => [number(plot.values[side][index], 6), ...(boxes[side].size ? [(plot.samples[side][index] ?? []).map((ranks) => `${number(ranks[0])} – ${number(ranks[ranks.length >> 1])} – ${number(ranks.at(-1))}`).join(", ")] : [])])]),
@@ -198,12 +198,12 @@
       },
       draw: () => ({
         options: {
-          scales: { x: { time: false, range: [Math.min(...plot.pairs) - 0.7, Math.max(...plot.pairs) + 0.7] }, y: { range } },
-          axes: axes({ label: "pair", axis: whole }, [{ label: centred ? `${plot.metric}, from the side's own median (%)` : `${plot.metric}${plot.unit ? ` (${plot.unit})` : ""}` }]),
+          scales: { x: { time: false, range: [Math.min(...plot.pairs) - 0.7, Math.max(...plot.pairs) + 0.7] }, y: { range, ...(logarithmic ? { distr: 3 } : {}) } },
+          axes: axes({ label: "pair", axis: whole }, [{ label: `${plot.metric}${plot.unit ? ` (${plot.unit}${logarithmic ? ", logarithmic" : ""})` : ""}` }]),
           series: [{}, ...sides.map((side) => marks(side, SHAPES[side], { size: 3 })), ...sides.map((side) => line(side, { dash: [6, 5], width: 1 }))],
           hooks: { drawAxes: [drawBoxes] },
         },
-        data: [xs, ...sides.map((side) => xs.map((x) => shift(side, at.get(x)[side]))), ...sides.map((side) => xs.map(() => shift(side, plot.medians[side])))],
+        data: [xs, ...sides.map((side) => xs.map((x) => at.get(x)[side])), ...sides.map((side) => xs.map(() => plot.medians[side]))],
       }),
     };
   }
@@ -333,7 +333,7 @@
     const lanes = sides.flatMap((side) => Array.from({ length: plot.streams }, (_, track) => ({ side, track }))).filter(({ side, track }) => plot.sides[side].some((slice) => slice[1] === track));
     const end = Math.max(...sides.flatMap((side) => plot.sides[side].map((slice) => slice[2] + slice[3]))) || 1;
     const place = ({ side, track }) => lanes.length - 1 - lanes.findIndex((lane) => lane.side === side && lane.track === track);
-    const hue = (name) => `hsl(${(name * 137.5 + 210) % 360} 55% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
+    const hue = (name) => `kind-${name % KINDS}`;
     const slices = sides.flatMap((side) => plot.sides[side].map(([name, track, start, length]) => ({ side, name, start, length, lane: place({ side, track }) })));
     const paint = (u) => {
       const ratio = devicePixelRatio;
@@ -341,13 +341,23 @@
       u.ctx.beginPath();
       u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
       u.ctx.clip();
+      u.ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+      u.ctx.textBaseline = "middle";
+      u.ctx.textAlign = "left";
       for (const slice of slices) {
         const left = u.valToPos(slice.start, "x", true);
         const right = u.valToPos(slice.start + slice.length, "x", true);
         const top = u.valToPos(slice.lane + 0.36, "y", true);
         const bottom = u.valToPos(slice.lane - 0.36, "y", true);
-        u.ctx.fillStyle = hue(slice.name);
+        u.ctx.fillStyle = colour(hue(slice.name));
         u.ctx.fillRect(left, top, Math.max(right - left - 0.5 * ratio, ratio), bottom - top);
+        // Its number in the legend, and its name where there is room: colours come again, and not everybody sees them.
+        const room = right - left - 6 * ratio;
+        const [full, short] = [`${slice.name + 1} ${plot.names[slice.name]}`, String(slice.name + 1)];
+        const text = [full, short].find((one) => u.ctx.measureText(one).width <= room);
+        if (text == null) continue;
+        u.ctx.fillStyle = colour("card");
+        u.ctx.fillText(text, left + 3 * ratio, (top + bottom) / 2);
       }
       u.ctx.restore();
     };
@@ -356,7 +366,7 @@
     const cut = plot.cut.map((side) => `later operations of ${side} are not drawn`);
     const label = (lane) => (lane ? (lanes.filter((one) => one.side === lane.side).length > 1 ? `${lane.side} ${lane.track + 1}` : lane.side) : "");
     return {
-      legend: [...names.slice(0, 12).map((name) => [hue(name), "box", plot.names[name]]), ...(names.length > 12 ? [["soft", "look", `and ${names.length - 12} more`]] : []), ...cut.map((text) => ["soft", "look", text])],
+      legend: [...names.slice(0, 12).map((name) => [hue(name), "box", `${name + 1} ${plot.names[name]}`]), ...(names.length > 12 ? [["soft", "look", `and ${names.length - 12} more`]] : []), ...cut.map((text) => ["soft", "look", text])],
       table: { head: ["side", "operation", `begins (${plot.unit})`, `takes (${plot.unit})`], rows: slices.map((slice) => [slice.side, plot.names[slice.name], number(slice.start), number(slice.length)]) },
       move: (u) => {
         const [x, y] = [u.posToVal(u.cursor.left, "x"), u.posToVal(u.cursor.top, "y")];
@@ -386,10 +396,12 @@
     const linear = Math.max(0.1, ...present(sorted.map((row) => Math.abs(row.limit ?? 0))));
     const ranges = [Math.min(...values) * 1.3 - linear / 4, Math.max(...values) * 1.3 + linear / 4];
     const splits = (u, at, low, high) => {
-      // 0, then 1, 2, 5, 10, … times the limit as far as their labels stay apart.
+      // 0, then powers of ten, five times and twice these, as far as their labels stay apart.
       const [found, places] = [[0], [u.valToPos(0, "y")]];
-      for (let step = linear; step < Math.max(high, -low); step *= 10)
-        for (const value of [1, 2, 5].flatMap((one) => [step * one, -step * one])) {
+      const first = 10 ** Math.floor(Math.log10(linear));
+      const steps = Array.from({ length: 12 }, (_, at) => first * 10 ** at);
+      for (const times of [1, 5, 2])
+        for (const value of steps.flatMap((step) => [Number((step * times).toPrecision(3)), -Number((step * times).toPrecision(3))])) {
           const place = u.valToPos(value, "y");
           if (value < low || value > high || places.some((other) => Math.abs(other - place) < 22)) continue;
           found.push(value);
@@ -399,6 +411,14 @@
     };
     const effects = { fail: ["fail", "diamond"], undecided: ["warn", "diamond"], warn: ["warn", "circle"], pass: ["pass", "circle"] };
     const drawn = Object.keys(effects).filter((effect) => sorted.some((row) => row.effect === effect));
+    // Names stand under their cases as far as there is room for a line of text.
+    const room = (u) => u.bbox.width / devicePixelRatio / xs.length >= 15;
+    const label = (row) => (row.name.length > 26 ? `${row.name.slice(0, 12)}…${row.name.slice(-13)}` : row.name);
+    const longest = Math.max(...sorted.map((row) => label(row).length));
+    const named = {
+      splits: () => xs, values: (u) => sorted.map((row) => (room(u) ? label(row) : "")), filter: (_, found) => found,
+      rotate: () => 40, size: (u) => (room(u) ? 24 + Math.ceil(longest * 4.8) : 6), ticks: { show: false }, grid: { show: false },
+    };
     const intervals = (u) => {
       u.ctx.save();
       u.ctx.lineWidth = 2 * devicePixelRatio;
@@ -427,9 +447,11 @@
       read: (u, index) => `${sorted[index].name} · ${percent(sorted[index].change)} (${percent(sorted[index].low)} … ${percent(sorted[index].high)}) · ${sorted[index].class}`,
       click: (index) => { location.hash = `case-${sorted[index].case}`; },
       draw: () => ({
+        height: HEIGHT + 4 * longest,
         options: {
+          padding: [12, 18, 0, Math.max(0, longest * 4.6 - 70)],
           scales: { x: { time: false, range: [-0.7, xs.length - 0.3] }, y: { distr: 4, asinh: linear, range: ranges } },
-          axes: axes({ label: "cases, slowest change first", axis: { values: (_, splits) => splits.map(() => ""), ticks: { show: false }, grid: { show: false }, size: 6 } }, [{ label: "change (%)", axis: { splits, filter: (_, found) => found, values: (_, at) => at.map((value) => (value == null ? "" : percent(value))), size: 74 } }]),
+          axes: axes({ label: "cases, largest change first", axis: named }, [{ label: "change (%)", axis: { splits, filter: (_, found) => found, values: (_, at) => at.map((value) => (value == null ? "" : percent(value))), size: 74 } }]),
           series: [{}, line("soft", { width: 1 }), ...drawn.map((effect) => marks(effects[effect][0], effects[effect][1], { size: sorted.length > 80 ? 2.5 : 3.5 }))],
           hooks: { drawAxes: [intervals] },
         },
@@ -451,7 +473,7 @@
       return made;
     };
     set(drawing, { width: 18, height: 12, viewBox: "0 0 18 12", "aria-hidden": "true" });
-    const paint = name.startsWith("hsl") ? name : colour(name);
+    const paint = colour(name);
     const shape = (tag, attributes) => drawing.append(set(document.createElementNS(SVG, tag), attributes));
     if (kind === "circle") shape("circle", { cx: 9, cy: 6, r: 4, fill: paint });
     else if (kind === "ring") shape("circle", { cx: 9, cy: 6, r: 4, fill: "none", stroke: paint, "stroke-width": 1.6 });
