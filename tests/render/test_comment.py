@@ -134,7 +134,7 @@ def test_the_comment_leaves_out_what_only_the_summary_has_room_for():
     text, summary = comment.render(STATES["many"]), comment.render_summary(STATES["many"])
     assert "measured cases" not in text and "Correctness" not in text
     assert "<summary>500 measured cases</summary>" in summary
-    assert text.count("| ❌ |") == 20 and "… and 20 more rows that fail" in text
+    assert text.count("| ❌ `") == 20 and "… and 20 more rows that fail" in text
     assert "**40 regressions** · 1 inconclusive · 459 unchanged" in text
 
 
@@ -144,9 +144,9 @@ def test_failing_rows_of_several_jobs_are_the_worst_over_all():
 
     worse, better = build(job(3.0), "worse"), build(job(1.5), "better")
     text = comment.render(publication(better, worse, names=("b", "a")))
-    assert text.count("| ❌ |") == 20
+    assert text.count("| ❌ `") == 20
     assert text.startswith("### ❌ a: worse; 2 of 2 jobs fail\n")
-    assert text.index("#### ❌ a") < text.index("| ❌ |") < text.index("#### ❌ b")
+    assert text.index("#### ❌ a") < text.index("| ❌ `") < text.index("#### ❌ b")
     assert "… and 20 more rows that fail" in text[text.index("#### ❌ b") :]
 
 

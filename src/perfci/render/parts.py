@@ -167,7 +167,7 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
     """Return base and head, the change with its direction, and the limit, each in a line of its own: a comment is 390
     pixels wide on a phone."""
     base, head, limit = shown.base(row), shown.head(row), shown.limit(row)
-    values = f"{_amount(base)} → {_amount(head)}" if shown.comparing else _amount(head)
+    values = f"{_amount(base)}{_NO_BREAK}→{_NO_BREAK}{_amount(head)}" if shown.comparing else _amount(head)
     lines = [values] if {base, head} != {"–"} else []
     lines += [_change(shown, row, failing)] if row.change is not None or row.proved else []
     lines += [f"limit{_NO_BREAK}{_amount(limit)}"] if limit != "–" else []

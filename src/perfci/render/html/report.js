@@ -159,7 +159,9 @@
     // Both sides on one axis, or a change could not be seen; logarithmic where one is a multiple of the other.
     const all = sides.flatMap((side) => present([...plot.values[side], ...[...boxes[side].values()].flat()]));
     const [least, most] = [Math.min(...all), Math.max(...all)];
-    const logarithmic = least > 0 && most / least > 5;
+    const values = sides.flatMap((side) => present(plot.values[side]));
+    const logarithmic = least > 0 && Math.max(...values) / Math.min(...values) > 5;
+    const round = (_, splits) => splits.map((value) => (value != null && value === Number(value.toPrecision(1)) ? number(value) : ""));
     const range = logarithmic ? [least / 1.3, most * 1.3] : around(all);
     const drawBoxes = (u) => {
       const ratio = devicePixelRatio;
@@ -199,7 +201,7 @@
       draw: () => ({
         options: {
           scales: { x: { time: false, range: [Math.min(...plot.pairs) - 0.7, Math.max(...plot.pairs) + 0.7] }, y: { range, ...(logarithmic ? { distr: 3 } : {}) } },
-          axes: axes({ label: "pair", axis: whole }, [{ label: `${plot.metric}${plot.unit ? ` (${plot.unit}${logarithmic ? ", logarithmic" : ""})` : ""}` }]),
+          axes: axes({ label: "pair", axis: whole }, [{ label: `${plot.metric}${plot.unit ? ` (${plot.unit}${logarithmic ? ", logarithmic" : ""})` : ""}`, axis: logarithmic ? { values: round } : {} }]),
           series: [{}, ...sides.map((side) => marks(side, SHAPES[side], { size: 3 })), ...sides.map((side) => line(side, { dash: [6, 5], width: 1 }))],
           hooks: { drawAxes: [drawBoxes] },
         },
