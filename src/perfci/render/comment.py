@@ -186,7 +186,7 @@ def _matrix(verdict: Verdict, most: int) -> Safe:
         return Safe("")
     moved.sort(key=lambda one: min(map(order, one.values())))
     return parts.matrix(
-        [shard.name for shard, _ in jobs],
+        [f"{view.icon} {shard.name}" for shard, view in jobs],
         [[(view, one.get(job)) for job, (_, view) in enumerate(jobs)] for one in moved[:most]],
         {"rows": len(moved) - most, "jobs": len(verdict.shards) - _MOST_COLUMNS},
     )

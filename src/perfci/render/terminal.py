@@ -208,15 +208,14 @@ class _Printer:
         for row in rows:
             name = visible(row.case) + view.on(row.device)
             line = [_MARKS[row.effect] if self.rich else row.effect, *([row.class_] if detail.words else [])]
-            line += [name, visible(row.metric) or "–"] if column else [name if times else f"{name} {row.metric}"]
-            line += [view.base(row)] if view.comparing else []
-            line += [_under(view.head(row), " (") if detail.lines > 1 else view.head(row)]
-            if changes:
-                change = view.change(row)
-                line.append(_under(change, ") ") if detail.lines > 2 else change)
-            line += [view.limit(row)]
-            line += [] if self.rich else [self.why(row)]
-            cells.append(["\n".join(map(visible, cell.split("\n"))) for cell in line])
+            metric = visible(row.metric)
+            line += [name, metric or "–"] if column else [name if times else f"{name} {metric}"]
+            line += [visible(view.base(row))] if view.comparing else []
+            value, change = visible(view.head(row)), visible(view.change(row))
+            line += [_under(value, " (") if detail.lines > 1 else value]
+            line += [_under(change, ") ") if detail.lines > 2 else change] if changes else []
+            line += [visible(view.limit(row)), *([] if self.rich else [self.why(row)])]
+            cells.append(line)
         return Table(head, cells, [_style(row) for row in rows], [self.reason(row, detail) for row in rows])
 
     def why(self, row: Row) -> str:
@@ -243,7 +242,7 @@ class _Printer:
             line = [visible(case.case) + view.on(case.device)]
             for metric in view.standard_metrics:
                 entry = case.metrics.get(metric)
-                line.append(view.median(entry, "head"))
+                line.append(visible(view.median(entry, "head")))
                 if metric == "time":
                     line.append(view.spread(entry, "head"))
             cells.append(line)
