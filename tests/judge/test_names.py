@@ -138,3 +138,15 @@ def test_names_made_to_be_slow(text: str) -> None:
 def test_many_names_that_nothing_short_tells_apart() -> None:
     names = [f"{'a' * 200}<{'b' * 200}{i}>" for i in range(5_000)]
     assert len(set(short_names(names).values())) == len(names)
+
+
+def test_names_that_a_library_spells_out_are_short_and_told_apart():
+    """Kernels of cuBLAS as an H200 ran them: the same tile twice needs more than the tile."""
+    gemm = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas"
+    one, other = gemm.format("128x128x8"), gemm.format("64x64x8")
+    assert short_names([one, other]) == {one: "xmma 128x128x8", other: "xmma 64x64x8"}
+    alike = one.replace("_tn_n_", "_nn_n_")
+    found = short_names([one, alike])
+    assert len(set(found.values())) == 2 and "xmma 128x128x8" not in found.values()
+    mine = "my_own_kernel_with_a_rather_long_name_of_words_alone"
+    assert short_names([mine]) == {mine: mine}

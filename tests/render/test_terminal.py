@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -79,6 +81,17 @@ def test_no_number_is_left_out_of_a_narrow_table(state, width):
         numbers = [shown.base(one), *shown.head(one).split(" (")[:1], shown.change(one), shown.limit(one)]
         assert all(number in table for number in numbers if number != "–"), (one.case, numbers)
     assert table.count("±") == sum(f"{shown.head(one)} {shown.change(one)}".count("±") for one in REPORTS[state].rows)
+
+
+@given(st.lists(st.text("abk/=_ 宽", min_size=1, max_size=90), min_size=1, max_size=4), st.integers(60, 200))
+def test_whatever_ids_are_called_nothing_is_wider_than_the_terminal_and_no_number_lost(names, width):
+    shown = report(
+        [row(name, "regression", ratio=2.0, metric=metric) for name in names for metric in ("time", "x")], "x"
+    )
+    text = printed(shown, width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    told = "".join(text.split("─\n")[1].split())
+    assert told.count("(±0.4)") == 2 * len(names) and told.count("2%") >= 2 * len(names)
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -25,7 +25,7 @@ class Table:
     styles: list[str] = field(default_factory=list)
     """Of the first cell of each row."""
     below: list[Text | None] = field(default_factory=list)
-    """What stands under each row of a terminal."""
+    """Text under each row, on a terminal."""
 
     @property
     def names(self) -> list[str]:

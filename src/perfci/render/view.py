@@ -334,7 +334,7 @@ class View:
     def sentence(self) -> str:
         """The verdict as a sentence, with the case that it names between backticks."""
         sentence = visible(self.report.sentence)
-        names = {visible(row.case) for row in self.report.rows}
+        names = {visible(row.case) for row in self.report.rows} - {""}
         for name in sorted(names, key=len, reverse=True):
             before, found, after = sentence.partition(name)
             if found and before[-1:] in ("", " ") and after[:1] in ("", " ", ":", ",") and "`" not in name:

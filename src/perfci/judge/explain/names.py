@@ -45,7 +45,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def brief_names(names: Iterable[str]) -> list[str]:
     """Shorten names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
     given = list(dict.fromkeys(names))
-    short = {name: _fitting(name, _labelled) for name in given}
+    short = {name: _fitting(name, _telling) for name in given}
     bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}
     return list(dict.fromkeys(short[name] if len(short[name]) <= BRIEF else bare[name] for name in given))
 
