@@ -368,6 +368,15 @@ def test_a_matrix_of_jobs_begins_with_cases_against_jobs():
     assert "k/n=2" not in text
 
 
+def test_a_table_over_jobs_tells_no_change_that_is_not_decided():
+    text = comment.render(STATES["shards-pass"]).replace("\u00a0", " ")
+    table = text[text.index("| case and metric") :].split("\n\n")[0]
+    assert "| `add/n=65536` time | 🟡 inconclusive | – |" in table
+    assert "| `copy/mib=512` time | 🟡 clock | – |" in table
+    assert "| `norm/dim=64` time | 🟡 invalid | – |" in table
+    assert "🟡 –" not in table
+
+
 def test_the_environment_of_several_jobs_is_told_once():
     text = comment.render(STATES["shards"])
     assert text.count("<summary>Environment") == 1

@@ -1,5 +1,6 @@
 """The parts of which Markdown pages are made: tables, folded sections, and the templates that print them."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from perfci.model.report import Effect, Row
+from perfci.model.report import UNANSWERED, Effect, Row
 from perfci.model.text import count
 from perfci.model.units import show, show_share
 from perfci.render import escape, view, words
@@ -175,11 +176,12 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _moved(shown: View, row: Row | None) -> Safe:
-    """Return what became of a case in one job of several: `❌ +211 % slower`, `✅ -0.1 %`, `🟡 changed`; `–` where it
-    has no row there."""
+    """Return what became of a case in one job of several: `❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` where
+    it has no row there. A change that is not proved is not told as if it were."""
     if row is None:
         return Safe("–")
-    told = shown.change(row, interval=False) if row.change is not None else row.class_
+    answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
+    told = shown.change(row, interval=False) if answered else row.class_
     return Safe(f"{_mark(row)}{_NO_BREAK}{_amount(told)}")
 
 
