@@ -359,7 +359,9 @@ def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
         report = json.loads(opened.read("report.json"))
     rows = {row["case"].partition("/")[0]: row for row in report["rows"]}
     assert {name: row["class"] for name, row in rows.items()} == {"adding": "regression", "app": "failed"}
-    percent = re.search(r"\| `adding/[^`]*` time \|.*\*\*\+(\d+)\s%\*\* .* slower \| 20\s% \|", account.comment)
+    percent = re.search(
+        r"\| ❌ `adding/[^`]*` time<br>.*\*\*\+(\d+)\s%\*\* .* slower<br>limit\s20\s% \|", account.comment
+    )
     assert percent is not None, account.comment
     assert abs(int(percent[1]) - 100 * (rows["adding"]["change"] - 1)) <= 1
     for said in (account.comment, *publish.summaries, *measure.summaries, check["output"]["summary"]):
