@@ -11,7 +11,18 @@ NPM := $(if $(shell command -v npm),node_modules)
 
 .PHONY: run test test-all test-docker test-gpu check schemas pictures dist image prove-image clean
 
-run: $(VENV)/ready
+# Tells of pip's lines those that somebody waits for; what goes wrong stands on stderr, which is not filtered.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+define install
+	@$(BIN)/python -m pip install --progress-bar off --constraint constraints.txt --editable "$(1)" | \
+		while read -r line; do case "$$line" in \
+			Downloading*) echo "  $${line#Downloading }" ;; \
+			Installing\ collected*) echo "  installing" ;; \
+		esac; done
+endef
+
+run: $(VENV)/runs
 	$(BIN)/perfci compare --base HEAD --measure-all
 
 test: $(VENV)/ready $(NPM)
@@ -63,10 +74,16 @@ prove-image: image
 clean:
 	rm -rf $(VENV) node_modules dist perfci-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/runs: pyproject.toml constraints.txt
+	@echo "Installing perfci and torch into $(VENV): some minutes, and up to 3 GB to fetch; once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,torch]"
-	touch $@
+	$(call install,.[torch])
+	@touch $@
+
+$(VENV)/ready: $(VENV)/runs
+	@echo "Installing what the tests need into $(VENV), too"
+	$(call install,.[dev,torch])
+	@touch $@
 
 node_modules: package-lock.json
 	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer, with npm" >&2; exit 1; }

@@ -28,6 +28,8 @@ BAD = {
         "ading: matches no case: did you mean 'adding'?; zzz: matches no case: there are adding",
     ),
     "one of two cases": (["run", "adding", "ading"], "ading: matches no case: did you mean 'adding'?"),
+    "case of a profile": (["profile", "ading/*"], "ading/*: matches no case: did you mean 'adding'?"),
+    "case of a calibration": (["calibrate", "ading/*"], "ading/*: matches no case: did you mean 'adding'?"),
     "one of two globs": (["list", "add*", "sub*"], "sub*: matches no case: there are adding"),
     "base mistyped": (
         ["compare", "--base", "mian"],
@@ -41,6 +43,11 @@ BAD = {
     "no such folder": (["run", "--repo", "nowhere"], "--repo nowhere: is no folder"),
     "out is a file": (["run", "--out", "perfci.yaml"], "--out perfci.yaml: is no folder"),
     "python": (["run", "--python", "no-such-python"], "'no-such-python' is no interpreter"),
+    "clock that is none": (
+        ["compare", "--base", "HEAD", "--lock-clocks", "fast"],
+        "--lock-clocks fast: write base, max",
+    ),
+    "no GPU to lock": (["run", "--lock-clocks", "base"], "--lock-clocks: no case is measured on a GPU here"),
     "nothing to resume": (["run", "--resume"], "nothing to resume: leave out --resume"),
     "no results": (["report", "nowhere"], "nowhere: cannot be read"),
     "foreign results": (["report", "perfci.yaml"], "perfci.yaml: is no results document"),

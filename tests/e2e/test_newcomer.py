@@ -1,12 +1,18 @@
 """What somebody meets who writes a first policy: each mistake is told with its remedy, and nothing else is."""
 
+import os
+import re
+import subprocess
+import sys
 from io import StringIO
+from pathlib import Path
 
 from rich.console import Console
 
 from perfci.cli.progress import Teller
+from perfci.system.lease import Lease
 
-from .conftest import Repo
+from .conftest import Repo, adding
 
 
 def test_a_message_is_one_line_where_no_terminal_folds_it() -> None:
@@ -28,3 +34,91 @@ def test_a_suite_that_declares_nothing(repo: Repo) -> None:
         "perfci.yaml:5: limits[0].cases: '*' matches no case: no kernel or command is declared: "
         "see `suite` and `commands`"
     )
+
+
+def test_init_in_a_subfolder_writes_into_the_root(repo: Repo) -> None:
+    """Where every verb reads the policy, and GitHub the workflows."""
+    below = repo.root / "src" / "deep"
+    below.mkdir(parents=True)
+    run = repo.perfci("init", "src/deep")
+    assert run.code == 0
+    assert run.out.splitlines()[0] == f"into   {repo.root}, the root of the repository"
+    assert (repo.root / "perfci.yaml").is_file() and (repo.root / ".github/workflows/perf.yml").is_file()
+    assert not any(below.iterdir())
+
+
+def test_init_outside_of_git_says_how_to_begin(repo: Repo, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    run = repo.perfci("init", str(alone))
+    assert run.code == 0 and (alone / "perfci.yaml").is_file()
+    assert "Now: `git init && git add -A && git commit" in run.out
+
+
+def test_the_help_cuts_no_sentence(repo: Repo) -> None:
+    repo.env["COLUMNS"] = "80"
+    listed = repo.perfci("--help", fresh=True).out.partition("Commands:")[2]
+    assert "..." not in listed and "…" not in listed
+    text = " ".join(listed.split())
+    assert "report Judge and render again from files alone, or judge what another tool measured." in text
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+def test_what_a_clock_needs_is_said_before_anything_is_built(repo: Repo) -> None:
+    repo.policy("build: touch built && exit 1\n")
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run", "--lock-clocks", "base")
+    assert run.code == 2
+    assert run.err.startswith("perfci: --lock-clocks: no case is measured on a GPU here")
+
+
+def test_it_says_that_it_waits_for_another(repo: Repo, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", repo.env["TMPDIR"])  # whose folder of leases is the test's own
+    repo.policy()
+    repo.write("kernels/adding.py", adding())
+    with Lease("cpu", 0, print):
+        run = repo.perfci("run", "--wait", "1s")
+    assert run.code == 3
+    *_, waits, ends = run.err.splitlines()
+    assert waits.startswith(f"perfci: another perfci (pid {os.getpid()}, since ")
+    assert waits.endswith("measures on cpu; waiting up to 1 s")
+    assert "still measures on it after 1 s: wait for it to end" in ends
+
+
+def _completed(repo: Repo, line: str) -> list[str]:
+    """What bash is offered behind `line`."""
+    words = line.split(" ")
+    asked = {"_PERFCI_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    return subprocess.run(
+        [sys.executable, "-c", "from perfci.cli import main; main()"],
+        cwd=repo.root, env={**repo.env, **asked}, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+
+
+def test_the_shell_completes_verbs_options_and_cases(repo: Repo) -> None:
+    assert _completed(repo, "perfci co") == ["compare"]
+    assert _completed(repo, "perfci compare --lo") == ["--lock-clocks"]
+    assert _completed(repo, "perfci compare sd") == []  # nothing was measured here yet
+    out = repo.root / "perfci-out"
+    out.mkdir()
+    hostile = '{"id": "sdpa/$(touch x)"}'
+    cases = f'{{"cases": [{{"id": "sdpa/n=1"}}, {{"id": "sdpa/n=2"}}, {{"id": "matmul"}}, {hostile}]}}'
+    (out / "results.json").write_text(cases)
+    assert _completed(repo, "perfci compare sd") == ["sdpa/*", "sdpa/n=1", "sdpa/n=2"]
+    assert _completed(repo, "perfci profile ma") == ["matmul"]
+    (out / "results.json").write_text("[1")
+    assert _completed(repo, "perfci compare sd") == []
+
+
+def test_the_shell_takes_what_install_completion_writes(repo: Repo, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {**repo.env, "HOME": str(home), "SHELL": "/bin/bash"}
+    subprocess.run(
+        [sys.executable, "-c", "from perfci.cli import main; main()", "--install-completion", "bash"],
+        env=env, check=True, capture_output=True,
+    )  # fmt: skip
+    told = subprocess.run(
+        ["bash", "-c", '. "$HOME/.bashrc" && complete -p perfci'], env=env, check=True, capture_output=True, text=True
+    ).stdout
+    assert re.search(r"-F \w+ perfci", told)

@@ -235,7 +235,7 @@ def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
     plan = measured.plan.model_copy(update={"exact_pairs": None, "criteria": [criterion("add/n=65536", 0.0001)]})
     [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
     assert note.startswith("add/n=65536: a limit of 0.01 % on time is under the smallest change that can be promised")
-    assert "set regression: 0.5%" in note
+    assert "set regression: 0.5%, or let nothing else use the GPU, hold its clock (--lock-clocks base)" in note
 
     other = measured.fingerprint.model_copy(update={"driver": "590.1"})
     assert history.remarks(measured.cases, plan, other, strict=False) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 import perfci
@@ -16,10 +17,21 @@ from perfci.cli import options
 from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import PerfciError, UsageError
 
+
+class Verbs(TyperGroup):
+    """The verbs, each with its whole first sentence in `perfci --help`, where typer cuts it to a line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of verbs; the long ones go over two lines."""
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb])
+
+
 app = typer.Typer(
     name="perfci",
+    cls=Verbs,
     help="The performance gate for GPU kernels: base against head, on one machine, in one job.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -182,10 +194,15 @@ FIRST_FILES = {
 @app.command()
 def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
     """Write a policy, a first case and a workflow into a repository."""
+    from perfci.sources.git import Repository
     from perfci.system.files import write_atomic
 
     if not where.is_dir():
         raise UsageError(f"{where}: is no folder: make it first")
+    repo = Repository.find(where)
+    if repo is not None and repo.root != where.resolve():
+        where = repo.root  # where every verb looks for the policy, and GitHub for workflows
+        typer.echo(f"into   {where}, the root of the repository")
     if (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is there already: edit it, or remove it first")
     templates = Path(__file__).parent / "templates"
@@ -200,9 +217,10 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
             raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
         write_atomic(path, (templates / template).read_text(encoding="utf-8"))
         typer.echo(f"wrote  {name}")
+    first = "git init && " if repo is None else ""
     typer.echo(
-        "\nNow: `git add -A && git commit`, then `perfci compare --base HEAD --measure-all` measures the tree "
-        "against itself."
+        f"\nNow: `{first}git add -A && git commit -m 'Add perfci'`, then `perfci compare --base HEAD --measure-all` "
+        "measures the tree against itself."
     )
     typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
 

@@ -4,6 +4,7 @@ An option that takes a value is called as its parameter is.
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -13,10 +14,28 @@ import typer
 HERE = Path()
 OUT = Path("perfci-out")
 
+
+def _known(incomplete: str) -> list[str]:
+    """Return the cases of the last run here that begin so, and a glob for those of each kernel, for the shell's Tab."""
+    import json
+
+    try:
+        found = json.loads((OUT / "results.json").read_bytes())
+        ids = sorted({str(case["id"]) for case in found["cases"]})
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # nothing was measured here yet
+    ids = [ident for ident in ids if re.fullmatch(r"[\w./=,:+@-]+", ident)]  # a shell reads what is printed here
+    kernels = sorted({f"{ident.partition('/')[0]}/*" for ident in ids if "/" in ident})
+    return [name for name in (*kernels, *ids) if name.startswith(incomplete)]
+
+
 Cases = Annotated[
-    list[str] | None, typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'. All by default.")
+    list[str] | None,
+    typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'. All by default.", autocompletion=_known),
 ]
-SomeCases = Annotated[list[str], typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'.")]
+SomeCases = Annotated[
+    list[str], typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'.", autocompletion=_known)
+]
 Base = Annotated[
     str | None,
     typer.Option(metavar="REF", help="Branch, tag or commit to compare with: its merge-base with HEAD is measured."),

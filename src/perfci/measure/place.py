@@ -23,8 +23,10 @@ from perfci.model.fingerprint import Fingerprint, GpuFacts
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
 from perfci.system.child import Arena, Died
+from perfci.system.clocks import parse
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
+from perfci.system.gpu import Gpu
 from perfci.system.process import Parent
 from perfci.system.users import Account, find_account
 
@@ -70,6 +72,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
     if not options.prepared:
         sources = find_sources(options)
+        _require_clock(options, sources.policies[sources.policy_from])
     account = find_account()
     account.adopt()
     for path in sweep_scratch():
@@ -117,6 +120,17 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
         sources.notes.extend(taken)
     _require_base(sides, options.out)
     return _Built(sources, limits, seed, sides, parent, time.monotonic())
+
+
+def _require_clock(options: Options, limits: Policy) -> None:
+    """Raise UsageError for a clock to be held where there is none: before anything is built or waited for."""
+    if options.lock_clocks is None or options.prepare is not None:
+        return
+    parse(options.lock_clocks)
+    gpu, why = Gpu.open(0)
+    if "cuda" not in choose_devices(options, limits, gpu is not None):
+        because = f" ({why})" if gpu is None else ""
+        raise UsageError(f"--lock-clocks: no case is measured on a GPU here{because}: leave it out")
 
 
 def _home(options: Options, scratch: Path, account: Account) -> Path:

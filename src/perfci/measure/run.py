@@ -57,7 +57,7 @@ class Measurement:
             for device in place.benches:
                 key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
                 with self.costs.phase("wait"):
-                    stack.enter_context(Lease(key, self.options.wait, self.progress.note))
+                    stack.enter_context(Lease(key, self.options.wait, self.progress.stage))
             return self._measure(place, stack)
 
     def _measure(self, place: Place, stack: ExitStack) -> Results:

@@ -33,6 +33,11 @@ LEAST_PAIRS = 8
 """Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
 PLANNED = 2
 """Pairs of the planned schedule before it is changed (`sampling.LEAST_PAIRS`)."""
+QUIETER: Mapping[DeviceKind, str] = {
+    "cuda": "let nothing else use the GPU, hold its clock (--lock-clocks base), or give the case more work",
+    "cpu": "let nothing else run on the machine, or give the case more work",
+}
+"""Remedies, beside a larger limit, for a case that is too noisy on this device; `perfci doctor` says what disturbs."""
 _MOST_REMARKS = 5
 _VOLATILE = {"executions_per_graph", "because", "alternating"}
 
@@ -208,7 +213,8 @@ def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Tim
         return ""
     share = float(np.expm1(smallest))
     step = step_for(share)
-    remedy = f"set regression: {step * 100:g}%" if step else "give it a steadier timing mode"
+    remedy = f"set regression: {step * 100:g}%, or " if step else ""
+    remedy += QUIETER[found.device]
     return (
         f"{criterion.case}: a limit of {limit_percent(limit)} on {criterion.metric} is under the smallest change that "
         f"can be promised here, {noise_percent(share)} in {pairs} pairs (calibrated {found.measured[:10]}): {remedy}"

@@ -12,6 +12,7 @@ from perfci.measure.imported.cases import Names, case_of, gpus_of, names_of
 from perfci.model.base import Side, UsageError, matches
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import names as speaks_of
+from perfci.model.limits import nearest
 from perfci.model.plan import Plan
 from perfci.model.policy import Limit
 from perfci.model.results import SideCode, Work
@@ -54,8 +55,7 @@ def read(
         raise UsageError(f"--import: {path}: holds no kernel, and no range with work of the GPU: {why}")
     for pattern in items:
         if not any(matches(pattern, ident) for ident in names.ids):
-            some = listed(sorted(names.ids), 5)
-            raise UsageError(f"--items {pattern}: matches no case of these files: there are {some}")
+            raise UsageError(f"--items {pattern}: matches no case of these files: {nearest(pattern, names.ids)}")
     gpu = gpus_of([one for some in found.values() for one in some], names.named)
     cases = [
         case_of(ident, names, found, _work(ident, items), {name: _asks(limits, name, ident) for name in metrics})
