@@ -1,9 +1,11 @@
 """Whether head's own policy would judge otherwise than base's: by what it says, not by how it is written."""
 
+from pathlib import Path
+
 import pytest
 
 from perfci.measure.cases import Found, redeclared
-from perfci.measure.prepare import judged_otherwise
+from perfci.measure.prepare import _told, judged_otherwise
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Case, CaseSide
@@ -80,3 +82,43 @@ def test_a_kernels_own_limits_are_told_apart_too() -> None:
         assert notes(found(two), head) == expected
     assert redeclared([case], {"head": found(two)}, policy(POLICY)) == []
     assert notes(Found(), found(two)) == []  # new in head: its limits count
+
+
+LOGS = {
+    "nvcc": (
+        'nvcc -c f.cu\nf.cu(3): error: identifier "x" is undefined\n1 error detected in the compilation\n',
+        "f.cu(3)",
+    ),
+    "g++": (
+        "f.cpp:1:10: fatal error: none.h: No such file or directory\ncompilation terminated.\nmake: *** [f.o] Error 1\n",
+        "f.cpp:1:10: fatal error: none.h",
+    ),
+    "linker": ("/usr/bin/ld: f.o: undefined reference to `g()'\ncollect2: error: ld returned 1\n", "/usr/bin/ld: f.o"),
+    "CMake": ("CMake Error at CMakeLists.txt:3 (find_package):\n  none\n-- Configuring incomplete\n", "CMake Error at"),
+    "rustc": ("error[E0425]: cannot find value\nFor more information, try --explain\n", "error[E0425]"),
+    "pip": (
+        "  error: subprocess-exited-with-error\n  ModuleNotFoundError: No module named 'torch'\n"
+        "  note: This error originates from a subprocess, and is likely not a problem with pip.\n"
+        "ERROR: Failed building wheel for k\n",
+        "ModuleNotFoundError: No module named 'torch'",
+    ),
+    "none": ("error-handling.o built\n-Werror is on\nmake: *** [x] Error 1\n", "make: *** [x] Error 1"),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_build_that_fails_quotes_the_error_and_not_what_follows_it(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "build.log"
+    log.write_text("error: of an earlier step\n")
+    before = log.stat().st_size
+    text, said = LOGS[name]
+    log.write_text(log.read_text() + text)
+    kind = "its last line: " if name == "none" else "its first error: "
+    assert _told(log, before).startswith(kind + said)
+
+
+def test_a_build_that_prints_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    assert _told(log, 0) == "it printed nothing"
+    log.write_text("error: of an earlier step\n")
+    assert _told(log, log.stat().st_size) == "it printed nothing"

@@ -2,6 +2,8 @@
 
 import array
 import math
+import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from perfci.worker.checks import compare as module
 from perfci.worker.checks.compare import Outcome, compare, finite
 from perfci.worker.checks.sketch import sketch
+from perfci.worker.checks.tolerance import read_tolerance
 
 torch = pytest.importorskip("torch")
 
@@ -196,3 +199,82 @@ def test_without_a_reference_nan_and_infinity_are_found(wrap):
     assert not found.ok and found.kind == "nan" and "[1] is nan" in found.text
     found = finite(wrap([1.0, 2.0, -inf]))
     assert not found.ok and found.kind == "wrong" and "[2] is -inf" in found.text
+
+
+class Pair(NamedTuple):
+    values: float
+    indices: int
+
+
+FAR = [
+    # out, reference, rtol, atol → what is said
+    ((1.0, 2.05), (1.0, 2.0), {0: 0, 1: 0.1}, 0, ""),
+    ((1.05, 2.0), (1.0, 2.0), {0: 0, 1: 0.1}, 0, "result[0] is 1.05, the reference has 1"),
+    ({"y": 1.05, "lse": 7.0}, {"y": 1.0, "lse": 7.0}, {"y": 0.1, "*": 0}, 0, ""),
+    ({"y": 1.0, "lse": 7.05}, {"y": 1.0, "lse": 7.0}, {"y": 0.1, "*": 0}, 0, "result['lse'] is 7.05"),
+    ({"y": 1.0, "lse": 7.05}, {"y": 1.0, "lse": 7.0}, {"y": 0.1, "*": 0}, {"lse": 0.1, "*": 0}, ""),
+    (Pair(1.05, 3), (1.0, 3), {"values": 0.1, "indices": 0}, 0, ""),
+    (Pair(1.0, 4), (1.0, 3), {"values": 0.5, "indices": 0}, 0, "result[1] is 4, the reference has 3"),
+    ([[1.05], [2.0]], [[1.0], [2.0]], {0: 0.1, 1: 0}, 0, ""),  # all that lies within an output
+    ([[1.0], [2.05]], [[1.0], [2.0]], {0: 0.1, 1: 0}, 0, "result[1][0] is 2.05"),
+    ((1.0, 2.0), (1.0, 2.0), {0: 0.1}, 0, "rtol says nothing of the output '1': name it, or all others by '*'"),
+    ((1.0,), (1.0,), {0: 0.1, "lse": 0.1}, 0, "rtol names the output 'lse', which the reference does not have"),
+    (1.0, 1.0, 0, {0: 0.1}, "atol names the output '0', but the reference is no tuple, list or dict"),
+    (1.05, 1.0, {"*": 0.1}, 0, ""),
+    ((float("nan"), 1.0), (1.0, 1.0), {"*": 9}, {"*": 9}, "result[0] is NaN"),
+]
+
+
+@pytest.mark.parametrize(("out", "ref", "rtol", "atol", "said"), FAR)
+def test_each_output_has_its_own_tolerance(out, ref, rtol, atol, said):
+    found = compare(out, ref, read_tolerance("rtol", rtol), read_tolerance("atol", atol))
+    assert found.ok == (said == "")
+    assert found.text.startswith(said)
+
+
+def test_tolerance_by_output_holds_for_tensors():
+    y, lse = torch.ones(4), torch.ones(4)
+    near = {"y": y + 0.05, "lse": lse}
+    assert compare(near, {"y": y, "lse": lse}, {"y": 0.1, "*": 0.0}, 0.0).ok
+    assert not compare({"y": y, "lse": lse + 0.05}, {"y": y, "lse": lse}, {"y": 0.1, "*": 0.0}, 0.0).ok
+
+
+def test_base_speaks_first_and_head_of_what_base_does_not_name():
+    base = ({"y": 0.1}, 0.0)
+    ref = {"y": 1.0, "new": 1.0}
+    loose = {"y": 9.0, "new": 0.2}
+    assert compare({"y": 1.05, "new": 1.1}, ref, loose, 9.0, base).ok
+    assert compare({"y": 1.2, "new": 1.0}, ref, loose, 9.0, base).text.startswith("result['y'] is 1.2")
+    assert compare({"y": 1.0, "new": 1.3}, ref, loose, 9.0, base).text.startswith("result['new'] is 1.3")
+    assert not compare({"y": 1.2, "new": 1.0}, ref, loose, 9.0, (0.1, 0.0)).ok  # one number is for all
+    assert compare({"y": 1.05}, {"y": 1.0}, {"y": 9.0}, 0.0, ({"y": 0.1, "gone": 0.1}, 0.0)).ok
+
+
+@given(
+    errors=st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1),
+    tolerance=st.dictionaries(st.sampled_from("abcd*"), st.floats(0, 1), min_size=1),
+)
+def test_no_output_passes_beyond_the_tolerance_that_names_it(errors, tolerance):
+    ref = dict.fromkeys(errors, 1.0)
+    out = {name: 1.0 + error for name, error in errors.items()}
+    fits = set(tolerance) - {"*"} <= set(errors) and ("*" in tolerance or set(errors) <= set(tolerance))
+    within = fits and all(abs(out[name] - 1.0) <= tolerance.get(name, tolerance.get("*", 0.0)) for name in errors)
+    assert compare(out, ref, 0.0, tolerance).ok == within
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({}, r"bench.reference(rtol={}): name an output"),
+        ({-1: 0.1}, "name an output by its position from 0 on"),
+        ({True: 0.1}, "name an output by its position from 0 on"),
+        ({(0,): 0.1}, "name an output by its position from 0 on"),
+        ({0: 0.1, "0": 0.2}, "names the output '0' twice"),
+        ({"y": -1}, "bench.reference(rtol={'y': …}): -1 is no finite number of at least 0"),
+        ({"y": float("nan")}, "nan is no finite number"),
+        ("1e-3", "bench.reference(rtol=…): '1e-3' is no finite number"),
+    ],
+)
+def test_a_tolerance_that_is_none_is_refused_where_it_is_declared(value, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_tolerance("rtol", value)

@@ -1,6 +1,7 @@
 """Base and head: policy, snapshot and build of each."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -285,6 +286,7 @@ def build(side: SideWork, parent: Parent, out: Path) -> None:
     log = out / "logs" / f"build-{side.name}.log"
     log.unlink(missing_ok=True)
     for step in side.policy.build:
+        before = _size(log)
         try:
             ended = parent.execute(
                 ["/bin/sh", "-euc", step],
@@ -297,20 +299,43 @@ def build(side: SideWork, parent: Parent, out: Path) -> None:
         except Died as died:
             problem = died.reason.text
         if problem:
-            text = f"{side.name} does not build: `{step}` {problem}; {_last_line(log)}"
+            text = f"{side.name} does not build: `{step}` {problem}; {_told(log, before)}"
             side.failure = Reason(kind="build", text=text[:1000], log=f"logs/{log.name}")
             break
     side.info.build_seconds = time.monotonic() - start
 
 
-LOG_END = 20_000
-"""Bytes of a build's log that are searched for its last line."""
+LOG_END = 200_000
+"""Bytes of a build's log that are searched for its error: compilers and pip print much behind it."""
+_ERROR = re.compile(
+    r"(?:^|[\s:(])(?:fatal error|error|[a-z]\w*error)(?:\[\w+\]|\s+\w+)?\s*:"
+    r"|undefined reference to|ptxas fatal|CMake Error",
+    re.IGNORECASE,
+)
+"""A line in which a compiler, linker, CMake or Python names an error: `f.cu(3): error: …`, `undefined reference to`."""
+_SUMMARY = re.compile(
+    r"^error: (?:subprocess-exited|metadata-generation|failed |could not build|command )", re.IGNORECASE
+)
+"""Lines of those who called the compiler, that say no more than that it failed."""
 
 
-def _last_line(log: Path) -> str:
-    told = end_of(log, LOG_END).decode(errors="replace") if log.exists() else ""
-    lines = [line for line in told.splitlines() if line.strip()]
-    return f"its last line: {lines[-1].strip()[:200]}" if lines else "it printed nothing"
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _told(log: Path, before: int) -> str:
+    """Return what the log says of a step that failed: its first line that names an error, else its last one.
+
+    `before`: bytes that the log held before the step.
+    """
+    size = min(LOG_END, _size(log) - before)
+    told = end_of(log, size).decode(errors="replace") if size > 0 else ""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    if not lines:
+        return "it printed nothing"
+    named = [line for line in lines if _ERROR.search(line)]
+    error = next((line for line in named if not _SUMMARY.match(line)), "")
+    return f"its first error: {error[:200]}" if error else f"its last line: {lines[-1][:200]}"
 
 
 def require_inside(side: SideWork, foreign: list[list[str]]) -> None:

@@ -67,8 +67,9 @@ class Check(Document):
     """Of these, how many against a reference."""
     worst: float | None = None
     """Largest error as a share of what the tolerance allows."""
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: float | dict[str, float] | None = None
+    """As declared: for all outputs, or for each by its position or key; None without a reference."""
+    atol: float | dict[str, float] | None = None
     sketch: list[float] = Field(default_factory=list)
     """Projections of the reference's values: equal in base and in head if the references agree."""
     unredrawn: str = ""

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
+
+from .checks.tolerance import Tolerance, read_tolerance, require_amount
 
 from .versus import Versus
 
@@ -45,8 +47,8 @@ class Reference:
     """The reference of a case: the result must satisfy |out - ref| <= atol + rtol · |ref|."""
 
     fn: Callable[[], Any]
-    rtol: float
-    atol: float
+    rtol: Tolerance
+    atol: Tolerance
 
 
 @dataclass(frozen=True)
@@ -203,14 +205,16 @@ class Bench:
             raise ValueError("bench.work() was called before: declare all work in one call")
         amounts = {"flops": flops, "read": read, "written": written, "items": items}
         for name, amount in amounts.items():
-            _check_amount(f"bench.work({name}=…)", amount)
+            require_amount(f"bench.work({name}=…)", amount)
         if not isinstance(item, str) or not item.strip():
             raise ValueError(f"bench.work(item={item!r}): name what an item is, such as 'tokens'")
         self._work = {**{name: float(amount) for name, amount in amounts.items()}, "item": item}
 
-    def reference(self, fn: Callable[[], Any], rtol: float = 0.0, atol: float = 0.0) -> None:
+    def reference(self, fn: Callable[[], Any], rtol: Any = 0.0, atol: Any = 0.0) -> None:
         """Declare what the result must be: `fn()`, within atol + rtol · |reference|; exactly, by default.
 
+        `rtol` and `atol`: a number, or a mapping of outputs to numbers: by position in a tuple or list, by key of a
+        dict, by field of a named tuple, and "*" for all others.
         `fn` is called only when the result is checked, before the kernel runs. Raises TypeError where it
         cannot be called, ValueError for a tolerance that is negative or not finite, and on a second call.
         """
@@ -218,9 +222,7 @@ class Bench:
             raise ValueError("bench.reference() was called before: declare one reference")
         if not callable(fn):
             raise TypeError("bench.reference() takes a function: write bench.reference(lambda: …)")
-        _check_amount("bench.reference(rtol=…)", rtol)
-        _check_amount("bench.reference(atol=…)", atol)
-        self._reference = Reference(fn, float(rtol), float(atol))
+        self._reference = Reference(fn, read_tolerance("rtol", rtol), read_tolerance("atol", atol))
 
     def versus(self, name: str, fn: Callable[[], Any]) -> None:
         """Declare another implementation, which is timed beside the case: its time over the case's is `speedup`.
@@ -420,11 +422,6 @@ def _torch() -> Any:
             name="torch",
         ) from None
     return torch
-
-
-def _check_amount(where: str, amount: Union[int, float]) -> None:
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not math.isfinite(amount) or amount < 0:
-        raise ValueError(f"{where}: {amount!r} is no finite number of at least 0")
 
 
 def _described(value: Any) -> str:

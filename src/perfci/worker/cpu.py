@@ -6,7 +6,10 @@ import gc
 import itertools
 import os
 import time
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+if TYPE_CHECKING:
+    from .checks.tolerance import Tolerance
 
 WARM_SECONDS = 0.02
 WARM_CALLS = 3
@@ -78,7 +81,7 @@ class CpuSampler:
         """On the CPU a call is over when it returns."""
         return None
 
-    def verify(self, prepared: Any, rtol: Optional[float], atol: Optional[float]) -> None:
+    def verify(self, prepared: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> None:
         """Return None: the function that is timed was checked already."""
 
     def finish(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 from .bench import Prepared
 from .checks.check import verify_redrawn_replay, verify_replay
 from .checks.compare import Outcome
+from .checks.tolerance import Tolerance
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
 
 FIRST_REPLAY = 100e-6
@@ -120,7 +121,7 @@ class GraphSampler(GpuSampler):
             self.graph.replay()
         return events
 
-    def verify(self, prepared: Sequence[Prepared], rtol: Optional[float], atol: Optional[float]) -> Outcome:
+    def verify(self, prepared: Sequence[Prepared], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Outcome:
         """Replay and compare what the last graph computes of the set whose result was kept, twice: the second time with
         the inputs of that set redrawn in place."""
         one = prepared[self.kept]

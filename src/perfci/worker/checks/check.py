@@ -18,6 +18,7 @@ from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import Redraw, Unpaired, set_up
 from .sketch import sketch
+from .tolerance import Tolerance
 
 if TYPE_CHECKING:
     from ..declare import Kernel
@@ -41,8 +42,8 @@ def check_case(
     device: str,
     seed: int,
     *,
-    rtol: Optional[float] = None,
-    atol: Optional[float] = None,
+    rtol: Optional[Tolerance] = None,
+    atol: Optional[Tolerance] = None,
 ) -> dict[str, Any]:
     """Check one case at every set of parameters; the first set is the case's own.
 
@@ -130,7 +131,7 @@ def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[float]
 
 
 def verify(
-    prepared: Prepared, rtol: Optional[float] = None, atol: Optional[float] = None, *, redraw: bool = True
+    prepared: Prepared, rtol: Optional[Tolerance] = None, atol: Optional[Tolerance] = None, *, redraw: bool = True
 ) -> Outcome:
     """Check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
 
@@ -154,8 +155,8 @@ def verify_redrawn_replay(
     prepared: Prepared,
     out: Any,
     replay: Callable[[], Any],
-    rtol: Optional[float] = None,
-    atol: Optional[float] = None,
+    rtol: Optional[Tolerance] = None,
+    atol: Optional[Tolerance] = None,
 ) -> Outcome:
     """Check likewise what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
 
@@ -174,8 +175,8 @@ def verify_redrawn_replay(
 def verify_replay(
     sets: Sequence[tuple[Prepared, Any]],
     replay: Callable[[], Any],
-    rtol: Optional[float] = None,
-    atol: Optional[float] = None,
+    rtol: Optional[Tolerance] = None,
+    atol: Optional[Tolerance] = None,
 ) -> Outcome:
     """Check, after timing, a CUDA graph that walks through several input sets.
 
@@ -203,7 +204,9 @@ def verify_replay(
     return _rewritten(prepared, outs, execute, rtol, atol, len(chosen)) if sets else Outcome(True)
 
 
-def _again(prepared: Prepared, out: Any, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]) -> Outcome:
+def _again(
+    prepared: Prepared, out: Any, sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]
+) -> Outcome:
     """Execute once more, after `out`, what the execution before returned, was overwritten."""
     return _rewritten([prepared], [out], lambda: [_executed(prepared, sizes)], rtol, atol)
 
@@ -212,8 +215,8 @@ def _rewritten(
     sets: Sequence[Prepared],
     outs: Sequence[Any],
     execute: Callable[[], Sequence[Any]],
-    rtol: Optional[float],
-    atol: Optional[float],
+    rtol: Optional[Tolerance],
+    atol: Optional[Tolerance],
     compared: int = 1,
 ) -> Outcome:
     """Overwrite what was returned, execute, and compare the first `compared` results.
@@ -254,8 +257,8 @@ def _rewritten(
 def _redrawn(
     prepared: Prepared,
     execute: Callable[[], Any],
-    rtol: Optional[float],
-    atol: Optional[float],
+    rtol: Optional[Tolerance],
+    atol: Optional[Tolerance],
     replay: Optional[Callable[[], Any]] = None,
 ) -> tuple[Outcome, str]:
     """Execute with the inputs redrawn in place; `replay` instead, where it reads all that is redrawn from the GPU.
@@ -283,7 +286,7 @@ def _redrawn(
 
 
 def _with_other_values(
-    prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], rtol: Optional[float], atol: Optional[float]
+    prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], rtol: Optional[Tolerance], atol: Optional[Tolerance]
 ) -> Outcome:
     wanted = _expected(redraw.other)
     redraw.apply(other=True)
@@ -372,8 +375,8 @@ def _outcomes(
     sets: Sequence[Prepared],
     outs: Sequence[Any],
     expected: Sequence[Any],
-    rtol: Optional[float],
-    atol: Optional[float],
+    rtol: Optional[Tolerance],
+    atol: Optional[Tolerance],
 ) -> Outcome:
     """Return the first outcome that is not fine, or else the last."""
     outcome = Outcome(True)
@@ -384,13 +387,11 @@ def _outcomes(
     return outcome
 
 
-def _outcome(prepared: Prepared, out: Any, expected: Any, rtol: Optional[float], atol: Optional[float]) -> Outcome:
+def _outcome(
+    prepared: Prepared, out: Any, expected: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]
+) -> Outcome:
     reference = prepared.bench.declared_reference()
-    if reference is None:
-        found = finite(out)
-    else:
-        rtol, atol = reference.rtol if rtol is None else rtol, reference.atol if atol is None else atol
-        found = compare(out, expected, rtol, atol)
+    found = finite(out) if reference is None else compare(out, expected, reference.rtol, reference.atol, (rtol, atol))
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
 
 

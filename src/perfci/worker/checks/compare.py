@@ -27,6 +27,7 @@ from .plain import (
     plain,
     strided,
 )
+from .tolerance import Tolerance, Tolerances, Unnamed, field_names
 
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
@@ -45,23 +46,31 @@ class Outcome:
     """One line; empty when ok."""
 
 
-def compare(out: Any, ref: Any, rtol: float, atol: float) -> Outcome:
+def compare(
+    out: Any,
+    ref: Any,
+    rtol: Tolerance,
+    atol: Tolerance,
+    given: tuple[Optional[Tolerance], Optional[Tolerance]] = (None, None),
+) -> Outcome:
     """Compare a result with its reference: |out - ref| <= atol + rtol · |ref| for every element.
 
     Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples, dicts and sets
     of these, of exactly these types (see `plain`); anything else is refused. Structure and shapes must agree, types of
     numbers need not: they are compared in float64 or complex128. Integers and bool are compared exactly while both
-    tolerances are 0. An infinity matches only itself, NaN nothing.
+    tolerances are 0. An infinity matches only itself, NaN nothing. `given`: rtol and atol that count before, where they
+    say something of an output.
     """
-    tally = _Tally(rtol, atol)
+    tally = _Tally(Tolerances(rtol, atol, given, field_names(out)))
     with builtin_torch():
         try:
             ref = plain(ref)
         except Refused as refused:
             return Outcome(False, "wrong", None, f"of the reference, {refused}")
         try:
+            tally.begin(ref)
             _walk(tally, plain(out), ref, ())
-        except (Refused, _Mismatch) as error:
+        except (Refused, Unnamed, _Mismatch) as error:
             return Outcome(False, "wrong", None, str(error))
         return tally.outcome()
 
@@ -108,13 +117,28 @@ class _Mismatch(Exception):
 class _Tally:
     """Adds up what the comparison of all elements finds."""
 
-    def __init__(self, rtol: float, atol: float) -> None:
-        self.rtol, self.atol = rtol, atol
+    def __init__(self, tolerances: Tolerances) -> None:
+        self.tolerances = tolerances
+        self.rtol = self.atol = 0.0
+        self.several = False
+        """True where the reference is a container of outputs."""
         self.total = self.differing = self.nans = 0
         self.worst = 0.0
         self.at = ""
         self.nan_at = ""
         self.reference_nan_at = ""
+
+    def begin(self, ref: Any) -> None:
+        """Take the tolerances for a result that is a single one. Raises Unnamed where they do not fit the reference."""
+        self.several = type(ref) is dict or is_sequence(ref)
+        self.tolerances.require((ref if type(ref) is dict else range(len(ref))) if self.several else None)
+        if not self.several:
+            self.rtol, self.atol = self.tolerances.of(None)
+
+    def enter(self, path: Path, key: Any) -> None:
+        """Take those of an output, which lies at the top. Raises Unnamed where nothing is said of it."""
+        if self.several and not path:
+            self.rtol, self.atol = self.tolerances.of(key)
 
     @property
     def exact(self) -> bool:
@@ -169,11 +193,13 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
         if out.keys() != ref.keys():
             raise _Mismatch(f"{place_name(path)} has the keys {list(out)}, the reference has {list(ref)}")
         for key, value in ref.items():
+            tally.enter(path, key)
             _walk(tally, out[key], value, (*path, key))
     elif is_sequence(ref) and is_sequence(out):
         if len(out) != len(ref):
             raise _Mismatch(f"{place_name(path)} has length {len(out)}, the reference has {len(ref)}")
         for index, value in enumerate(ref):
+            tally.enter(path, index)
             _walk(tally, out[index], value, (*path, index))
     elif is_number(ref) and is_number(out):
         _compare_numbers(tally, out, ref, path)
