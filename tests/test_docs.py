@@ -16,7 +16,9 @@ from perfci.github.check import Conclusion
 from perfci.github.event import _READERS
 from perfci.model.metrics import CATALOGUE, OBSERVED
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE
+from perfci.sources import environment
 from perfci.sources.environment import is_secret
+from perfci.worker.bench import Bench
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -196,3 +198,39 @@ def test_names_are_those_of_the_code() -> None:
     words = re.search(r"whose name holds (.*?), and all", security, re.DOTALL)[1].replace("\nor", " or")
     named = re.findall(r"[A-Z_]{2,}", words)
     assert len(named) == 8 and all(is_secret(f"MY_{word}_1") for word in named)
+
+
+def test_the_reference_of_suites_has_every_name_of_bench() -> None:
+    text = (ROOT / "docs/suite.md").read_text()
+    asked = {
+        "declared_work",
+        "declared_reference",
+        "shapes",
+        "device_bytes",
+        "main_dtype",
+        "holds",
+        "release",
+        "inputs_digest",
+    }
+    names = {name for name in vars(Bench) if not name.startswith("_")} - asked  # which perfci asks, not a suite
+    assert names == set(re.findall(r"`bench\.(\w+)", text.partition("## Cases that need")[0]))
+
+
+def test_the_reference_of_suites_has_every_variable_that_passes() -> None:
+    """Whatever the code lets pass or sets is named, and what the tables name does pass."""
+    section = (ROOT / "docs/suite.md").read_text().partition("## The interpreter and its environment")[2]
+    section = section.partition("\n## ")[0]
+    named = set(re.findall(r"`([A-Za-z_]+\*?)`", section))
+    for pattern in (environment._ALWAYS, environment._BUILD):
+        flat = re.sub(r"\(\?i:|\)|\s", "", pattern.pattern).replace("https?_proxy", "http_proxy|https_proxy")
+        assert {one.replace(".*", "*") for one in flat.split("|")} <= named
+    assert {*environment._CACHES, *environment._THREADS, "PERFCI_SITE", "PYTHONHASHSEED"} <= named
+    everywhere, builds = [
+        re.findall(r"`([A-Za-z_]+\*?)`", " ".join(row for row in section.splitlines() if row.endswith(f"| {to} |")))
+        for to in ("builds and cases", "builds")
+    ]
+    for name in set(everywhere) - {"env", "pass_env"}:  # keys of the policy
+        assert environment.passes(name.replace("*", "X"), build=False), name
+    for name in builds:
+        assert environment.passes(name.replace("*", "X"), build=True), name
+        assert not environment.passes(name.replace("*", "X"), build=False), name

@@ -1,5 +1,6 @@
 """Files that users copy: policies, workflows, and the commands that the READMEs say."""
 
+import json
 import os
 import re
 import shutil
@@ -223,3 +224,20 @@ def test_the_readme_of_the_nightly_typed(repo: Repo) -> None:
     done = typed(repo, f"{calibrate} --pairs 8")
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: more than one run in a hundred would fail here
     assert (repo.root / "perfci-out/calibration/calibration.md").is_file()  # what the workflow shows and uploads
+
+
+@pytest.mark.slow
+def test_the_readme_of_the_cases_typed(repo: Repo) -> None:
+    """Each is right by its reference, redrawn in place too, and so a model to copy."""
+    pytest.importorskip("torch")
+    copied(repo, "cases")
+    _, listing, run = lines("cases")
+    listed = typed(repo, listing)
+    assert listed.returncode == 0, listed.stderr
+    done = typed(repo, f"{run} --device cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = json.loads((repo.root / "perfci-out/results.json").read_text())["cases"]
+    assert len(cases) == 5
+    for case in cases:
+        side = case["sides"]["head"]
+        assert (side["status"], side["check"]["compared"], side["check"]["unredrawn"]) == ("ok", 1, ""), case["id"]

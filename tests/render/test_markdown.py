@@ -51,6 +51,17 @@ def test_a_case_that_was_not_checked_is_not_called_unreferenced():
     assert "upload/mib=64" not in line
 
 
+def test_a_tolerance_for_each_output_is_shown_whatever_its_name():
+    hostile = "y|<b>*"
+    check = Check(shapes=1, compared=1, worst=0.3, rtol={"y": 1e-5, hostile: 0.0}, atol={"*": 1e-6})
+    shown = facts("norm/n=64", Work(), checks={"base": check, "head": check})
+    text = markdown.render(build([*unchanged(1)], "x", facts=[shown]))
+    line = next(line for line in text.splitlines() if line.startswith("| `norm/n=64`"))
+    assert "y: 1e-05" in line and "`*: 1e-06`" in line
+    assert "<b>" not in line
+    whole(text)
+
+
 def whole(text: str) -> None:
     """Assert that Markdown is well formed: tables complete, folds closed, nothing active but what perfci wrote."""
     tokens = PARSER.parse(text)

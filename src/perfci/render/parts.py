@@ -217,5 +217,7 @@ def _amount(text: str) -> Safe:
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 
-def _tolerance(value: float | None) -> str:
+def _tolerance(value: float | dict[str, float] | None) -> str:
+    if isinstance(value, dict):  # whose names are the suite's
+        return escape.code(", ".join(f"{name}: {one:g}" for name, one in value.items()))
     return "–" if value is None else f"{value:g}"
