@@ -51,6 +51,8 @@ check: $(VENV)/ready node_modules
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml publish/action.yml
 	node --import ./tests/github/json.mjs tests/github/workflows.mjs $(WORKFLOWS) action.yml publish/action.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.gitlab-ci examples/ci/.gitlab-ci.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.buildkite examples/ci/buildkite.yml
 	$(BIN)/shellcheck $(SCRIPTS)
 	$(BIN)/hadolint Dockerfile
 

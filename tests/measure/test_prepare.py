@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.cases import Found, redeclared
+from perfci.measure.cases import Found, lost_gpu, redeclared
+from perfci.measure.options import Options
 from perfci.measure.prepare import _told, judged_otherwise
+from perfci.model.fingerprint import Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Case, CaseSide
@@ -122,3 +124,17 @@ def test_a_build_that_prints_nothing(tmp_path: Path) -> None:
     assert _told(log, 0) == "it printed nothing"
     log.write_text("error: of an earlier step\n")
     assert _told(log, log.stat().st_size) == "it printed nothing"
+
+
+@pytest.mark.parametrize(
+    ("torch", "why"),
+    [
+        (None, "python3 has no torch (--python names another)"),
+        ("2.9.0+cpu", "see torch.cuda.is_available()"),
+        ("2.9.0+rocm6.4", "torch 2.9.0+rocm6.4 is for ROCm, and perfci measures NVIDIA's GPUs alone"),
+    ],
+)
+def test_a_gpu_that_is_demanded_and_not_there_is_told_with_the_reason(torch: str | None, why: str) -> None:
+    options = Options(mode="run", where=Path(), out=Path(), devices=["cuda"])
+    facts = Fingerprint(perfci="1", host="h", cpu="c", cores=1, python="3.12", torch=torch, devices={"cpu": "c"})
+    assert why in lost_gpu(options, policy(POLICY), "perfci.yaml", facts, "python3")

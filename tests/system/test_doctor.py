@@ -295,6 +295,8 @@ def test_a_gpu_that_tells_nothing_has_lines_that_claim_nothing(tmp_path):
         ({}, FIRST, "warn", "no NVIDIA GPU"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x030200\n"}, FIRST, "fail", "0000:17:00.0"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x020000\n"}, FIRST, "warn", "no NVIDIA GPU"),
+        ({"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x1002\n", "sys/bus/pci/devices/0000:c1:00.0/class": "0x120000\n"}, FIRST, "warn", "AMD's GPU at 0000:c1:00.0 is not measured"),
+        ({"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x1002\n", "sys/bus/pci/devices/0000:c1:00.0/class": "0x060400\n"}, FIRST, "warn", "no NVIDIA GPU"),
         ({"proc/driver/nvidia/version": "NVRM", ".dockerenv": ""}, CONTAINER, "warn", "--gpus all"),
         ({"proc/driver/nvidia/version": "NVRM", ".dockerenv": "", "dev/nvidia0": ""}, CONTAINER, "fail", "cannot be used"),
     ],

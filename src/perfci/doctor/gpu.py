@@ -11,8 +11,8 @@ from perfci.doctor.machine import Asked, Machine, clipped, fail, ok, warn
 from perfci.model.doctor import Finding, Status
 from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
 
-NVIDIA = "0x10de"
-DISPLAY = "0x03"  # class of PCI devices
+NVIDIA, AMD = "0x10de", "0x1002"
+DISPLAY, ACCELERATOR = "0x03", "0x12"  # classes of PCI devices
 NVML_TIME = 20.0
 """Seconds: without persistence mode the driver starts each GPU anew, some seconds apiece."""
 HOT = 80
@@ -133,13 +133,8 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 def hardware(machine: Machine) -> str:
     """Return signs of an NVIDIA GPU though NVML tells of none; empty where nothing does."""
-    for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
-        try:
-            ours = vendor.read_text().strip() == NVIDIA and (vendor.parent / "class").read_text().startswith(DISPLAY)
-        except OSError:
-            continue
-        if ours:
-            return f"one is on the PCI bus at {vendor.parent.name}"
+    if place := _on_the_bus(machine, NVIDIA):
+        return f"one is on the PCI bus at {place}"
     if machine.exists("/proc/driver/nvidia/version"):
         return "NVIDIA's driver is loaded"
     if wsl(machine) and machine.exists("/dev/dxg"):
@@ -147,8 +142,26 @@ def hardware(machine: Machine) -> str:
     return ""
 
 
+def _on_the_bus(machine: Machine, maker: str) -> str:
+    """Return where on the PCI bus a GPU of this maker is; empty where none is."""
+    for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
+        try:
+            kind = (vendor.parent / "class").read_text()
+            if vendor.read_text().strip() == maker and kind.startswith((DISPLAY, ACCELERATOR)):
+                return vendor.parent.name
+        except OSError:
+            continue
+    return ""
+
+
 def _none(machine: Machine, why: str) -> Finding:
     sign = hardware(machine)
+    if not sign and (place := _on_the_bus(machine, AMD)):
+        return warn(
+            "gpu",
+            f"AMD's GPU at {place} is not measured: perfci measures NVIDIA's alone, there is no ROCm device",
+            "use a machine with an NVIDIA GPU, or measure on the CPU with --device cpu",
+        )
     if not sign:
         return warn(
             "gpu",

@@ -76,6 +76,8 @@ def lost_gpu(options: Options, limits: Policy, policy: str, facts: Fingerprint, 
         return ""
     where = "--device cuda" if options.devices else f"{policy}: devices: [{', '.join(asked)}]"
     why = "see torch.cuda.is_available()" if facts.torch else f"{python} has no torch (--python names another)"
+    if "rocm" in (facts.torch or ""):
+        why = f"torch {facts.torch} is for ROCm, and perfci measures NVIDIA's GPUs alone"
     return f"{where}: there is no GPU that torch can use here: {why}, or measure on the CPU alone with --device cpu"
 
 

@@ -43,7 +43,7 @@ _HINTS = {
     "nothing on the current stream": "launch on torch's current stream, which is not the default stream then",
     "not permitted when stream is capturing": "something in it synchronises, as .item() does",
 }
-"""What torch says of a capture → what a suite mostly has there (docs/suite.md, "Cases that need a thought")."""
+"""Words of torch about a capture → what a suite mostly has there (docs/suite.md, "Cases that need a thought")."""
 
 
 @dataclass(frozen=True)

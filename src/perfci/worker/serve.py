@@ -144,7 +144,7 @@ class Server:
             return facts
         facts["torch"] = torch.__version__
         facts["cuda"] = torch.version.cuda
-        if torch.cuda.is_available():
+        if torch.version.cuda and torch.cuda.is_available():  # ROCm's torch calls AMD's GPUs cuda, too
             properties = torch.cuda.get_device_properties(0)
             facts["name"], facts["uuid"] = properties.name, str(getattr(properties, "uuid", ""))
             facts["gpu"] = {
