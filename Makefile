@@ -84,7 +84,7 @@ $(VENV)/runs: pyproject.toml constraints.txt
 
 $(VENV)/ready: $(VENV)/runs
 	@echo "Installing what the tests need into $(VENV), too"
-	$(call install,.[dev,torch])
+	$(call install,.[dev])
 	@touch $@
 
 node_modules: package-lock.json

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -234,3 +235,49 @@ def test_on_a_gpu_an_output_that_is_not_written_fails(size):
     prepared = prepare(case(good), {}, "cuda", 0, 0)
     expected = prepared.bench.declared_reference().fn()
     assert sketch(expected) == pytest.approx(sketch(expected.cpu()), rel=1e-9, abs=1e-6)
+
+
+class Named(NamedTuple):
+    y: object
+    total: object
+
+
+def test_tolerances_by_name_hold_in_every_check():
+    """Of the result that counts, after it was overwritten, and with its inputs redrawn in place."""
+
+    def sums(bench):
+        x = bench.randn(64)
+        bench.reference(lambda: Named(2 * x.double(), x.double().sum()), rtol={"y": 0, "total": 1e-3}, atol={"*": 1e-3})
+        return lambda: Named(2 * x, x.sum())
+
+    found = checked(sums)
+    assert (found["ok"], found["rtol"], found["unredrawn"]) == (True, {"y": 0.0, "total": 1e-3}, "")
+    assert not checked(sums, rtol={"y": 0.0, "total": 0.0}, atol={"*": 0.0})["ok"]  # base's count
+
+
+def test_an_output_that_is_cached_fails_with_tolerances_by_name_too():
+    def cached(bench):
+        x, kept = bench.randn(64), []
+        bench.reference(lambda: Named(2 * x, x.sum()), rtol={"*": 1e-6}, atol={"y": 1e-6, "total": 1e-3})
+
+        def fn():
+            if not kept:
+                kept.append(Named(2 * x, x.sum()))
+            return kept[0]
+
+        return fn
+
+    found = checked(cached)
+    assert not found["ok"]
+    assert "its output is cached, not computed" in found["text"]
+
+
+def test_an_output_that_no_tolerance_names_fails():
+    def silent(bench):
+        x = bench.randn(64)
+        bench.reference(lambda: Named(x, x.sum()), atol={"y": 1.0})
+        return lambda: Named(x, x.sum())
+
+    found = checked(silent)
+    assert not found["ok"]
+    assert found["text"] == "atol says nothing of the output '1': name it, or all others by '*'"

@@ -19,10 +19,13 @@ def _known(incomplete: str) -> list[str]:
     """Return the cases of the last run here that begin so, and a glob for those of each kernel, for the shell's Tab."""
     import json
 
+    from perfci.system.bounded import Unread, regular
+
+    path = OUT / "results.json"
     try:
-        found = json.loads((OUT / "results.json").read_bytes())
-        ids = sorted({str(case["id"]) for case in found["cases"]})
-    except (OSError, ValueError, KeyError, TypeError):
+        regular(path, 2**26)
+        ids = sorted({str(case["id"]) for case in json.loads(path.read_bytes())["cases"]})
+    except (Unread, OSError, ValueError, KeyError, TypeError):
         return []  # nothing was measured here yet
     ids = [ident for ident in ids if re.fullmatch(r"[\w./=,:+@-]+", ident)]  # a shell reads what is printed here
     kernels = sorted({f"{ident.partition('/')[0]}/*" for ident in ids if "/" in ident})

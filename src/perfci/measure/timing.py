@@ -41,7 +41,7 @@ SCHEDULES: dict[Mode, Schedule] = {
 
 _HINTS = {
     "nothing on the current stream": "launch on torch's current stream, which is not the default stream then",
-    "not permitted when stream is capturing": "something in it synchronises, as .item() does",
+    "not permitted when stream is capturing": "something in it may synchronise, as .item() does",
 }
 """Words of torch about a capture → what a suite mostly has there (docs/suite.md, "Cases that need a thought")."""
 

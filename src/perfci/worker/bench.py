@@ -85,6 +85,8 @@ class Bench:
         self._work: Optional[dict[str, Any]] = None
         self._reference: Optional[Reference] = None
         self._versus: Optional[Versus] = None
+        self.fields: tuple[str, ...] = ()
+        """Names of what the reference returned last, where that was a named tuple."""
 
     # ---------------------------------------------------------------- where and from what
 

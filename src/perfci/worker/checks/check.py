@@ -18,7 +18,7 @@ from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import Redraw, Unpaired, set_up
 from .sketch import sketch
-from .tolerance import Tolerance
+from .tolerance import Tolerance, field_names
 
 if TYPE_CHECKING:
     from ..declare import Kernel
@@ -364,6 +364,7 @@ def _expected(prepared: Prepared) -> Any:
     if reference is None:
         return None
     found = reference.fn()
+    prepared.bench.fields = field_names(found)  # before it becomes a plain tuple
     with builtin_torch():
         try:
             return _copied(plain(found))
@@ -391,7 +392,11 @@ def _outcome(
     prepared: Prepared, out: Any, expected: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]
 ) -> Outcome:
     reference = prepared.bench.declared_reference()
-    found = finite(out) if reference is None else compare(out, expected, reference.rtol, reference.atol, (rtol, atol))
+    if reference is None:
+        found = finite(out)
+    else:
+        own = reference.rtol, reference.atol
+        found = compare(out, expected, *own, (rtol, atol), prepared.bench.fields)
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
 
 
