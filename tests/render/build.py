@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.judge.explain.case import case_profile
-from perfci.model.fingerprint import Fingerprint
+from perfci.model.fingerprint import Environments, Fingerprint, Interpreter, Package, Variable
 from perfci.model.profile import Fault, Profile
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measured, Report, Row, Stats
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
@@ -288,6 +288,24 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
     return told
 
 
+ENVIRONMENTS = Environments(
+    asked=True,
+    interpreters={
+        "base": Interpreter(path="/work/old/bin/python", python="3.12.4", torch="2.8.0+cu128", cuda="12.8"),
+        "head": Interpreter(path="/work/new/bin/python", python="3.12.4", torch="2.9.0+cu130", cuda="13.0"),
+    },
+    packages=[
+        Package(name="nvidia-cuda-runtime", base=None, head="13.0.48"),
+        Package(name="torch", base="2.8.0+cu128", head="2.9.0+cu130"),
+        Package(name="triton", base="3.4.0", head="3.5.0"),
+    ],
+    variables=[
+        Variable(name="API_TOKEN", hidden=True),
+        Variable(name="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", base=None, head="1"),
+    ],
+)
+
+
 @cache
 def reports() -> dict[str, Report]:
     """State → Report; the golden files are named after the states. Shared by all tests, which change none."""
@@ -319,6 +337,11 @@ def reports() -> dict[str, Report]:
         notes=["- [x] **done** $x^2$ ~~gone~~", "# heading\n\n```\nfence", *HOSTILE],
         files=["kernels/bad|name.py: SyntaxError: '<' not supported between `a` and @b"],
         command=["perfci", "compare", "--base", "`rm -rf`\n```", "a|b"],
+    )
+    hostile.environments = Environments(
+        interpreters={side: Interpreter(path=f"/`{side}`|<b>/python", python="3.12") for side in ("base", "head")},
+        packages=[Package(name=name, base="1", head=f"2 {name}"[:100]) for name in HOSTILE],
+        variables=[Variable(name="SHOWN", base=name) for name in HOSTILE],
     )
     hostile.sides["head"].commit = None
     hostile.sides["head"].ref = "feature/`|<b>@org"
@@ -407,6 +430,10 @@ def reports() -> dict[str, Report]:
             [UNDECIDED, *unchanged(2)], "Undecided: 1 of 3 cases has no answer: `add/n=65536` is inconclusive", "Measure again for a verdict that counts.",
             exploratory=True, policy_from="head",
             notes=["Judged by other limits than the run was planned with: its error rates do not hold."],
+        ),
+        "environments": report(
+            [REGRESSED, *unchanged(4)], "sdpa/seq=512 is 3.1× slower", "See why below.",
+            environments=ENVIRONMENTS, command=["perfci", "compare", "--base-python", "old/bin/python"],
         ),
         "truncated": _many(200),
         "hostile": hostile,

@@ -30,7 +30,7 @@ def printed(shown, width: int = 0, colour: str | None = None) -> str:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("state", ["mixed", "run", "devices", "error", "traced", "traced-alone"])
+@pytest.mark.parametrize("state", ["mixed", "run", "devices", "error", "traced", "traced-alone", "environments"])
 @pytest.mark.parametrize("width", [0, 80, 120, 200])
 def test_golden(state, width):
     text = printed(REPORTS[state], width)

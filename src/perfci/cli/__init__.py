@@ -55,7 +55,7 @@ def _root(
 
 
 @app.command()
-@taking(options.Deciding, options.Measuring)
+@taking(options.Deciding, options.Measuring, options.Environments)
 def compare(
     cases: options.Cases = None,
     base: options.Base = None,

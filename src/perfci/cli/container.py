@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfci.cli.measure import Finished, folders, interrupt
+from perfci.cli.measure import Finished, folders, interrupt, side_variables
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
@@ -31,7 +31,10 @@ def run_in_container(
     if (where / OUT).is_symlink() and out == (where / OUT).resolve():
         out = where / OUT  # which is refused: it may be the repository's own
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
-    options = Options(mode, where, out, base=asked.get("base"), committed=asked.get("committed", False))
+    options = Options(
+        mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
+        base_python=asked.get("base_python"), env=side_variables(asked),
+    )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
     job = Job(verb, rest, options, ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
     raise typer.Exit(start(job).code)

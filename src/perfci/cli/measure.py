@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,11 @@ from perfci.cli.progress import Teller
 from perfci.judge.judge import judge
 from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, ready
+from perfci.measure.environments import parse_variables
 from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
-from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.base import DeviceKind, MachineError, PerfciError, Side, UsageError
 from perfci.model.policy import Traced
 from perfci.model.report import Report
 from perfci.model.results import Results
@@ -33,8 +34,8 @@ from perfci.system.files import write_atomic
 from perfci.system.users import Outputs, find_account, keep_outputs
 
 _AS_ASKED = (
-    "base", "python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed", "lock_clocks",
-    "profile", "raw", "keep",
+    "base", "python", "base_python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed",
+    "lock_clocks", "profile", "raw", "keep",
 )  # fmt: skip
 """Fields of Options that hold what the command line says, as it says it."""
 CALIBRATION = "calibration"
@@ -171,6 +172,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         )
     require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
     given = {name: asked[name] for name in _AS_ASKED if name in asked}
+    given["env"] = side_variables(asked)
     given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     given |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
@@ -185,6 +187,13 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         **sides,
         **times,
     )
+
+
+def side_variables(asked: Mapping[str, Any]) -> dict[Side, dict[str, str]]:
+    """Return the variables of `--base-env` and `--env`. Raises UsageError."""
+    options: dict[Side, str] = {"base": "base_env", "head": "env"}
+    named = {side: (f"--{name.replace('_', '-')}", asked.get(name) or []) for side, name in options.items()}
+    return {side: parse_variables(*given) for side, given in named.items()}
 
 
 def require_keep(keep: str | None, mode: str, *, cached: bool, pull_request: bool) -> None:

@@ -104,6 +104,25 @@ class Deciding:
     raw: Annotated[bool, typer.Option("--raw", hidden=True)] = False
 
 
+class Environments:
+    """Options of a comparison of environments: interpreters and variables."""
+
+    base_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Interpreter of base alone; without --base this tree is compared with itself."
+        ),
+    ] = None
+    base_env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a variable for base alone; may be given again."),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a variable for head alone; may be given again."),
+    ] = None
+
+
 class Measuring:
     """Options of the verbs that measure or profile a tree."""
 

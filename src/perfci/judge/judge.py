@@ -96,6 +96,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         command=results.command,
         repository=results.repository,
         fingerprint=results.fingerprint,
+        environments=results.environments,
         sides=results.sides,
         policy_from=results.policy_from,
     )

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -32,6 +33,10 @@ class Options:
     devices: list[DeviceKind] | None = None
     python: str | None = None
     """Interpreter of the code under test."""
+    base_python: str | None = None
+    """Base's, where it is another."""
+    env: Mapping[Side, Mapping[str, str]] = field(default_factory=dict)
+    """Variables that one side alone gets, beyond its policy's."""
     own_python: str = sys.executable
     """Taken where neither `python`, the policy nor an active environment names one."""
     budget: float | None = None
@@ -73,6 +78,20 @@ class Options:
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)
+
+    @property
+    def environments(self) -> bool:
+        """True where base's interpreter or a variable is to differ, whatever the code."""
+        return self.base_python is not None or any(self.env.values())
+
+    @property
+    def itself(self) -> bool:
+        """True where base is the tree of head: environments are compared, and no commit was named."""
+        return self.mode == "compare" and self.environments and self.base is None and not self.pull_request
+
+    def python_of(self, name: Side) -> str | None:
+        """Return the interpreter that was asked for one side."""
+        return self.base_python or self.python if name == "base" else self.python
 
 
 class Progress(Protocol):

@@ -12,14 +12,15 @@ import perfci
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
+from perfci.measure.environments import Seen, alike, compare_environments, require_devices
 from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept
-from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
-from perfci.model.fingerprint import Fingerprint, GpuFacts
+from perfci.model.base import DeviceKind, MachineError, Side, UsageError
+from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
 from perfci.system.child import Arena, Died
@@ -60,6 +61,8 @@ class Place(_Built):
     benches: Mapping[DeviceKind, Bench]
     """One for each device that is measured on."""
     runner: Runner
+    environments: Environments | None = None
+    """None where base and head run in the same one."""
     lost: str = ""
     """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
 
@@ -106,13 +109,12 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
             sides = materialise(options, sources, home, progress, seed)
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
-    one_python = len({side.python for side in sides.values()}) == 1
     nowhere = scratch / NOWHERE
     for folder in (nowhere, nowhere / "site", nowhere / "cache"):
         folder.mkdir()
         account.give(folder)
     env = neutral(first, nowhere)
-    parent = Parent(first.python, scratch, env, memory, forks=one_python, account=account)
+    parent = Parent(first.python, scratch, env, memory, forks=alike(sides), account=account)
     stack.callback(parent.close)
     if not options.prepared:
         with costs.phase("build"):
@@ -174,11 +176,20 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     with costs.phase("import"):
         preload(sides, parent, scratch / NOWHERE, forbidden, logs)
     with costs.phase("machine"):
-        facts = _facts(sides["head"], parent, scratch / NOWHERE, limits.threads, logs / "facts.log")
+        apart = not alike(sides)
+        seen = {
+            name: _seen(side, parent, scratch / NOWHERE, limits.threads, logs / "facts.log", packages=apart)
+            for name, side in sides.items()
+            if apart or name == "head"
+        }
+    facts = _facts(seen["head"])
+    environments = compare_environments(sides, seen, asked=options.environments) if apart else None
     lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
     if lost and not (listing and options.devices is None):
         raise MachineError(lost)
     devices = choose_devices(options, limits, "cuda" in facts.devices)
+    if environments is not None:
+        require_devices(environments, seen, devices)
     cores = _cores(limits.threads)
     benches = {
         device: Bench(
@@ -197,7 +208,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, lost)
+    return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, environments, lost)
 
 
 def _cores(threads: int) -> list[int]:
@@ -254,26 +265,19 @@ def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
-class _Facts(Document):
-    """A worker's answer to `facts`."""
-
-    python: str
-    torch: str | None
-    cuda: str | None
-    name: str | None
-    """Of the GPU."""
-    uuid: str | None
-    gpu: GpuFacts | None
-
-
-def _facts(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path) -> Fingerprint:
-    """Return facts of machine, interpreter and GPU, as a worker outside base and head sees them."""
+def _seen(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path, *, packages: bool) -> Seen:
+    """Return what a worker in the side's interpreter, outside base and head, tells of it. Raises MachineError."""
     try:
         worker = parent.worker(Arena(nowhere, nowhere, [], neutral(side, nowhere), side.python, threads), log)
-        seen = worker.tell(_Facts, "facts", LOAD_TIMEOUT)
+        seen = worker.tell(Seen, "facts", LOAD_TIMEOUT, packages=packages)
         worker.close()
     except Died as died:
         raise MachineError(f"{side.python}: cannot tell its facts: {died.reason.text} (log: {log})") from None
+    return seen
+
+
+def _facts(seen: Seen) -> Fingerprint:
+    """Return facts of machine, interpreter and GPU."""
     facts = host_facts(perfci.__version__)
     facts.python, facts.torch, facts.cuda = seen.python, seen.torch, seen.cuda
     facts.devices = {"cpu": facts.cpu or platform.machine()}

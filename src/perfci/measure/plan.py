@@ -70,6 +70,13 @@ def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) 
         **{f"the code of {name}": side.info.tree for name, side in place.sides.items()},
         "the policy of head": digest(place.sources.policies["head"].model_dump(mode="json")),
         "the set of cases": digest([case.key for case in cases]),
+        "what base and head run in": digest(
+            [
+                {name: side.python for name, side in place.sides.items()},
+                {name: dict(one) for name, one in options.env.items() if one},
+                None if place.environments is None else place.environments.model_dump(mode="json"),
+            ]
+        ),
         "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
         "the machine": digest(place.facts.lasting()),
     }

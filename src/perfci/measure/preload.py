@@ -5,12 +5,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from perfci.measure.environments import differing_variables
 from perfci.measure.prepare import SideWork
 from perfci.model.base import Amount, Document, Side
 from perfci.system.files import write_atomic
 from perfci.system.process import Parent
 
 LOG = "preload.log"
+NO_FORKS = "the workers are not forks of one process here"
 
 
 class _Imported(Document):
@@ -31,6 +33,11 @@ def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
     return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
 
 
+def _why(sides: Mapping[Side, SideWork]) -> str:
+    differ = differing_variables(sides)
+    return f": base and head differ in the environment: {', '.join(differ)}" if differ else ""
+
+
 def preload(
     sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, forbidden: Sequence[str], logs: Path
 ) -> None:
@@ -41,13 +48,9 @@ def preload(
 
 def _preload(sides: Mapping[Side, SideWork], parent: Parent, nowhere: Path, forbidden: Sequence[str]) -> Sequence[str]:
     if not parent.forks:
-        return ["nothing is imported beforehand: the workers are not forks of one process here"]
+        return [f"nothing is imported beforehand: {NO_FORKS}{_why(sides)}"]
     if any(side.failure for side in sides.values()):
         return ["nothing is imported beforehand: a side does not build"]
-    first, *others = (neutral(side, nowhere) for side in sides.values())
-    if any(first != other for other in others):
-        differ = sorted({name for other in others for name, _ in first.items() ^ other.items()})
-        return [f"nothing is imported beforehand: base and head differ in the environment: {', '.join(differ)}"]
     asked = [{"tree": str(one.tree), "path": one.path(), "suite": one.suite} for one in sides.values()]
     told = parent.preload_suite(asked, nowhere, forbidden)
     if told is None:

@@ -48,6 +48,8 @@ class SideWork:
     folder: Path
     """Holds `tree/`, `site/` and `cache/`."""
     python: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Set by the command line, for this side alone."""
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
     """Globs or files to import; without those whose import ends the process."""
@@ -58,6 +60,11 @@ class SideWork:
 
     def __post_init__(self) -> None:
         self.suite = list(self.policy.suite)
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The variables that its policy and the command line set."""
+        return {**self.policy.env, **self.variables}
 
     @property
     def tree(self) -> Path:
@@ -119,8 +126,11 @@ def find_sources(options: Options) -> Sources:
     if repo is None and (options.mode == "compare" or options.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     head = repo.head_commit() if repo else None
-    base = repo.resolve_base(options.base, options.pull_request) if repo and options.mode == "compare" else None
-    if repo and head and base and head.sha == base.sha:
+    if repo and options.mode == "compare":
+        base = head if options.itself else repo.resolve_base(options.base, options.pull_request)
+    else:
+        base = None
+    if repo and head and base and head.sha == base.sha and not options.environments:
         _require_change(options, repo, head, base)
     if options.committed and repo and head:
         text = repo.read(head.sha, FILE)
@@ -133,7 +143,10 @@ def find_sources(options: Options) -> Sources:
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: Side = "head"
-    if base and repo:
+    if base and options.itself:
+        texts["base"], policies["base"] = texts["head"], policies["head"]
+        notes.append("base is the tree of head: what differs is the environment")
+    elif base and repo:
         old = repo.read(base.sha, FILE)
         if old is None:
             texts["base"], policies["base"] = texts["head"], policies["head"]
@@ -230,23 +243,25 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
     names: list[Side] = ["base", "head"] if sources.base else ["head"]
     for name in names:
         policy = sources.policies[name]
-        python = choose_python(options.python, policy, sources.root, options.own_python)
+        python = choose_python(options.python_of(name), policy, sources.root, options.own_python)
         # What is kept is used as base: it is built where base lies.
         folder = home / ("base" if name == (options.keep or "base") else "head") if options.cache else home / name
-        side = SideWork(name, SideCode(), policy, folder, python)
+        side = SideWork(name, SideCode(), policy, folder, python, options.env.get(name, {}))
         for folder in (side.tree, side.site, side.cache):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")
         side.info = take_snapshot(name, options, sources, side.tree)
         side.env = environment(side, limits.threads, seed, build=False)
         sides[name] = side
+    if options.itself and len({side.info.tree for side in sides.values()}) > 1:
+        raise MachineError("the working tree changed while it was copied for base and head: run again")
     return sides
 
 
 def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
     """Put the files of one side into `target`. Raises UsageError, MachineError."""
     repo, exclude = sources.repo, _own_folders(options)
-    if name == "base" and sources.base and repo:
+    if name == "base" and sources.base and repo and not options.itself:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
     if repo and sources.head and options.committed:
         return _info(sources.head, snapshot_commit(repo, sources.head.sha, target))
@@ -268,7 +283,7 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
     env = side_environment(
         side.folder,
         caller=os.environ,
-        policy_env=side.policy.env,
+        policy_env=side.written,
         pass_env=side.policy.pass_env,
         threads=threads,
         build=build,

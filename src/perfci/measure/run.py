@@ -190,9 +190,12 @@ class Measurement:
             run=run,
             mode=self.options.mode,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=reproduction(self.options.command, sources.base.sha if sources.base else None),
+            command=reproduction(
+                self.options.command, None if self.options.itself or not sources.base else sources.base.sha
+            ),
             repository=sources.root.name,
             fingerprint=place.facts,
+            environments=place.environments,
             sides={name: side.info for name, side in place.sides.items()},
             policy_from=sources.policy_from,
             plan=plan,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfci.model.base import DeviceKind, Document
+from perfci.model.base import DeviceKind, Document, Items, Side
 
 ComputeMode = Literal["default", "exclusive", "prohibited"]
 
@@ -117,3 +117,42 @@ class Fingerprint(Document):
         """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""
         gpu = {"nvml", "empty_pair_seconds"}
         return self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})
+
+
+class Interpreter(Document):
+    """The interpreter of one side."""
+
+    path: str = Field(max_length=1000)
+    python: str = Field(max_length=100)
+    """Its version."""
+    torch: str | None = Field(None, max_length=100)
+    cuda: str | None = Field(None, max_length=100)
+    """CUDA version that torch was built with."""
+
+
+class Package(Document):
+    """A package of which the interpreters hold different versions; None: it is not there."""
+
+    name: str = Field(max_length=100)
+    base: str | None = Field(None, max_length=100)
+    head: str | None = Field(None, max_length=100)
+
+
+class Variable(Document):
+    """An environment variable that differs; None: it is not set."""
+
+    name: str = Field(max_length=200)
+    base: str | None = Field(None, max_length=200)
+    head: str | None = Field(None, max_length=200)
+    hidden: bool = False
+    """True where the values may be secrets, and are left out."""
+
+
+class Environments(Document):
+    """The environments of base and head, where they differ: workers are then processes of their own, no forks."""
+
+    asked: bool = False
+    """True where the command line set them apart, False where the policies of base and head do."""
+    interpreters: dict[Side, Interpreter]
+    packages: Items[Package] = Field(default_factory=list)
+    variables: Items[Variable] = Field(default_factory=list)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, against, beyond
-from perfci.model.fingerprint import Fingerprint
+from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.results import Check, Phase, Proof, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.model.units import Price
@@ -380,5 +380,7 @@ class Report(Document):
     command: list[str]
     repository: str = ""
     fingerprint: Fingerprint
+    environments: Environments | None = None
+    """None where base and head run in the same one."""
     sides: dict[Side, SideCode]
     policy_from: Side = "head"

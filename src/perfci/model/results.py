@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from perfci.model.base import DeviceKind, Document, Items, Side
-from perfci.model.fingerprint import Fingerprint
+from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
 from perfci.model.policy import Severity
@@ -332,6 +332,8 @@ class Results(Document):
     repository: str = ""
     """Name of the repository."""
     fingerprint: Fingerprint
+    environments: Environments | None = None
+    """None where base and head run in the same one. The fingerprint is head's."""
     sides: dict[Side, SideCode]
     policy_from: Side = "head"
     """Whose limits apply."""

@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from perfci.model.fingerprint import Ceilings, Fingerprint
+from perfci.model.base import SIDES
+from perfci.model.fingerprint import Ceilings, Environments, Fingerprint, Variable
+from perfci.model.text import count
 from perfci.model.timing import Timing
 from perfci.model.units import show
 from perfci.render.words import plain
 
 _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
 """Parts of a timing mode that follow from the size and time of a case."""
+
+_MOST = 12
+"""Packages, and variables, that are named."""
 
 
 def timing(timing: Timing) -> str:
@@ -37,6 +42,54 @@ def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
         told = sorted(gpu.nvml.model_dump(exclude={"driver"}, exclude_none=True).items())
         pairs.append(("GPU set-up", ", ".join(f"{name.replace('_', ' ')} {_fact(name, fact)}" for name, fact in told)))
     return pairs
+
+
+def environments(found: Environments) -> list[str]:
+    """Return what differs between the environments of base and head, one line each kind of thing, names between
+    backticks."""
+    base, head = (found.interpreters[side] for side in SIDES)
+    facts = [
+        ("interpreter", _span(base.path), _span(head.path)),
+        ("Python", _plain(base.python), _plain(head.python)),
+        ("torch", _either(base.torch), _either(head.torch)),
+        ("CUDA of torch", _either(base.cuda), _either(head.cuda)),
+    ]
+    lines = [
+        "Base and head run in different environments. Each worker is a process of its own, no fork of a common one."
+    ]
+    differ = [f"{name} {old} → {new}" for name, old, new in facts if old != new]
+    lines += [", ".join(differ)] if differ else []
+    if found.packages:
+        shown = [f"{_span(one.name)} {_either(one.base)} → {_either(one.head)}" for one in found.packages[:_MOST]]
+        more = f" and {len(found.packages) - _MOST} more" if len(found.packages) > _MOST else ""
+        lines.append(f"{count(len(found.packages), 'package')}: {', '.join(shown)}{more}")
+    elif base.path != head.path:
+        lines.append("packages: the same versions in both")
+    if found.variables:
+        shown = [_variable(one) for one in found.variables[:_MOST]]
+        more = f" and {len(found.variables) - _MOST} more" if len(found.variables) > _MOST else ""
+        lines.append(f"{count(len(found.variables), 'variable')}: {', '.join(shown)}{more}")
+    return lines
+
+
+def _span(text: str) -> str:
+    return f"`{_plain(text)}`"
+
+
+def _either(text: str | None) -> str:
+    return "none" if text is None else _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Return `text` without backticks, which would begin or end a name."""
+    return text.replace("`", "'")
+
+
+def _variable(one: Variable) -> str:
+    if one.hidden:
+        return f"{_span(one.name)} differs, and may be a secret"
+    old, new = ("not set" if value is None else _span(value) if value else "empty" for value in (one.base, one.head))
+    return f"{_span(one.name)} {old} → {new}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -174,6 +174,8 @@ class _Printer:
         ]
         for parts in ([*view.devices, " → ".join(sides)], view.effort):
             self.put(Text(visible(" · ".join(parts)), "dim"))
+        for line in view.environments:
+            self.put(_prose("", line))
         if view.costs:
             self.put(_prose("", view.costs, "dim"))
         if view.counts:

@@ -15,7 +15,7 @@ from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured
 from perfci.model.text import count
 from perfci.model.units import limit_percent, parse_price, show, show_change, significant
 from perfci.render.escape import visible
-from perfci.render.facts import device_facts, timing
+from perfci.render.facts import device_facts, environments, timing
 from perfci.render.words import class_count, direction, duration, half_width, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
@@ -278,6 +278,11 @@ class View:
         if self.report.fingerprint.driver and ("cuda" in self.kinds or not self.kinds):
             names.append(f"driver {self.report.fingerprint.driver}")
         return names
+
+    @cached_property
+    def environments(self) -> list[str]:
+        """The differences between the environments of base and head, line by line; empty where they are one."""
+        return [] if self.report.environments is None else environments(self.report.environments)
 
     @cached_property
     def effort(self) -> list[str]:

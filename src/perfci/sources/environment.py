@@ -29,6 +29,11 @@ _BUILD = re.compile(
 # Folders that base and head would share, and with them compiled kernels.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
+# Tokens that tell what they are by how they begin, and addresses with a password.
+_TOKEN = re.compile(
+    r"gh[a-z]_\w{20}|github_pat_\w{20}|glpat-[\w-]{16}|hf_\w{20}|sk-[\w-]{16}|xox[a-z]-[\w-]{8}|AKIA[0-9A-Z]{12}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.|-----BEGIN|://[^/@\s:]*:[^/@\s]+@"
+)
 # Without these a private package index cannot be reached; they go to builds only.
 _INDEX = re.compile(r"(PIP|UV)_.*INDEX.*")
 
@@ -92,6 +97,17 @@ def passes(name: str, build: bool) -> bool:
     if is_secret(name) or _CACHE.fullmatch(name):
         return False
     return bool(_ALWAYS.fullmatch(name) or (build and _BUILD.fullmatch(name)))
+
+
+def is_own(name: str) -> bool:
+    """Return whether perfci sets a variable itself, or keeps it from the sides, which would share a cache by it."""
+    ours = name in _THREADS or name in _CACHES or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
+    return ours or name.startswith("PERFCI_")
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a secret, as far as its name and the look of its value tell."""
+    return is_secret(name) or bool(_TOKEN.search(value))
 
 
 def is_secret(name: str) -> bool:

@@ -221,7 +221,7 @@ class Parent:
         return self._next
 
     def worker(self, arena: Arena, log: Path, under: "Under | None" = None) -> "Worker":
-        """Start a worker: forked from the parent, or spawned where the sides' interpreters differ. Raises Died.
+        """Start a worker: forked from the parent, or spawned where the sides' environments differ. Raises Died.
 
         Never one side so and the other so: that would be a difference between the sides. A worker under a profiler is
         spawned, for the profiler to start it.

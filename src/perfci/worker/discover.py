@@ -27,6 +27,8 @@ TEXT_LIMIT = 400
 """Characters of an error that are kept: the log holds the rest."""
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
 """perfci comes from the run by intent, also where the repository is perfci's own."""
+MOST_PACKAGES = 5000
+"""Packages of an interpreter that are told."""
 NO_FILE = "matches no file"
 NOTABLE = 0.05
 """Seconds of an import from which on it is told."""
@@ -66,6 +68,20 @@ class _Names:
 
     def __contains__(self, name: str) -> bool:
         return os.path.lexists(os.path.join(self.folder, name))
+
+
+def packages() -> list[tuple[str, str]]:
+    """Return name and version of each package that this interpreter finds, the first of several of one name."""
+    from importlib.metadata import distributions  # which brings along more than all else here
+
+    found: dict[str, tuple[str, str]] = {}
+    for one in distributions():
+        notes: Any = one.metadata
+        name = notes and notes.get("Name")  # none where its notes are damaged
+        if name and len(found) < MOST_PACKAGES:
+            version = str(notes.get("Version") or "of no version")
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name[:100], version[:100]))
+    return list(found.values())
 
 
 def find_without_listing() -> None:

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from . import serve, tuners
+from . import serve
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
 from .preload.paths import Place, relocate
@@ -226,12 +226,7 @@ def preload() -> dict[str, Any]:
     """Import torch where there is one: the seconds are then paid once, not by every worker."""
     failure = None
     try:
-        import torch  # noqa: F401
-
-        tuners.remember()  # before libraries come that are imported for the suite
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            failure = serve.described(error)
+        serve.import_torch()
     except Exception as error:
         failure = serve.described(error)
     # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.

@@ -78,7 +78,18 @@ def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
 
 def main(setup: str) -> None:
     """Entry of a spawned worker: `setup` is the JSON that a fork would get."""
-    enter(json.loads(setup))
+    enter(dict(json.loads(setup), spawned=True))
+
+
+def import_torch() -> None:
+    """Import torch where there is one, before anything of a suite: what watches and guards it needs it as it came."""
+    try:
+        import torch  # noqa: F401  # for all that looks it up among the modules
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return
+    tuners.remember()  # before libraries come that are imported for the suite
 
 
 class Server:
@@ -112,6 +123,8 @@ class Server:
 
     def enter_side(self) -> None:
         """Make this process one of the side's: its folder, its path, its threads."""
+        if self.setup.get("spawned") and not self.setup.get("profiled"):
+            import_torch()  # as the parent did for its forks
         os.chdir(self.setup["tree"])
         known = set(self.setup["path"])
         sys.path[:] = self.setup["path"] + [entry for entry in sys.path if entry and entry not in known]
@@ -138,6 +151,7 @@ class Server:
         """Interpreter, torch and GPU as this process sees them."""
         none = dict.fromkeys(("torch", "cuda", "name", "uuid", "gpu"))
         facts: dict[str, Any] = {"python": sys.version.split()[0], **none}
+        facts["packages"] = discover.packages() if message.get("packages") else []
         try:
             import torch
         except ModuleNotFoundError:

@@ -80,7 +80,7 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         capability=place.facts.gpu.chip if place.facts.gpu else None,
         counters=place.limits.counters,
         metrics=tuple(one.metric for one in plan.observed if one.tier == "counters" and one.metric in CATALOGUE),
-        written_env=frozenset(item for side in place.sides.values() for item in side.policy.env.items()),
+        written_env=frozenset(item for side in place.sides.values() for item in side.written.items()),
         keep=Keep(folder, raw, handed_on=not options.profile) if folder or raw else None,
         account=place.parent.account,
     )
@@ -213,7 +213,7 @@ def _withheld(place: Place, profilers: Profilers) -> list[str]:
     """Return the variables that `pass_env` names, of which profiled code gets nothing."""
     if not any(kind.trims and not isinstance(one, Fault) for kind, one in profilers.found.items()):
         return []
-    written = {item for side in place.sides.values() for item in side.policy.env.items()}
+    written = {item for side in place.sides.values() for item in side.written.items()}
     return sorted(
         {
             name

@@ -46,6 +46,8 @@ class Prepared(Document):
     mode: Literal["run", "compare"]
     ref: str | None
     """Base as it was asked for."""
+    env: dict[Side, dict[str, str]]
+    """Variables of one side alone."""
     committed: bool
     pull_request: bool
     policy_from: Side
@@ -65,6 +67,7 @@ def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], fo
         root=str(sources.root),
         mode=options.mode,
         ref=options.base,
+        env=_variables(options),
         committed=options.committed,
         pull_request=options.pull_request,
         policy_from=sources.policy_from,
@@ -77,6 +80,10 @@ def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], fo
         },
     )
     write_atomic(folder / MANIFEST, made.model_dump_json(indent=1) + "\n")
+
+
+def _variables(options: Options) -> dict[Side, dict[str, str]]:
+    return {name: dict(one) for name, one in options.env.items() if one}
 
 
 def _files(side: SideWork) -> dict[str, str]:
@@ -107,8 +114,11 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
     )
     sides: dict[Side, SideWork] = {}
     for name, one in made.sides.items():
-        side = SideWork(name, one.info, sources.policies[name], folder / name, one.python, failure=one.failure)
-        python = choose_python(options.python, side.policy, sources.root, options.own_python)
+        side = SideWork(
+            name, one.info, sources.policies[name], folder / name, one.python, options.env.get(name, {}),
+            failure=one.failure,
+        )  # fmt: skip
+        python = choose_python(options.python_of(name), side.policy, sources.root, options.own_python)
         _require(folder, f"the interpreter of {name}", one.python, python)
         found = _files(side)  # what is new came as the side was measured before
         for path, digest in one.files.items():
@@ -142,6 +152,7 @@ def _claims(options: Options, made: Prepared, folder: Path) -> list[tuple[str, o
         ("its folder", made.folder, str(folder)),
         ("the command (run or compare)", made.mode, options.mode),
         ("--base", made.ref, options.base),
+        ("the set of --base-env and --env", made.env, _variables(options)),
         ("--committed", made.committed, options.committed),
         ("the pull request", made.pull_request, options.pull_request),
         ("the set of sides", sorted(made.sides), ["base", "head"] if made.mode == "compare" else ["head"]),

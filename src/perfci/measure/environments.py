@@ -1,0 +1,144 @@
+"""Base and head in different environments: other interpreters, or other variables.
+
+Workers of sides that differ so are processes of their own. A fork has the libraries of its parent as they were loaded,
+and so the parent's interpreter and whatever they read from its environment; and a parent for each side, warm and with
+an address space of its own for the whole run, is something fixed per side that passes for a change.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from perfci.measure.prepare import STEADY_MALLOC, SideWork
+from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
+from perfci.model.fingerprint import Environments, GpuFacts, Interpreter, Package, Variable
+from perfci.model.text import escaped
+from perfci.sources.environment import holds_secret, is_own, is_secret
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LONGEST = 8_000
+"""Characters of a variable's value: workers that are no forks get theirs on a command line."""
+_SHOWN = 200
+
+
+class Seen(Document):
+    """A worker's answer to `facts`."""
+
+    python: str
+    torch: str | None
+    cuda: str | None
+    name: str | None
+    """Of the GPU."""
+    uuid: str | None
+    gpu: GpuFacts | None
+    packages: list[tuple[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=100)]]]
+    """Name and version; empty where it was not asked for them."""
+
+
+def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Return the variables of `--base-env` or `--env`, each `NAME=VALUE`. Raises UsageError."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            shown = escaped(name, 80) if equals else "what has no ="
+            raise UsageError(f"{option} {shown}: write NAME=VALUE, a name of letters, digits and _")
+        if is_own(name) or name in STEADY_MALLOC or name == "PYTHONHASHSEED":
+            raise UsageError(f"{option} {name[:80]}: perfci sets it itself, alike in base and head: leave it out")
+        if holds_secret(name, value):
+            raise UsageError(
+                f"{option} {name[:80]}: looks like a secret, and the command line is published: "
+                f"name it under pass_env: in perfci.yaml"
+            )
+        if len(value) > LONGEST or not _is_text(value):
+            raise UsageError(f"{option} {name[:80]}: takes UTF-8 text of at most {LONGEST} characters")
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option} {name[:80]}: is given twice: give one value")
+    return found
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        return False
+    return True
+
+
+def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:
+    """Return the names of variables that base and head do not share, but for paths below their own folders."""
+    first, *others = (
+        {name: value.replace(str(side.folder), "…") for name, value in side.env.items()} for side in sides.values()
+    )
+    return sorted({name for other in others for name, _ in first.items() ^ other.items()})
+
+
+def alike(sides: Mapping[Side, SideWork]) -> bool:
+    """Tell whether all sides run in the same interpreter with the same variables."""
+    return len({side.python for side in sides.values()}) == 1 and not differing_variables(sides)
+
+
+def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, Seen], *, asked: bool) -> Environments:
+    """Return what differs. `seen`: what a worker of each side's interpreter tells, with its packages.
+
+    Values that may be secrets are left out: by their name or look, and what a policy takes over from the caller.
+    """
+    base, head = sides["base"], sides["head"]
+    packages = {name: {key(package): (package, version) for package, version in one.packages}
+                for name, one in seen.items()}  # fmt: skip
+    ours, theirs = packages["base"], packages["head"]
+    changed = []
+    for one in sorted(ours.keys() | theirs.keys()):
+        old, new = ours.get(one), theirs.get(one)
+        if (old and old[1]) != (new and new[1]):
+            changed.append(Package(name=(new or old or (one, ""))[0], base=old and old[1], head=new and new[1]))
+    return Environments(
+        asked=asked,
+        interpreters={
+            name: Interpreter(
+                path=escaped(sides[name].python, 1000),
+                python=one.python[:100],
+                torch=one.torch and one.torch[:100],
+                cuda=one.cuda and one.cuda[:100],
+            )
+            for name, one in seen.items()
+        },
+        packages=changed,
+        variables=[_variable(name, base, head) for name in differing_variables(sides) if not _follows(name, sides)],
+    )
+
+
+def key(package: str) -> str:
+    """Return a package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:
+    """Tell whether a variable differs for the interpreter alone: PATH, whose first folder is the interpreter's."""
+    return name == "PATH" and len({side.env["PATH"].partition(":")[2].replace(str(side.folder), "…")
+                                   for side in sides.values()}) == 1  # fmt: skip
+
+
+def _variable(name: str, base: SideWork, head: SideWork) -> Variable:
+    values = [side.env.get(name) for side in (base, head)]
+    passed = any(name in side.policy.pass_env and name not in side.written for side in (base, head))
+    if passed or is_secret(name) or any(value is not None and holds_secret(name, value) for value in values):
+        return Variable(name=escaped(name, _SHOWN), hidden=True)
+    old, new = (
+        None if value is None else escaped(value.replace(str(side.folder), "…"), _SHOWN)
+        for value, side in zip(values, (base, head), strict=True)
+    )
+    return Variable(name=escaped(name, _SHOWN), base=old, head=new)
+
+
+def require_devices(found: Environments, seen: Mapping[Side, Seen], devices: Sequence[DeviceKind]) -> None:
+    """Raise MachineError where base's interpreter has no GPU and head's has: nothing could be compared on it."""
+    if "cuda" in devices and seen["base"].gpu is None:
+        base = found.interpreters["base"]
+        has = f"torch {base.torch} there uses none" if base.torch else "it has no torch"
+        raise MachineError(
+            f"{base.path}: base cannot be measured on the GPU ({has}): install a torch that fits the driver, or "
+            "measure with --device cpu"
+        )
