@@ -75,7 +75,7 @@ class Told:
         self.said.append(f"- {self.name}")
         if self.op == self.dies_at:
             raise Died(Reason(kind="crash", text="gone"))
-        return {"warm": 0.0, "times": [1e-3], "hertz": None, "drained": False, "ok": True, "tuner": ""}
+        return {"warm": 0.0, "times": [1e-3], "hertz": None, "drained": False, "ok": True, "tuner": "", "chosen": []}
 
 
 def taken(mode: str, tuner: str | None, dies_at: str = "") -> tuple[list[str], _Taking]:

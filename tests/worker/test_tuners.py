@@ -105,6 +105,49 @@ def test_an_autotuner_that_is_imported_while_a_case_is_prepared_is_seen() -> Non
     assert "Triton's autotuner" in told["case"]
 
 
+CONFIGURED = """
+    class Config:  # as triton.runtime.autotuner's, of Triton 3
+        def __init__(self, kwargs, num_warps=4, num_stages=3, num_ctas=1, maxnreg=None):
+            self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+            self.num_ctas, self.maxnreg = num_ctas, maxnreg
+
+    def add(): pass
+
+    class Chooses(Autotuner):
+        base_fn = staticmethod(add)
+        def run(self, *args):
+            super().run(*args)
+            self.best_config = self.cache.get(args, self.configs[0])
+
+    def import_choosing():
+        import_triton()
+        sys.modules["triton.runtime.autotuner"].Autotuner = Chooses
+"""
+
+
+def test_configurations_that_were_chosen_are_told_of_the_case_that_ran_them() -> None:
+    """One that was given alone is a configuration like any other, and no trace of a tuner."""
+    script = """
+        import_choosing()
+        small, large = Config({"BLOCK": 64}, num_warps=8), Config({"BLOCK": 128}, maxnreg=96)
+        tuner, fixed = Chooses([small, large], file=large), Chooses([small])
+        for name, runs in (("tuned", [tuner, tuner]), ("fixed", [fixed]), ("none", []), ("both", [fixed, tuner])):
+            tuners.begin()
+            for one in runs:
+                one.run(64)
+            told[name] = tuners.chosen()
+            say(name + " tuner")
+    """
+    told = told_by(textwrap.dedent(CONFIGURED) + textwrap.dedent(script))
+    large = {"BLOCK": "128", "num_warps": "4", "num_stages": "3", "num_ctas": "1", "maxnreg": "96"}
+    small = {"BLOCK": "64", "num_warps": "8", "num_stages": "3", "num_ctas": "1"}
+    assert told["tuned"] == [{"kernel": "add", "config": large}]
+    assert told["fixed"] == [{"kernel": "add", "config": small}]
+    assert told["both"] == [{"kernel": "add", "config": small}, {"kernel": "add", "config": large}]
+    assert told["none"] == []
+    assert told["fixed tuner"] == "" and "chooses for add" in told["tuned tuner"]
+
+
 @pytest.mark.parametrize(
     ("does", "words"),
     [("timed()", "waits for the GPU"), ("timed_by_events()", "reads events of the GPU")],

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfci.judge.explain.roofline import roof
+from perfci.judge.explain.tuning import tuned, variations
 from perfci.judge.status import Context, state
 from perfci.judge.timed import ratio
 from perfci.model.base import SIDES
@@ -18,6 +19,9 @@ from perfci.stats.describe import describe
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
+
+MOST_TUNED = 3
+"""Kernels of a case of which the noise of an autotuner is told."""
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
@@ -56,14 +60,17 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
         timing=said.timing,
         reasons={name: side.reason for name, side in sides.items() if side.reason},
         proof=case.proof,
-        noise=_parts(components(case, first)),
+        noise=_parts(components(case, first), variations(case)),
+        tuned=tuned(case),
         roof=roof(case, ceilings),
         versus=said.versus.name if said.versus is not None else "",
     )
 
 
-def _parts(found: Components | None) -> Noise | None:
-    return None if found is None else Noise(**found._asdict(), pair=found.noise(), text=sentence(found))
+def _parts(found: Components | None, tuning: list[str]) -> Noise | None:
+    if found is None:
+        return None
+    return Noise(**found._asdict(), pair=found.noise(), text="; ".join([sentence(found), *tuning[:MOST_TUNED]]))
 
 
 def noise(cases: list[Case], first: int) -> float | None:

@@ -10,12 +10,14 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from perfci.measure.costs import Costs
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
-from perfci.model.results import Case, Clock, Pair, Phase, Reason
+from perfci.model.results import Case, Choice, Clock, Pair, Phase, Reason
 from perfci.model.text import listed
 from perfci.model.timing import GRAPH_MODES
 from perfci.stats.components import Blocks, scatter_of
@@ -28,6 +30,9 @@ N = TypeVar("N", bound=str)
 VERIFIED = 0.25
 """Share of the pairs after the first whose results are checked once more after timing: a check costs as much as the
 samples of a short case, and a kernel that is right only before it is timed is wrong in every pair."""
+
+MOST_CHOICES = 64
+"""Configurations of tuners that a pair keeps of a side."""
 
 
 @dataclass
@@ -242,6 +247,7 @@ class _Taking:
         """Seconds of the case and of its alternative beside it, by placement."""
         self.refused = ""
         self.tuners: dict[Side, str] = {}
+        self.choices: dict[Side, list[Choice]] = {}
         self.untuned = all(case.sides[name].tuner == "" for name in self.names)
         """True where no trace of a tuner was seen: what it chooses would depend on the other side's work."""
         self.lost = False
@@ -326,8 +332,12 @@ class _Taking:
         elif not answer["ok"]:
             text = f"after timing: {answer['text']}"
             self.failures[step.side] = Reason(kind=answer["kind"], text=text[:1000])
-        elif answer["tuner"] is not None:
-            self.tuners[step.side] = self.tuners.get(step.side) or answer["tuner"]
+        else:
+            if answer["tuner"] is not None:
+                self.tuners[step.side] = self.tuners.get(step.side) or answer["tuner"]
+            known = self.choices.get(step.side, [])
+            if found := known + [one for one in _choices(answer["chosen"]) if one not in known]:
+                self.choices[step.side] = found[:MOST_CHOICES]
 
     def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""
@@ -349,6 +359,7 @@ class _Taking:
                 gaps=gaps if any(gaps.values()) else {},
                 tuners=self.tuners,
                 refused=self.refused,
+                choices=self.choices,
             )
             if self.versus["own"] and not self.refused:
                 own, other = (worker_value(self.versus[which]) for which in ("own", "other"))
@@ -356,6 +367,14 @@ class _Taking:
                 for name, values in made.pair.values.items():  # base's by its time beside head's
                     values["speedup"] = other / own * times["head"] / times[name]
         return made
+
+
+def _choices(told: Any) -> list[Choice]:
+    """Return a worker's `chosen`. Raises Died for what does not fit."""
+    try:
+        return TypeAdapter(list[Choice]).validate_python(told)
+    except ValidationError:
+        raise Died(Reason(kind="protocol", text="answered 'close' with what is no configuration of a tuner")) from None
 
 
 class Block(NamedTuple):

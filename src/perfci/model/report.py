@@ -194,6 +194,15 @@ class Roof(Document):
     assumptions: list[str] = Field(default_factory=list)
 
 
+class Tuned(Document):
+    """The configurations that so many workers of a side ran a kernel with, by Triton's autotuner."""
+
+    kernel: str
+    configs: list[dict[str, str]]
+    """Parameter → value; several where the kernel is called with different arguments."""
+    pairs: int
+
+
 class CaseFacts(Document):
     """Facts of a case besides its numbers."""
 
@@ -208,6 +217,8 @@ class CaseFacts(Document):
     """None where no proof was sought."""
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
+    tuned: dict[Side, list[Tuned]] = Field(default_factory=dict)
+    """Configurations that an autotuner chose, those of most workers first; several of one kernel vary by process."""
     roof: Roof | None = None
     """None where no work is declared, or no ceiling was measured for it."""
     versus: str = ""

@@ -160,6 +160,14 @@ class Scatter(Document):
     """Of blocks about the mean of their placement."""
 
 
+class Choice(Document):
+    """A configuration that Triton's autotuner ran a kernel with in a worker."""
+
+    kernel: str = Field(max_length=200)
+    config: dict[Annotated[str, Field(max_length=80)], Annotated[str, Field(max_length=80)]] = Field(max_length=32)
+    """Parameter → value, `num_warps` and its like among them."""
+
+
 class Pair(Document):
     """One worker of each side: the unit of the statistics. Values are in the metric's unit."""
 
@@ -188,6 +196,8 @@ class Pair(Document):
     """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
     refused: str = ""
     """The error that head's alternative raised while it was timed; empty for none."""
+    choices: dict[Side, list[Choice]] = Field(default_factory=dict)
+    """Configurations that Triton's autotuner chose, or that it was given alone; a side without one has no entry."""
 
 
 class Proof(Document):

@@ -377,12 +377,13 @@ class Server:
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case.
 
-        The answer's `tuner` is what `tuners.told` says of a case on a GPU.
+        The answer's `tuner` is what `tuners.told` says of a case on a GPU, `chosen` what `tuners.chosen` does.
         """
         outcome: Optional[Any] = None
         tuner: Optional[str] = None
         try:
             self.sampler.finish()
+            chosen = tuners.chosen()
             if not isinstance(self.sampler, CpuSampler):
                 tuner = tuners.told()
             if message["verify"]:
@@ -401,8 +402,8 @@ class Server:
         if replaced:
             return {"ok": False, "kind": "invalid", "text": replaced}
         if outcome is None:
-            return {"ok": True, "tuner": tuner}
-        return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text, "tuner": tuner}
+            return {"ok": True, "tuner": tuner, "chosen": chosen}
+        return {"ok": outcome.ok, "kind": outcome.kind, "text": outcome.text, "tuner": tuner, "chosen": chosen}
 
 
 def _sampler(mode: str, fns: list[Any], seed: int) -> Any:

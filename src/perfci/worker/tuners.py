@@ -45,6 +45,10 @@ _here = ""
 """The trace of the case that was opened last."""
 _ever = ""
 """A trace whose choice later cases of this process may share."""
+_chosen: dict[tuple[int, int], tuple[str, Any]] = {}
+"""Tuner and configuration, by id → kernel's name and configuration, of the open case in the order of first use."""
+MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
+"""Choices of a case, parameters of one, characters of a parameter's name or value that are told."""
 
 
 def remember() -> None:
@@ -94,15 +98,20 @@ def find() -> None:
     @functools.wraps(run)
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
         global _here, _inside
-        if len(self.configs) < 2:
-            return run(self, *args, **kwargs)
         name = getattr(getattr(self, "base_fn", None), "__name__", "a kernel")
-        _here = _here or f"Triton's autotuner chooses for {name[:80]}"
-        _inside += 1
-        try:
-            return run(self, *args, **kwargs)
-        finally:
-            _inside -= 1
+        if len(self.configs) > 1:
+            _here = _here or f"Triton's autotuner chooses for {name[:80]}"
+            _inside += 1
+            try:
+                made = run(self, *args, **kwargs)
+            finally:
+                _inside -= 1
+        else:
+            made = run(self, *args, **kwargs)
+        config = getattr(self, "best_config", None)
+        if config is not None and (id(self), id(config)) not in _chosen and len(_chosen) < MOST_CHOICES:
+            _chosen[id(self), id(config)] = name, config
+        return made
 
     tuner.run = noted
 
@@ -111,7 +120,27 @@ def begin() -> None:
     """Forget the traces of the case before, but for those whose choice may live on."""
     global _here
     _here = ""
+    _chosen.clear()
     find()
+
+
+def chosen() -> list[dict[str, Any]]:
+    """Return the configurations with which Triton's autotuner ran kernels for the open case: `kernel` and `config`,
+    names and values as text, each once."""
+    found: list[dict[str, Any]] = []
+    for name, config in _chosen.values():
+        parameters = dict(getattr(config, "kwargs", {}))
+        for own in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
+            parameters[own] = getattr(config, own, None)  # a version may lack one
+        told = [(_short(key), _short(value)) for key, value in parameters.items() if value is not None]
+        one = {"kernel": _short(name), "config": dict(told[:MOST_PARAMETERS])}
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _short(value: object) -> str:
+    return " ".join(str(value).split())[:LONGEST]
 
 
 def told() -> str:

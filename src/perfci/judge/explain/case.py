@@ -6,6 +6,7 @@ from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
+from perfci.judge.explain.tuning import changes, variations
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
@@ -22,9 +23,13 @@ MOST_CALLS, LEAST_SHARE = 8, 0.01
 OS runtime likewise."""
 
 
+MOST_TUNED = 3
+"""Kernels of a case whose autotuning is told."""
+
+
 def seen(case: Case) -> bool:
-    """Tell whether a profiler saw the case, or failed to, in some side."""
-    return any(_profiled(side.profile) for side in case.sides.values())
+    """Tell whether there is something to explain: a profiler saw the case, or failed to, or its tuning moved."""
+    return bool(changes(case) or variations(case)) or any(_profiled(side.profile) for side in case.sides.values())
 
 
 def _profiled(profile: Profile | None) -> bool:
@@ -43,6 +48,8 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
     reports = head.reports if head and head.reports else 1
     if reports > 1:
         told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
+    # Chosen by the very workers that were timed.
+    told.sentences[:0] = [*changes(case), *variations(case)][:MOST_TUNED]
     missing = {name: faults(profile) for name, profile in found.items() if profile}
     remedies = {fault.remedy for one in missing.values() for fault in one}
     return CaseProfile(

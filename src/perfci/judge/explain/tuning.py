@@ -1,0 +1,127 @@
+"""The configurations that an autotuner chose: what differs between base and head, and what varies by process."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from perfci.model.base import SIDES, Side
+from perfci.model.report import Tuned
+from perfci.model.results import Case
+from perfci.model.text import one_line, printable, shorten
+
+Config = tuple[tuple[str, str], ...]
+"""Names and values: the kernel's own parameters by name, then Triton's."""
+_OWN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_BEHIND = {"num_warps": "warp", "num_stages": "stage", "num_ctas": "CTA"}
+"""Triton's own parameters, in words that stand behind their number."""
+_LONGEST, _MOST = 130, 3
+"""Characters of what a sentence says of one kernel; configurations of one side that it lists."""
+
+
+def tuned(case: Case) -> dict[Side, list[Tuned]]:
+    """Return the configurations that the workers of each side ran a kernel with, those of most workers first."""
+    found: dict[Side, list[Tuned]] = {}
+    for name in SIDES:
+        rows = [
+            Tuned(kernel=kernel, configs=[dict(config) for config in configs], pairs=number)
+            for kernel, counted in _chosen(case, name).items()
+            for configs, number in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        if rows:
+            found[name] = rows
+    return found
+
+
+def changes(case: Case) -> list[str]:
+    """Return a sentence for each kernel whose workers agree within base and within head, and not between them."""
+    base, head = (_chosen(case, name) for name in SIDES)
+    several = len(base.keys() | head.keys()) > 1
+    said = []
+    for kernel in base.keys() & head.keys():
+        if len(base[kernel]) == len(head[kernel]) == 1 and base[kernel].keys() != head[kernel].keys():
+            old, new = next(iter(base[kernel])), next(iter(head[kernel]))
+            text = _moved(old[0], new[0]) if len(old) == len(new) == 1 else f"{_several(old)} → {_several(new)}"
+            said.append(_sentence(f"autotuning{_of(kernel, several)}", text))
+    return sorted(said)
+
+
+def variations(case: Case) -> list[str]:
+    """Return a sentence for each kernel that workers of one side ran with different configurations: noise that no
+    further sample of theirs averages out."""
+    chosen = {name: _chosen(case, name) for name in SIDES}
+    several = len({kernel for one in chosen.values() for kernel in one}) > 1
+    said = []
+    for kernel in sorted({kernel for one in chosen.values() for kernel in one}):
+        varying = {name: one[kernel] for name, one in chosen.items() if len(one.get(kernel, ())) > 1}
+        if varying:
+            text = "; ".join(_varied(name, counted) for name, counted in varying.items())
+            said.append(_sentence(f"autotuning{_of(kernel, several)} varies from process to process", text))
+    return said
+
+
+def _chosen(case: Case, side: Side) -> Mapping[str, Counter[tuple[Config, ...]]]:
+    """Return kernel → configurations of a worker → number of workers. A worker has several where arguments differ."""
+    found: dict[str, Counter[tuple[Config, ...]]] = {}
+    for pair in case.pairs:
+        own: dict[str, set[Config]] = {}
+        for choice in pair.choices.get(side, []):
+            own.setdefault(choice.kernel, set()).add(tuple(sorted(choice.config.items(), key=_place)))
+        for kernel, configs in own.items():
+            found.setdefault(kernel, Counter())[tuple(sorted(configs))] += 1
+    return found
+
+
+def _place(parameter: tuple[str, str]) -> tuple[int, str]:
+    name = parameter[0]
+    return (_OWN.index(name) if name in _OWN else -1, name)
+
+
+def _moved(old: Config, new: Config) -> str:
+    """Return `BLOCK 128 → 64, 8 → 4 warps`."""
+    before, after = dict(old), dict(new)
+    parts = []
+    for name in dict.fromkeys([*before, *after]):
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            parts.append(_named(name, f"{_plain(was)} → {_plain(now)}", one=now == "1"))
+    return ", ".join(parts)
+
+
+def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
+    """Return `head BLOCK 64 in 5, BLOCK 128 in 3 of 8`: of a configuration the parameters that vary."""
+    values: dict[str, set[str | None]] = {}
+    everything = [dict(config) for configs in counted for config in configs]
+    for name in {name for config in everything for name in config}:
+        values[name] = {config.get(name) for config in everything}
+    varying = {name for name, found in values.items() if len(found) > 1}
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{_several(configs, varying)} in {number}" for configs, number in ordered[:_MOST]]
+    more = f" and {len(ordered) - _MOST} others" if len(ordered) > _MOST else ""
+    return f"{side} {', '.join(parts)}{more} of {counted.total()}"
+
+
+def _several(configs: Sequence[Config], only: set[str] | None = None) -> str:
+    """Return configurations in words, ` / ` between them. `only`: the parameters that are named, where not all are."""
+    words = []
+    for config in configs:
+        parts = [
+            _named(name, _plain(value), one=value == "1") for name, value in config if only is None or name in only
+        ]
+        words.append(" ".join(parts))
+    return " / ".join(words)
+
+
+def _named(name: str, values: str, *, one: bool) -> str:
+    noun = _BEHIND.get(name)
+    return f"{_plain(name)} {values}" if noun is None else f"{values} {noun}{'' if one else 's'}"
+
+
+def _of(kernel: str, several: bool) -> str:
+    return f" of {shorten(_plain(kernel), 40)}" if several else ""
+
+
+def _sentence(subject: str, text: str) -> str:
+    return f"{subject}: {shorten(text, max(40, _LONGEST - len(subject)))}"
+
+
+def _plain(text: str | None) -> str:
+    return "none" if text is None else one_line(printable(text), 40).replace("`", "'")

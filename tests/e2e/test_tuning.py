@@ -1,0 +1,73 @@
+"""An autotuner's choice in a whole run, with a stand-in of Triton's that needs no GPU."""
+
+from .conftest import Repo
+
+STAND_IN = """
+    import os
+
+    class Config:
+        def __init__(self, kwargs, num_warps=4, num_stages=3, num_ctas=1, maxnreg=None):
+            self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+            self.num_ctas, self.maxnreg = num_ctas, maxnreg
+
+    class Autotuner:
+        def __init__(self, fn, configs, best):
+            self.fn = self.base_fn = fn
+            self.configs, self.best, self.cache = configs, best, {}
+
+        def run(self, *args):
+            if len(self.configs) > 1 and args not in self.cache:
+                self.cache[args] = self.configs[self.best() % len(self.configs)]
+            self.best_config = self.cache.get(args, self.configs[0])
+            return self.fn(*args, **self.best_config.kwargs)
+"""
+SUITE = """
+    import os
+    import perfci
+    from triton.runtime.autotuner import Autotuner, Config
+
+    def total(rounds, BLOCK):
+        return sum(range(rounds * BLOCK // 64)) and 7
+
+    tuned = Autotuner(total, [Config({"BLOCK": 64}, num_warps=8), Config({"BLOCK": 128})], lambda: BEST)
+
+    @perfci.kernel(devices=["cpu"])
+    def totals(bench):
+        bench.reference(lambda: 7, rtol=0, atol=0)
+        return lambda: tuned.run(20_000)
+"""
+POLICY = "limits: [{cases: '*', metric: time, regression: 30%}]\n"
+
+
+def start(repo: Repo, best: str) -> None:
+    repo.policy(POLICY)
+    repo.write("triton/__init__.py", "")
+    repo.write("triton/runtime/__init__.py", "")
+    repo.write("triton/runtime/autotuner.py", STAND_IN)
+    repo.write("kernels/a.py", SUITE.replace("BEST", best))
+    repo.commit()
+
+
+def test_a_choice_that_moved_is_the_cause(repo: Repo) -> None:
+    start(repo, "0")
+    repo.write("kernels/a.py", SUITE.replace("BEST", "1"))
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "3m")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"totals": "regression"}
+    assert "autotuning: BLOCK 64 → 128, 8 → 4 warps" in run.out
+    row = next(row for row in run.report["rows"] if row["metric"] == "time")
+    assert row["cause"] == "autotuning: BLOCK 64 → 128, 8 → 4 warps"
+    tuned = run.report["facts"][0]["tuned"]
+    small = {"BLOCK": "64", "num_warps": "8", "num_stages": "3", "num_ctas": "1"}
+    assert tuned["base"] == [{"kernel": "total", "configs": [small], "pairs": row["pairs"]}]
+    assert tuned["head"][0]["configs"][0]["BLOCK"] == "128"
+
+
+def test_a_choice_that_varies_is_noise(repo: Repo) -> None:
+    """Each process chooses by its number, as a tuner does where two configurations are close."""
+    start(repo, "os.getpid() // 2")
+    run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "3m")
+    assert run.code == 0, run.out + run.err
+    chosen = {side: len(rows) for side, rows in run.report["facts"][0]["tuned"].items()}
+    assert "autotuning varies from process to process" in run.out, (chosen, run.out)
+    assert "autotuning: BLOCK" not in run.out

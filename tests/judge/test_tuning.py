@@ -1,0 +1,85 @@
+"""Configurations that an autotuner chose, as sentences."""
+
+from perfci.judge.explain.case import case_profile, seen
+from perfci.judge.explain.tuning import changes, tuned, variations
+from perfci.model.base import Side
+from perfci.model.results import Case, CaseSide, Choice, Pair
+
+Chosen = dict[str, list[dict[str, str]]]
+OLD = {"BLOCK": "128", "num_warps": "8", "num_stages": "3"}
+NEW = {"BLOCK": "64", "num_warps": "4", "num_stages": "3"}
+
+
+def case(*pairs: tuple[Chosen, Chosen]) -> Case:
+    def choices(chosen: Chosen) -> list[Choice]:
+        return [Choice(kernel=name, config=config) for name, configs in chosen.items() for config in configs]
+
+    sides: list[Side] = ["base", "head"]
+    return Case(
+        id="softmax/n=64",
+        kernel="softmax",
+        device="cuda",
+        sides={side: CaseSide() for side in sides},
+        pairs=[
+            Pair(
+                index=index,
+                values={side: {"time": 1e-4} for side in sides},
+                choices={side: choices(one) for side, one in zip(sides, both, strict=True) if one},
+            )
+            for index, both in enumerate(pairs)
+        ],
+    )
+
+
+def test_another_choice_is_told_by_what_differs() -> None:
+    moved = case(*[({"add": [OLD]}, {"add": [NEW]})] * 4)
+    assert changes(moved) == ["autotuning: BLOCK 128 → 64, 8 → 4 warps"]
+    assert variations(moved) == []
+    assert seen(moved)
+    assert case_profile(moved, [], None).sentences[0] == changes(moved)[0], "also where no profiler saw it"
+    told = tuned(moved)
+    assert [(one.kernel, one.configs, one.pairs) for one in told["base"]] == [("add", [OLD], 4)]
+    assert [(one.kernel, one.configs, one.pairs) for one in told["head"]] == [("add", [NEW], 4)]
+
+
+def test_the_same_choice_is_not_told() -> None:
+    """In whatever order its parameters stand."""
+    same = case(*[({"add": [OLD]}, {"add": [dict(reversed(OLD.items()))]})] * 4)
+    assert not seen(same)
+    assert tuned(same)["head"][0].pairs == 4
+
+
+def test_parameters_of_one_side_alone_and_several_kernels() -> None:
+    """A kernel that one side alone tunes has no counterpart: profilers tell of kernels that come and go."""
+    moved = case(({"add": [OLD], "mul": [OLD], "old": [OLD]}, {"add": [OLD | {"maxnreg": "96"}], "mul": [NEW]}))
+    assert changes(moved) == [
+        "autotuning of add: maxnreg none → 96",
+        "autotuning of mul: BLOCK 128 → 64, 8 → 4 warps",
+    ]
+
+
+def test_configurations_for_different_arguments_are_one_choice_of_a_process() -> None:
+    moved = case(*[({"add": [OLD, NEW]}, {"add": [OLD]})] * 3)
+    assert changes(moved) == [
+        "autotuning: BLOCK 128 8 warps 3 stages / BLOCK 64 4 warps 3 stages → BLOCK 128 8 warps 3 stages"
+    ]
+    assert variations(moved) == []
+    assert variations(case(*[({"add": [OLD, NEW]}, {"add": [NEW, OLD]})] * 3)) == []
+
+
+def test_a_choice_that_varies_from_process_to_process_is_noise_and_no_cause() -> None:
+    steady, other = ({"add": [OLD]}, {"add": [OLD]}), ({"add": [OLD]}, {"add": [NEW]})
+    varies = case(steady, other, steady, steady)
+    assert changes(varies) == []
+    assert variations(varies) == [
+        "autotuning varies from process to process: head BLOCK 128 8 warps in 3, BLOCK 64 4 warps in 1 of 4"
+    ]
+    assert case_profile(varies, [], None).sentences == variations(varies)
+
+
+def test_hostile_names_stay_in_one_short_line() -> None:
+    long = {"`B\n\x1b[31m" + "x" * 60: "`1\u202e", **{f"P{n}": "1" * 80 for n in range(20)}}
+    said = changes(case(({"k`\n" * 60: [{}], "b": [{}]}, {"k`\n" * 60: [long], "b": [long]})))
+    assert len(said) == 2
+    for line in said:
+        assert line.isprintable() and "`" not in line and len(line) <= 140
