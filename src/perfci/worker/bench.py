@@ -13,7 +13,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Optional
 
 from .checks.tolerance import Tolerance, read_tolerance, require_amount
-
 from .versus import Versus
 
 if TYPE_CHECKING:

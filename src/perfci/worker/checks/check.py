@@ -112,7 +112,7 @@ def check_case(
     return result
 
 
-def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[float], atol: Optional[float]) -> Any:
+def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Any:
     """Return what `Versus.told` says of the alternative of a case, and why it is `wrong`, or ""."""
     versus = prepared.bench.declared_versus()
     if versus is None:
