@@ -205,6 +205,7 @@ def test_the_reference_of_suites_has_every_name_of_bench() -> None:
     asked = {
         "declared_work",
         "declared_reference",
+        "declared_versus",
         "shapes",
         "device_bytes",
         "main_dtype",

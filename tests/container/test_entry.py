@@ -1,4 +1,4 @@
-"""The image's entry point: the arguments that it gives perfci, and what it arranges. tests/e2e/test_image.py runs it whole."""
+"""The image's entry point: the arguments that it gives perfci, and what it arranges. tests/e2e/image/test_image.py runs it whole."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The rights that `perfci docker` gives a container, and refusals. tests/e2e/test_docker.py starts real ones."""
+"""The rights that `perfci docker` gives a container, and refusals. tests/e2e/image/test_docker.py starts real ones."""
 
 import os
 import shlex

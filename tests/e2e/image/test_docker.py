@@ -14,7 +14,7 @@ import pytest
 
 from perfci.model.base import MachineError
 from tests.e2e.conftest import adding
-from tests.e2e.test_image import Image, Project, docker, image, pairs, project  # noqa: F401  # fixtures
+from tests.e2e.image.test_image import Image, Project, docker, image, pairs, project  # noqa: F401  # fixtures
 from tests.e2e.test_two_users import BUILD, CALLS, EXTENSION
 from tests.e2e.warm import Warm
 

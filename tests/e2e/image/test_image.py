@@ -25,7 +25,7 @@ from tests.e2e.conftest import Repo, adding
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MOST_BYTES = 4.2e9
 """Of the image on Debian, three quarters of which are its Nsight tools with their windows, and torch."""
 MOST_SECONDS = 600
