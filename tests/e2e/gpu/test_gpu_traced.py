@@ -11,7 +11,7 @@ import pytest
 from tests import nsys_stats as stats
 from tests.e2e.conftest import Repo
 
-pytestmark = [pytest.mark.gpu, pytest.mark.nsys, pytest.mark.timeout(900), pytest.mark.usefixtures("gpu")]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.usefixtures("gpu")]
 
 MIB = 2**20
 COMMON = """
