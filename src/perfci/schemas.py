@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from perfci.bisect.document import Bisect
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
@@ -31,6 +32,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
     "plan": (Plan, "serialization"),
     "results": (Results, "serialization"),
     "report": (Report, "serialization"),
+    "bisect": (Bisect, "serialization"),
     "calibration": (Calibration, "serialization"),
     "doctor": (Diagnosis, "serialization"),
 }

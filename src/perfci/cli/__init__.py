@@ -130,6 +130,26 @@ def calibrate(debug: options.Debug = False, **asked: Any) -> None:
     calibrate_machine(committed=True, **asked)
 
 
+@app.command()
+@taking(options.Bisecting)
+def bisect(
+    good: Annotated[str, typer.Argument(metavar="GOOD", help="The commit, tag or branch before the change.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="One behind it.")],
+    case: options.OneCase,
+    debug: options.Debug = False,
+    **asked: Any,
+) -> None:
+    """Find the commit between GOOD and BAD that made a case slower, or faster.
+
+    Steps compare candidates with GOOD in turns on this machine. The last line names the commit, or says that none is
+    accused. Ends with 0 where a commit is found, 1 where none is, 3 where that cannot be measured. Interrupted, the
+    same command goes on.
+    """
+    from perfci.cli.bisect import find_commit
+
+    find_commit(good, bad, case, **asked)
+
+
 @app.command("list")
 @taking(options.Listing)
 def list_(debug: options.Debug = False, **asked: Any) -> None:

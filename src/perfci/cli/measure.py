@@ -182,11 +182,16 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
         out=out,
         cases=asked["cases"] or [],
         devices=parse_devices(asked["device"]),
-        command=shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]],
+        command=read_command(),
         **given,
         **sides,
         **times,
     )
+
+
+def read_command() -> list[str]:
+    """Return the command line as it was given."""
+    return shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
 
 
 def side_variables(asked: Mapping[str, Any]) -> dict[Side, dict[str, str]]:

@@ -39,6 +39,7 @@ Cases = Annotated[
 SomeCases = Annotated[
     list[str], typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'.", autocompletion=_known)
 ]
+OneCase = Annotated[str, typer.Argument(metavar="CASE", help="The id of one case.", autocompletion=_known)]
 Base = Annotated[
     str | None,
     typer.Option(metavar="REF", help="Branch, tag or commit to compare with: its merge-base with HEAD is measured."),
@@ -164,6 +165,49 @@ class Calibrating:
     out: Out = OUT
     where: Where = HERE
     json: Annotated[bool, typer.Option("--json", help="Print the calibration as JSON and nothing else.")] = False
+
+
+class Bisecting:
+    """Options of `perfci bisect`."""
+
+    metric: Annotated[str, typer.Option(metavar="NAME", help="What changed: time, or a metric that pairs decide.")] = (
+        "time"
+    )
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT", help="The least change to look for, such as 2%.", show_default="the policy's limit"
+        ),
+    ] = None
+    deeper: Annotated[
+        bool, typer.Option("--all", help="Where one commit is not all of it, search what is left, too.")
+    ] = False
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow the first parents of merges alone: names pull requests.")
+    ] = False
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="REF", help="Do not measure this commit; may be given again.")
+    ] = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew where an unfinished bisect would be gone on with.")
+    ] = False
+    device: Device = None
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for each comparison behind its builds, such as 3m.", show_default="the policy's"
+        ),
+    ] = None
+    python: Python = None
+    seed: Seed = None
+    lock_clocks: LockClocks = None
+    wait: Wait = "10m"
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep GOOD's build there, for all steps (PERFCI_WORKER).")
+    ] = None
+    out: Out = OUT
+    where: Where = HERE
+    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False
 
 
 class Listing:

@@ -13,8 +13,9 @@ QUIET_SECONDS = 15.0
 class Teller:
     """Tells a person on stderr what happens; stdout stays for the report."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, *, brief: bool = False) -> None:
+        """`brief`: without a terminal nothing but notes is told."""
+        self.console, self.brief = console, brief
         self._status: Status | None = console.status("starting") if console.is_terminal else None
         self._told = 0.0
         self._plain = ""
@@ -34,6 +35,8 @@ class Teller:
         if self._status:
             self._status.update(escape(text))
             return
+        if self.brief:
+            return
         # Steps of many (`checking · head · case`) are told once for all.
         kind = text.split(" · ", maxsplit=1)[0]
         if kind != self._plain:
@@ -52,6 +55,6 @@ class Teller:
         )
         if self._status:
             self._status.update(text)
-        elif time.monotonic() - self._told >= QUIET_SECONDS or left == 0:
+        elif not self.brief and (time.monotonic() - self._told >= QUIET_SECONDS or left == 0):
             self._told = time.monotonic()
             self.note(text)

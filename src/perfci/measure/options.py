@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from perfci.model.base import DeviceKind, Side
+from perfci.model.metrics import Direction
 from perfci.model.policy import Traced
 
 OUT = "perfci-out"
@@ -20,6 +21,23 @@ MEASURE_ALL = "PERFCI_MEASURE_ALL"
 
 
 @dataclass(frozen=True)
+class Question:
+    """The one question of a comparison that is a part of something larger, in place of all limits of the policy."""
+
+    metric: str
+    bound: float | None = None
+    """Relative change; None takes the limit that the policy has for the metric."""
+    better: Direction | None = None
+    """The direction that counts as better; None takes the metric's own."""
+    threshold: bool = False
+    """As of a criterion."""
+    sharing: int = 1
+    """Questions among which α is shared out."""
+    explained: bool = False
+    """Let profilers explain what changed."""
+
+
+@dataclass(frozen=True)
 class Options:
     """One call of `run` or `compare`."""
 
@@ -28,6 +46,9 @@ class Options:
     """Any folder of the repository."""
     out: Path
     base: str | None = None
+    commits: tuple[str, str] | None = None
+    """Hashes of base and head, whatever is checked out and however they are related; with `committed`."""
+    question: Question | None = None
     cases: list[str] = field(default_factory=list)
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None

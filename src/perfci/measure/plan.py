@@ -2,20 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from perfci.measure.options import Options
+from perfci.measure.options import Options, Question
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import MODES, SCHEDULES
-from perfci.model.base import Side
-from perfci.model.criteria import Criterion
+from perfci.model.base import Side, UsageError
+from perfci.model.criteria import Criterion, LimitSource
+from perfci.model.criteria import asked as asks
 from perfci.model.limits import Subject, criteria, late
+from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared, Looks, Plan, sharing
-from perfci.model.policy import Command
+from perfci.model.policy import Command, Limit, Policy
 from perfci.model.results import Case
-from perfci.model.text import hides_failures
+from perfci.model.text import hides_failures, listed
 
 PROFILED_PAIRS = 2
 """Worker pairs of a profile: times to stand beside what profilers see, and no more."""
@@ -36,7 +38,9 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
     asked: list[Criterion] = []
     if not options.profile:
         asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
-    m = sharing(asked)
+    if options.question is not None:
+        asked = [_criterion(options.question, asked, subjects, place.limits)]
+    m = shared(asked, options)
     looks = fitted(m, options)
     return Plan(
         seed=place.seed,
@@ -54,12 +58,48 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
     )
 
 
+def shared(asked: Sequence[Criterion], options: Options, proved: Collection[str] = ()) -> int:
+    """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one."""
+    return sharing(asked, proved) if options.question is None else options.question.sharing
+
+
+def _criterion(
+    question: Question, asked: Sequence[Criterion], subjects: Sequence[Subject], limits: Policy
+) -> Criterion:
+    """Return the criterion that a question is. Raises UsageError where it is not about one case, where nothing that
+    pairs decide has its metric, and where neither it nor the policy names a limit."""
+    names = [f"{one.id} on {one.device}" for one in subjects]
+    if len(subjects) != 1:
+        raise UsageError(f"one case is asked for, and there are {len(subjects)}: name one of {listed(names, 6)}")
+    (subject,) = subjects
+    metric = resolve(question.metric, limits.metrics)
+    if metric.tier in OBSERVED or metric.better is None:
+        raise UsageError(f"{metric.name}: is not decided by pairs of workers: name time, or a metric of a command")
+    found = next((one for one in asked if one.timed and one.relative and one.metric == metric.name), None)
+    bound = question.bound
+    if bound is None and found is None:
+        raise UsageError(
+            f"{subject.id}: no limit on {metric.name} holds it against a base: give one, such as --limit 2%"
+        )
+    if found is None:
+        made = asks(Limit(cases=[subject.id], metric=metric.name, regression="100%"), metric, subject.device)
+        source = LimitSource(origin="default")
+        found = Criterion(
+            case=subject.id, device=subject.device, kind="regression", source=source, **made["regression"]
+        )
+    update: dict[str, Any] = {"better": question.better or found.better, "severity": "fail"}
+    update |= {} if bound is None else {"bound": bound}
+    if question.threshold:
+        update |= {"threshold": True, "min_change": 0.0, "tick": 0.0}
+    return found.model_copy(update=update)
+
+
 def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]) -> None:
     """Add to the plan what only later executions of commands showed to be asked; `m` stays, since it has no answer.
 
     `seen`: the cases with all that any execution reported.
     """
-    if plan.judged:
+    if plan.judged and options.question is None:
         plan.criteria += late(place.limits, seen, plan.criteria, compared=options.mode == "compare")
 
 

@@ -126,11 +126,12 @@ def find_sources(options: Options) -> Sources:
     if repo is None and (options.mode == "compare" or options.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     head = repo.head_commit() if repo else None
-    if repo and options.mode == "compare":
+    base: Commit | None = None
+    if repo and options.commits:
+        base, head = repo.commit(options.commits[0]), repo.commit(options.commits[1])
+    elif repo and options.mode == "compare":
         base = head if options.itself else repo.resolve_base(options.base, options.pull_request)
-    else:
-        base = None
-    if repo and head and base and head.sha == base.sha and not options.environments:
+    if repo and head and base and head.sha == base.sha and not (options.environments or options.commits):
         _require_change(options, repo, head, base)
     if options.committed and repo and head:
         text = repo.read(head.sha, FILE)

@@ -23,14 +23,14 @@ from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import Place, discover, open_place, require_untouched
-from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks
+from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks, shared
 from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.rounds import starved
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import looser, told
-from perfci.model.plan import Plan, sharing
+from perfci.model.plan import Plan
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
 
@@ -93,7 +93,8 @@ class Measurement:
         results.imports = found["head"].imports
         results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
         some = any(can_measure(case) for case in measured)  # else all is proved or skipped
-        profiled = some and ("cuda" in place.benches or options.profile)
+        explained = options.question is None or options.question.explained
+        profiled = some and explained and ("cuda" in place.benches or options.profile)
         profilers = find_profilers(place, plan, options) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
@@ -154,12 +155,12 @@ class Measurement:
             with self.costs.phase("prove", whole=True):
                 notes = prove(cases, place, found, plan, self.progress.stage)
         run = _new_run()
-        if known is None:
+        if known is None and options.question is None:
             draw_audit(cases, run if options.seed is None else str(options.seed))
-        elif seeks_proof(options, place):
+        elif known is not None and seeks_proof(options, place):
             for case in cases:
                 case.proof = known.get(case.key)
-        plan.m = sharing(plan.criteria, {case.key for case in cases if case.proved})
+        plan.m = shared(plan.criteria, options, {case.key for case in cases if case.proved})
         plan.looks = fitted(plan.m, options)
         return run, notes
 
@@ -175,6 +176,8 @@ class Measurement:
         fixes it.
         """
         known = everything(place, found)
+        if self.options.question is not None:
+            return []  # no limit of the policy is asked
         try:
             return require_covered(place, found, known)
         except PolicyError:

@@ -16,7 +16,7 @@ from perfci.model.results import Case
 from perfci.stats.answer import answer, tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
-from perfci.stats.decide import decide, margin
+from perfci.stats.decide import decide, decide_threshold, margin
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.obvious import one_peak
 from perfci.stats.walsh import Array
@@ -155,12 +155,14 @@ def hopeless(case: Case, plan: Plan, looks: Looks) -> bool:
             continue
         if found.ratios is None or one.metric != "time":
             return False
-        if undecided(found.ratios.x, margin(found.limit, one.better), looks, plan.m) < UNDECIDED:
+        r_log = margin(found.limit, one.better)
+        x = found.ratios.x if one.better == "lower" else -found.ratios.x
+        if undecided(x, r_log, looks, plan.m, threshold=one.threshold) < UNDECIDED:
             return False
     return True
 
 
-def undecided(x: Array, r_log: float, looks: Looks, m: int) -> float:
+def undecided(x: Array, r_log: float, looks: Looks, m: int, *, threshold: bool = False) -> float:
     """Return the share of continuations of pairs x, shape (n,), positive is worse, that are undecided at the last look.
 
     Each adds pairs drawn from a resample of its own: so few pairs leave open where they lie.
@@ -168,7 +170,8 @@ def undecided(x: Array, r_log: float, looks: Looks, m: int) -> float:
     rng, most = np.random.default_rng(x.size), looks.pairs[-1]
     pools = rng.choice(x, (CONTINUATIONS, x.size))
     more = rng.permuted(np.tile(pools, -(-most // x.size)), axis=1)[:, : most - x.size]
-    ends = [decide(np.append(x, one), r_log, looks, m, ended=True).status for one in more]
+    decided = decide_threshold if threshold else decide
+    ends = [decided(np.append(x, one), r_log, looks, m, ended=True).status for one in more]
     return ends.count("inconclusive") / CONTINUATIONS
 
 

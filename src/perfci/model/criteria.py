@@ -116,6 +116,9 @@ class Criterion(Document):
     source: LimitSource
     waits: str = ""
     """Why it cannot be judged here, and waits for another device or for a tool; empty where it can."""
+    threshold: bool = False
+    """Of `regression`: True where the bound itself parts the answers, as a bisect asks: pairs must show a change beyond
+    it, or one that is not. Else a change that is there, and of more than half the bound, is beyond it."""
     late: bool = False
     """True where only executions after the first showed that it is asked, so that it can have no answer."""
 

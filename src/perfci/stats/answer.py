@@ -10,7 +10,17 @@ from perfci.model.criteria import Criterion, least_change
 from perfci.model.metrics import CATALOGUE, DERIVED
 from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide
-from perfci.stats.decide import Decision, ReasonCode, Status, decide, decide_beside, decide_bound, invalid, margin
+from perfci.stats.decide import (
+    Decision,
+    ReasonCode,
+    Status,
+    decide,
+    decide_beside,
+    decide_bound,
+    decide_threshold,
+    invalid,
+    margin,
+)
 from perfci.stats.equal_clock import LogRatios, log_ratios
 from perfci.stats.obvious import obvious, one_peak
 from perfci.stats.series import side_values
@@ -139,7 +149,9 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
     limit = _limit(case, criterion, base[: looks.pairs[0]])
     r_log = margin(limit, criterion.better)
     sign = 1.0 if criterion.better == "lower" else -1.0
-    if ratios.slope is None:
+    if criterion.threshold:
+        decision, hidden = decide_threshold(sign * ratios.x, r_log, looks, m, ended=ended), False
+    elif ratios.slope is None:
         decision, hidden = decide(sign * ratios.x, r_log, looks, m, ended=ended), False
     else:
         decision = decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m, ended=ended)
@@ -170,7 +182,8 @@ def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer |
             return None
         limit = _limit(case, criterion, ratios.base)
         r_log = margin(limit, criterion.better)
-        decision = obvious(sign * ratios.x, sign * ratios.measured, r_log, looks.alpha / m * share)
+        alpha = looks.alpha / m * share
+        decision = obvious(sign * ratios.x, sign * ratios.measured, r_log, alpha, threshold=criterion.threshold)
         if decision is not None:
             return Answer(decision, limit, ratios.base, ratios.head, ratios)
     return None

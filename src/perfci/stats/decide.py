@@ -234,6 +234,40 @@ def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: 
     return Decision("unchanged", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
 
 
+def decide_threshold(
+    x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, ended: bool = False
+) -> Decision:
+    """Decide on which side of `r_log` the location of x lies: `regression` beyond it, `unchanged` short of it.
+
+    Arguments as of `decide`. Both answers are exact tests of that one point, each within α/m, of which the looks may
+    spend the same shares on either: neither is the careful one. On the point itself neither comes but by chance.
+    Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
+    """
+    values = np.asarray(x, dtype=np.float64)
+    if m < 1:
+        raise ValueError("the number of criteria is at least 1")
+    if not np.isfinite(values).all():
+        return invalid("nonfinite", len(values))
+    if not (math.isfinite(r_log) and r_log > 0):
+        return invalid("margin", len(values))
+    reached: int | None = None
+    planned = list(enumerate(zip(looks.pairs, looks.alpha_spending, strict=True)))
+    looked: list[tuple[int | None, int, float]] = [(look, n, share) for look, (n, share) in planned if n <= len(values)]
+    if ended and looked:
+        looked.append((None, len(values), last_share(looks, "alpha", len(values))))
+    for look, n, share in looked:
+        reached = look if look is not None else reached
+        used, alpha = Averages(values[:n]), looks.alpha / m * share
+        beyond, short = used.p_greater(r_log), used.p_less(r_log)
+        if min(beyond, short) <= alpha:
+            status: Status = "regression" if beyond < short else "unchanged"
+            p = min(beyond, short)
+            centre = used.hodges_lehmann()
+            return Decision(status, look, n, p, centre, within=status == "unchanged", last=look is None)
+    estimate = hodges_lehmann(values) if len(values) else None
+    return Decision("inconclusive" if ended else "continue", reached, len(values), None, estimate)
+
+
 def decide_beside(
     x: Sequence[float] | Array,
     measured: Sequence[float] | Array,

@@ -38,20 +38,23 @@ def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
     return 2.0**-y.size * (1 - least / most) ** (y.size - 1) if least > 0 else 1.0
 
 
-def obvious(x: Array, measured: Array, r_log: float, alpha: float) -> Decision | None:
+def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold: bool = False) -> Decision | None:
     """Return the decision that a change, for the worse or the better, is plain within `alpha`, at equal clock and as
     measured; None where it is not.
 
     `x` and `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: the limit as a log ratio,
-    from `margin`; nothing is plain beyond one that is none. Raises as `p_beyond`.
+    from `margin`; nothing is plain beyond one that is none. `threshold`: what may be plain besides a change beyond
+    `r_log` is that there is none, as `decide_threshold` asks; all of the above holds of y = r_log - x, too. Raises as
+    `p_beyond`.
     """
     if not (math.isfinite(r_log) and r_log > 0):
         return None
-    statuses: tuple[tuple[Status, float], ...] = (("regression", 1.0), ("improvement", -1.0))
-    for status, way in statuses:
-        p = max(p_beyond(way * x, r_log), p_beyond(way * measured, r_log))
+    other: tuple[Status, float] = ("unchanged", -r_log) if threshold else ("improvement", r_log)
+    asked: tuple[tuple[Status, float, float], ...] = (("regression", 1.0, r_log), (other[0], -1.0, other[1]))
+    for status, way, beyond in asked:
+        p = max(p_beyond(way * x, beyond), p_beyond(way * measured, beyond))
         if p <= alpha:
-            return Decision(status, None, len(x), p, hodges_lehmann(x), early=True)
+            return Decision(status, None, len(x), p, hodges_lehmann(x), within=status == "unchanged", early=True)
     return None
 
 

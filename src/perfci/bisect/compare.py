@@ -1,0 +1,247 @@
+"""Comparisons of a bisect, each measured once: what is known already is not measured again, also after an interruption.
+
+A comparison is an ordinary one of two commits, in turns on this machine, with one question in place of the policy's
+limits. Its folder lies below the bisect's own; `journal.jsonl` there holds the answers.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfci.bisect.document import Answer, Compared
+from perfci.bisect.search import Asked
+from perfci.bisect.walk import tree
+from perfci.bisect.words import short
+from perfci.judge.judge import judge
+from perfci.measure.journal import JOURNAL as PAIRS
+from perfci.measure.journal import plain
+from perfci.measure.options import Options, Question
+from perfci.model.base import DeviceKind, Document, UsageError
+from perfci.model.comparison import differences
+from perfci.model.metrics import Direction
+from perfci.model.results import Results
+from perfci.model.text import one_line
+from perfci.sources.git import Repository
+from perfci.system.files import Appender, read_lines, remove_tree
+
+JOURNAL = "journal.jsonl"
+MORE = 3.0
+"""A comparison that the budget left undecided goes on once, with a budget this many times as large."""
+_EXPLAINED = 5
+"""Sentences of an explanation that are kept."""
+
+Measure = Callable[[Options], Results]
+"""Measure one comparison, and write it down. Raises PerfciError, KeyboardInterrupt."""
+
+
+class About(Document):
+    """The case that is measured, and where."""
+
+    case: str
+    device: DeviceKind
+    device_name: str
+    better: Direction
+    limit: float
+    machine: dict[str, Any]
+
+
+@dataclass
+class Subject:
+    """The question that all comparisons of a bisect are about."""
+
+    repo: Repository
+    options: Options
+    """Of a comparison, without its commits and its question; `out` is the bisect's own folder."""
+    metric: str
+    limit: float | None
+    """As asked for; None takes the policy's."""
+    skip: frozenset[str] = frozenset()
+    """Full hashes of commits that are not to be measured."""
+
+
+class Comparisons:
+    """All comparisons of a bisect: those of its journal, and those that are measured now."""
+
+    def __init__(
+        self, subject: Subject, identity: Mapping[str, Any], measure: Measure, *, restart: bool, deeper: bool
+    ) -> None:
+        """`identity`: what must be the same for the journal to be gone on with. `deeper`: what a bisect leaves is to be
+        searched, too, so that one that ended before that goes on. Raises UsageError, MachineError."""
+        self.subject, self.measure = subject, measure
+        self.known: dict[tuple[str, str, str], Compared] = {}
+        self.about: About | None = None
+        """None until something was measured."""
+        path = subject.options.out / JOURNAL
+        if path.exists() and not restart:
+            self._load(path, identity, deeper)
+        if not self.known and path.exists():
+            path.unlink()
+        self.taken = len(self.known)
+        """Comparisons that were there already."""
+        self._file = Appender(path)
+        if not self.known:
+            self._file.append({"kind": "header", "identity": dict(identity)}, sync=True)
+
+    def _load(self, path: Path, identity: Mapping[str, Any], deeper: bool) -> None:
+        header, *records = read_lines(path) or [{}]
+        if header.get("kind") != "header":
+            raise UsageError(f"{path}: is no journal of a bisect: give --restart, or another --out")
+        if any(record["kind"] == "ended" and record["deeper"] >= deeper for record in records):
+            return  # that bisect is done: a new one begins
+        for name, value in identity.items():
+            if header["identity"].get(name) != value:
+                raise UsageError(
+                    f"{path}: an unfinished bisect has another {name}: give --restart to begin anew, or another --out"
+                )
+        for record in records:
+            if record["kind"] == "about":
+                self.about = About.model_validate(record["about"])
+            elif record["kind"] == "compared":
+                one = Compared.model_validate(record["compared"])
+                self.known[one.purpose, one.base, one.head] = one
+
+    def ask(self, asked: Asked) -> Compared:
+        """Return the answer, from the journal where it is there. Raises PerfciError, KeyboardInterrupt."""
+        key = (asked.purpose, asked.base, asked.head)
+        if key not in self.known:
+            one = self._told(asked) or self._measured(asked)
+            self.known[key] = one
+            self._file.append({"kind": "compared", "compared": plain(one)}, sync=True)
+        return self.known[key]
+
+    def end(self, *, deeper: bool) -> None:
+        """The bisect is done: the same command begins a new one."""
+        self._file.append({"kind": "ended", "deeper": deeper}, sync=True)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._file.close()
+
+    def _told(self, asked: Asked) -> Compared | None:
+        """Return the answer where nothing needs to be measured for it."""
+        repo = self.subject.repo
+        same = tree(repo, asked.head)
+
+        def answer(answer: Answer, reason: str) -> Compared:
+            return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
+
+        if asked.purpose != "whole" and asked.head in self.subject.skip:
+            return answer("unknown", "left out by --skip")
+        if same == tree(repo, asked.base):
+            return answer("no", f"the files are those of {short(asked.base)}")
+        if asked.purpose != "step":
+            return None
+        for one in self.known.values():
+            if one.base != asked.base or one.answer == "unknown" or one.purpose == "confirm":
+                continue
+            if tree(repo, one.head) == same:
+                return answer(one.answer, f"the files are those of {short(one.head)}").model_copy(
+                    update={"change": one.change, "interval": one.interval, "limit": one.limit}
+                )
+        return None
+
+    def _measured(self, asked: Asked) -> Compared:
+        out = self.subject.options.out / "comparisons" / f"{short(asked.base)}-{short(asked.head)}-{asked.purpose}"
+        question = Question(
+            self.subject.metric,
+            asked.bound if asked.bound is not None else self.subject.limit,
+            asked.better,
+            threshold=asked.purpose == "step",
+            sharing=asked.sharing,
+            explained=asked.purpose == "confirm",
+        )
+        options = replace(
+            self.subject.options,
+            out=out,
+            commits=(asked.base, asked.head),
+            committed=True,
+            question=question,
+            keep=self.subject.options.keep if asked.purpose == "whole" else None,
+            resume=(out / PAIRS).exists(),
+        )
+        start = time.monotonic()
+        try:
+            results = self._results(options)
+            if (budget := _larger(results)) is not None:
+                results = self._results(replace(options, budget=budget, resume=True))
+        except UsageError as error:
+            if asked.purpose != "step":
+                raise
+            reason = one_line(error, 1000)
+            return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason=reason)
+        self._require_machine(results)
+        found = _read(asked, results)
+        found.seconds = time.monotonic() - start
+        found.folder = str(out.relative_to(self.subject.options.out))
+        return found
+
+    def _require_machine(self, results: Results) -> None:
+        """Note what is measured, where. Raises UsageError where the bisect was begun on another machine."""
+        about = _about(results)
+        if self.about is None:
+            self.about = about
+            self._file.append({"kind": "about", "about": plain(about)}, sync=True)
+        elif self.about.machine != about.machine:
+            raise UsageError(
+                f"{self.subject.options.out / JOURNAL}: was begun on another machine, or with another driver or torch: "
+                "give --restart to begin anew"
+            )
+
+    def _results(self, options: Options) -> Results:
+        try:
+            return self.measure(options)
+        except UsageError:
+            if not options.resume:
+                raise
+            remove_tree(options.out)  # it was begun with other files, or on another machine
+            return self.measure(replace(options, resume=False))
+
+
+def _about(results: Results) -> About:
+    (case,) = results.cases
+    (asked,) = results.plan.criteria
+    facts = results.fingerprint
+    return About(
+        case=case.id,
+        device=case.device,
+        device_name=facts.devices.get(case.device, case.device),
+        better=asked.better,
+        limit=asked.bound,
+        machine=facts.lasting(),
+    )
+
+
+def _larger(results: Results) -> float | None:
+    """Return the budget to go on with, where this one ended before an answer; None where more time is no help."""
+    ended = any(case.stopped in ("budget", "hopeless") for case in results.cases)
+    return MORE * results.plan.budget if ended else None
+
+
+def _read(asked: Asked, results: Results) -> Compared:
+    """Return what the results say to the question."""
+    found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
+    (case,) = results.cases
+    base, head = case.sides["base"], case.sides["head"]
+    for side, commit in ((base, asked.base), (head, asked.head)):
+        if side.status != "ok":
+            text = side.reason.text if side.reason is not None else side.status
+            found.reason = one_line(text if asked.purpose == "step" else f"{short(commit)}: {text}", 1000)
+            return found
+    if different := differences(base, head):
+        found.reason = one_line(f"asks something else: {'; '.join(different)}", 1000)
+        return found
+    report = judge(results)
+    row = next(row for row in report.rows if row.kind == "regression")
+    found.limit, found.pairs, found.reason = row.limit, row.pairs, one_line(row.reason, 1000)
+    found.change, found.interval = row.change, row.interval
+    if case.proved and case.proof is not None:
+        found.answer, found.reason = "no", case.proof.reason
+    elif row.class_ == "regression" or (asked.purpose == "whole" and row.class_ == "improvement"):
+        found.answer = "yes"
+    elif row.class_ in ("unchanged", "improvement"):
+        found.answer = "no"
+    if asked.purpose == "confirm":
+        found.explained = [text for one in report.profiles for text in one.sentences][:_EXPLAINED]
+    return found

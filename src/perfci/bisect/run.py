@@ -1,0 +1,140 @@
+"""The bisect, from two names of commits to a document."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfci.bisect import walk
+from perfci.bisect.compare import Comparisons, Measure, Subject
+from perfci.bisect.document import Bisect, CommitFacts, Compared
+from perfci.bisect.search import Asked, search_all
+from perfci.bisect.words import answer
+from perfci.measure.options import Options
+from perfci.model.base import UsageError
+from perfci.sources.git import Repository
+from perfci.system.files import make_scratch, write_atomic
+
+LOG = "bisect.log"
+
+
+@dataclass(frozen=True)
+class Bisecting:
+    """One call of `perfci bisect`."""
+
+    options: Options
+    """Of its comparisons; `out` is its own folder, and `cases` hold the one case."""
+    good: str
+    bad: str
+    metric: str = "time"
+    limit: float | None = None
+    """Relative change from which on the ends differ; None takes the policy's."""
+    first_parent: bool = False
+    deeper: bool = False
+    """Search what an accused commit leaves of the change, too."""
+    restart: bool = False
+    skip: tuple[str, ...] = ()
+
+
+@dataclass
+class GitHistory:
+    """The commits of a repository, each described once."""
+
+    repo: Repository
+    scratch: Path
+    """Walks lie here."""
+    first_parent: bool = False
+    known: dict[str, CommitFacts] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+
+    def count(self, good: str, bad: str) -> int:
+        """Return the number of candidates in a range."""
+        return walk.candidates(self.repo, good, bad, first_parent=self.first_parent)
+
+    def parents(self, commit: str) -> list[str]:
+        """Return a commit's parents, of which `first_parent` leaves one."""
+        return walk.parents(self.repo, commit, first_parent=self.first_parent)
+
+    def facts(self, commit: str) -> CommitFacts:
+        """Return what people are told of a commit."""
+        if commit not in self.known:
+            self.known[commit] = walk.facts(self.repo, commit)
+        return self.known[commit]
+
+    @contextmanager
+    def walk(self, good: str, bad: str) -> Iterator[walk.Walk]:
+        """Begin a walk; its log is kept when it ends."""
+        steps = walk.Walk(self.repo, self.scratch / f"{len(self.logs)}.git", good, bad, first_parent=self.first_parent)
+        self.logs.append("")
+        try:
+            yield steps
+        finally:
+            self.logs[-1] = steps.log()
+
+
+Tell = Callable[[Compared, CommitFacts, bool], None]
+"""Say what became of a comparison, with the facts of its head; True where it was known already."""
+
+
+def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell: Tell) -> Bisect:
+    """Find the commits that changed the metric, and write `bisect.log`. Raises PerfciError, KeyboardInterrupt: what was
+    compared until then is kept, and the same call goes on."""
+    options = asked.options
+    repo = Repository.find(options.where)
+    if repo is None:
+        raise UsageError(f"{options.where}: not a git repository: a bisect needs its commits")
+    good, bad, notes = walk.ends(repo, asked.good, asked.bad)
+    subject = Subject(repo, options, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))
+    identity = {
+        "good commit": good,
+        "bad commit": bad,
+        "case": options.cases,
+        "metric": asked.metric,
+        "limit": asked.limit,
+        "device": options.devices,
+        "interpreter": options.python,
+        "seed": options.seed,
+        "history (--first-parent)": asked.first_parent,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_atomic(options.out / ".gitignore", "*\n")
+    comparisons = Comparisons(subject, identity, measure, restart=asked.restart, deeper=asked.deeper)
+    try:
+        for line in notes:
+            note(line)
+        if comparisons.taken:
+            note(f"going on with a bisect of {comparisons.taken} comparisons (--restart begins anew)")
+        with make_scratch() as scratch:
+            history = GitHistory(repo, scratch, asked.first_parent)
+
+            def ask(question: Asked) -> Compared:
+                known = (question.purpose, question.base, question.head) in comparisons.known
+                found = comparisons.ask(question)
+                tell(found, history.facts(found.head), known)
+                return found
+
+            try:
+                ranges = search_all(history, ask, good, bad, asked.metric, deeper=asked.deeper)
+            finally:
+                if history.logs and history.logs[0]:
+                    write_atomic(options.out / LOG, history.logs[0])
+        comparisons.end(deeper=asked.deeper)
+    finally:
+        comparisons.close()
+    about = comparisons.about
+    for one in comparisons.known.values():
+        history.facts(one.base), history.facts(one.head)
+    return Bisect(
+        repository=repo.root.name,
+        case=about.case if about else " ".join(options.cases),
+        device=about.device if about else None,
+        device_name=about.device_name if about else "",
+        metric=asked.metric,
+        better=about.better if about else "lower",
+        limit=about.limit if about else asked.limit,
+        command=options.command,
+        sentence=answer(ranges, asked.metric),
+        ranges=ranges,
+        names=history.known,
+        seconds=sum(one.seconds for one in comparisons.known.values()),
+    )

@@ -1,0 +1,156 @@
+"""The search: what is asked, and what follows from the answers. It measures nothing and is told everything.
+
+The ends of a range are compared first. A step then asks whether at least half of their change is there, from the good
+end to a candidate; git chooses the candidates. The chance of a wrong step, either way, is shared out over all
+candidates of the range: a commit that cannot be measured lets any number of them be asked. The commit that the steps
+name is held against each of its parents, and is accused where it changes the metric itself.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from perfci.bisect.document import Answer, CommitFacts, Compared, Purpose, Range
+from perfci.bisect.words import sentence
+from perfci.model.metrics import Direction
+
+
+class Asked(NamedTuple):
+    """A comparison that the search asks for."""
+
+    purpose: Purpose
+    base: str
+    head: str
+    better: Direction | None = None
+    """The direction that does not count; None where either does."""
+    bound: float | None = None
+    """Relative change that is asked about; None takes the limit."""
+    sharing: int = 1
+    """Questions that share the error rates."""
+
+
+class History(Protocol):
+    """The commits, and git's walk over them."""
+
+    def count(self, good: str, bad: str) -> int:
+        """Return the number of candidates in a range."""
+
+    def parents(self, commit: str) -> list[str]:
+        """Return a commit's parents."""
+
+    def facts(self, commit: str) -> CommitFacts:
+        """Return what people are told of it."""
+
+    def walk(self, good: str, bad: str) -> "AbstractContextManager[Steps]":
+        """Begin a walk."""
+
+
+class Steps(Protocol):
+    """A walk, as `Walk` is one."""
+
+    def candidate(self) -> str | None:
+        """Return the commit to be compared next; None at the end."""
+
+    def mark(self, commit: str, answer: Answer) -> None:
+        """Say whether the change is there."""
+
+    def named(self) -> list[str]:
+        """Return the first commit with the change; several where that is not known."""
+
+
+def search(history: History, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str) -> Range:
+    """Search one range. Raises what `ask` raises."""
+    found = _search(history, ask, good, bad)
+    found.sentence = sentence(found, metric)
+    return found
+
+
+def _search(history: History, ask: Callable[[Asked], Compared], good: str, bad: str) -> Range:
+    number = history.count(good, bad)
+    whole = ask(Asked("whole", good, bad))
+    found = Range(
+        good=history.facts(good), bad=history.facts(bad), candidates=number, whole=whole, ending="alike", sentence=""
+    )
+    if whole.answer != "yes":
+        if whole.answer == "unknown":
+            found.ending = "unmeasured"
+        return found
+    size = _log(whole)
+    better: Direction = "lower" if size > 0 else "higher"
+    half = math.expm1(size / 2) if size > 0 else -math.expm1(size / 2)
+    with history.walk(good, bad) as walk:
+        while (candidate := walk.candidate()) is not None:
+            step = ask(Asked("step", good, candidate, better, half, number))
+            found.steps.append(step)
+            walk.mark(candidate, step.answer)
+        named = walk.named()
+    if len(named) > 1:
+        found.ending, found.suspects = "skipped", [history.facts(commit) for commit in named]
+        return found
+    found.named = history.facts(named[0])
+    against = history.parents(named[0])
+    found.confirmed = [ask(Asked("confirm", one, named[0], better, sharing=len(against))) for one in against]
+    _conclude(found)
+    return found
+
+
+def _conclude(found: Range) -> None:
+    """Say what the confirmations make of the commit that the steps name.
+
+    What a merge of k parents does itself is the sum of its changes against them less k - 1 times the whole: what came
+    by the lines that it joins is in each of the changes but one.
+    """
+    if any(one.answer != "yes" for one in found.confirmed):
+        found.ending = "unconfirmed"
+        return
+    way = math.copysign(1.0, _log(found.whole))
+    size, wide = _log(found.whole) * way, _half_width(found.whole)
+    k = len(found.confirmed)
+    own = math.fsum(_log(one) * way for one in found.confirmed) - (k - 1) * size
+    doubt = math.hypot((k - 1) * wide, *map(_half_width, found.confirmed))
+    limit = max((abs(math.log1p(one.limit)) for one in found.confirmed if one.limit is not None), default=0.0)
+    if k > 1 and own <= max(limit / 2, doubt):
+        found.ending = "joined"
+        return
+    found.ending, found.own = "found", math.exp(way * own)
+    found.several = abs(size - own) > max(limit, math.hypot(doubt, wide))
+
+
+def _log(one: Compared) -> float:
+    """Return the log ratio of a comparison that has one. Raises ValueError for one that has none."""
+    if one.change is None or not 0 < one.change < math.inf:
+        raise ValueError(f"{one.base[:10]}..{one.head[:10]}: an answer without a change")
+    return math.log(one.change)
+
+
+def _half_width(one: Compared) -> float:
+    """Return half of the interval of a log ratio; 0 where there is none."""
+    if one.interval is None or one.interval.low <= 0:
+        return 0.0
+    return (math.log(one.interval.high) - math.log(one.interval.low)) / 2
+
+
+def rest(found: Range, history: History) -> Iterator[tuple[str, str]]:
+    """Yield the ranges in which what a commit that is accused leaves of the change may lie."""
+    if found.ending == "found" and found.several and found.named is not None:
+        commit = found.named.commit
+        for parent in history.parents(commit):
+            if parent != found.good.commit and history.count(found.good.commit, parent):
+                yield found.good.commit, parent
+        if commit != found.bad.commit:
+            yield commit, found.bad.commit
+
+
+def search_all(
+    history: History, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str, *, deeper: bool
+) -> list[Range]:
+    """Search a range, and with `deeper` what each that is accused leaves of the change. Raises what `ask` raises."""
+    found: list[Range] = []
+    waiting = [(good, bad)]
+    while waiting:
+        one = search(history, ask, *waiting.pop(0), metric)
+        found.append(one)
+        if deeper:
+            waiting += rest(one, history)
+    return found

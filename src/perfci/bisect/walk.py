@@ -1,0 +1,101 @@
+"""git's own bisect, in a repository of its own: what is checked out here and a bisect by hand stay as they are."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfci.bisect.document import Answer, CommitFacts
+from perfci.model.base import UsageError
+from perfci.model.text import escaped
+from perfci.sources.git import Repository, run_git
+
+_MARKS: Mapping[Answer, str] = {"yes": "bad", "no": "good", "unknown": "skip"}
+"""git's words. What is bad is that the change is there: it may be one for the better."""
+_NAMED = re.compile(r"^# (possible )?first bad commit: \[([0-9a-f]{40,64})\]", re.MULTILINE)
+
+
+class Walk:
+    """A bisect between two commits of a repository."""
+
+    def __init__(self, repo: Repository, folder: Path, good: str, bad: str, *, first_parent: bool = False) -> None:
+        """`folder`: does not exist yet. `good`: full hash of an ancestor of `bad`. Raises MachineError."""
+        self.folder = folder
+        run_git(["init", "--quiet", "--bare", "--template=", str(folder)], cwd=repo.root)
+        (folder / "objects" / "info").mkdir(exist_ok=True)
+        (folder / "objects" / "info" / "alternates").write_text(f"{repo.common_dir / 'objects'}\n")
+        if (shallow := repo.common_dir / "shallow").exists():
+            (folder / "shallow").write_bytes(shallow.read_bytes())
+        self._git("update-ref", "--no-deref", "HEAD", bad)
+        self._git("bisect", "start", *(["--first-parent"] if first_parent else []), bad, good)
+
+    def candidate(self) -> str | None:
+        """Return the commit that is to be compared next; None once the walk has ended."""
+        if _NAMED.search(self.log()):
+            return None
+        return self._git("rev-parse", "BISECT_HEAD").strip()
+
+    def mark(self, commit: str, answer: Answer) -> None:
+        """Say whether the change is there at `commit`."""
+        self._git("bisect", _MARKS[answer], commit, allow=(0, 2))  # 2: only what was skipped is left
+
+    def named(self) -> list[str]:
+        """Return the first commit with the change; several, where skipped ones hide which of them it is."""
+        return [commit for _, commit in _NAMED.findall(self.log())]
+
+    def log(self) -> str:
+        """Return what `git bisect replay` understands."""
+        return self._git("bisect", "log")
+
+    def _git(self, *args: str, allow: tuple[int, ...] = (0,)) -> str:
+        done = run_git(args, cwd=self.folder, env={"LC_ALL": "C"}, allow=allow)
+        return done.stdout.decode(errors="replace")
+
+
+def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
+    """Return the full hashes of the ends of a range, the good one an ancestor of the bad, and notes.
+
+    Where `good` is on another line, the commit where they part takes its place. Raises UsageError where there is none,
+    and where there is nothing between.
+    """
+    old, new = repo.commit(good), repo.commit(bad)
+    done = repo.git("merge-base", old.sha, new.sha, allow=(0, 1))
+    if done.returncode:
+        deeper = "deepen this shallow clone: `git fetch --unshallow`" if repo.is_shallow() else "name two that have one"
+        raise UsageError(f"{escaped(good, 100)} and {escaped(bad, 100)} have no common commit here: {deeper}")
+    base = done.stdout.decode().split()[0]
+    if old.sha == new.sha:
+        raise UsageError(f"{escaped(good, 100)} and {escaped(bad, 100)} are the same commit: name two")
+    if base == new.sha:
+        raise UsageError(
+            f"{escaped(bad, 100)} is an ancestor of {escaped(good, 100)}: name the older one first, whichever is faster"
+        )
+    if base == old.sha:
+        return base, new.sha, []
+    return base, new.sha, [f"{escaped(good, 100)} is on another line: {base[:10]}, where it parted, is taken for it"]
+
+
+def candidates(repo: Repository, good: str, bad: str, *, first_parent: bool) -> int:
+    """Return the number of commits that may have made a change between two."""
+    line = ["--first-parent"] if first_parent else []
+    return int(repo.git("rev-list", "--count", *line, f"{good}..{bad}").stdout)
+
+
+def parents(repo: Repository, commit: str, *, first_parent: bool) -> list[str]:
+    """Return the full hashes of a commit's parents, or of the first one alone."""
+    return repo.parents(commit)[: 1 if first_parent else None]
+
+
+def tree(repo: Repository, commit: str) -> str:
+    """Return the hash of the files of a commit."""
+    return os.fsdecode(repo.git("rev-parse", f"{commit}^{{tree}}").stdout).strip()
+
+
+def facts(repo: Repository, commit: str) -> CommitFacts:
+    """Return what people are told of a commit."""
+    args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--date=short")
+    told = repo.git(*args, "--format=%an%n%ad%n%s", commit).stdout.decode(errors="replace")
+    author, date, subject = [*told.split("\n", 2), "", ""][:3]
+    return CommitFacts(
+        commit=commit, subject=escaped(subject.rstrip("\n"), 200), author=escaped(author, 100), date=escaped(date, 20)
+    )

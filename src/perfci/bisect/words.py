@@ -1,0 +1,192 @@
+"""A bisect for people: the answer in a sentence, on a terminal, in a log, and as Markdown."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfci.bisect.document import Answer, Bisect, CommitFacts, Compared, Purpose, Range
+from perfci.model.text import count, listed
+from perfci.model.units import limit_percent, show_change, significant
+from perfci.render.escape import cell, code, prose, visible
+from perfci.render.words import duration
+
+SHORT = 10
+"""Characters of a hash."""
+NONE = "no commit is accused"
+_HEAD = ("commit", "change", "", "pairs", "time", "subject")
+_PURPOSES: dict[Purpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
+_HERE: dict[Answer, str] = {"yes": "there", "no": "not there", "unknown": "skipped"}
+
+
+def short(commit: str) -> str:
+    """Return a hash as people are told it."""
+    return commit[:SHORT]
+
+
+def change(one: Compared) -> str:
+    """Return `+9.7 % (± 0.5)`; a dash where nothing was compared."""
+    shown = show_change(one.change)
+    if one.interval is None:
+        return shown
+    points = (one.interval.high - one.interval.low) / 2 * 100
+    return f"{shown} (± {significant(points, 1 if points < 1 else 2)})"
+
+
+def named(one: CommitFacts) -> str:
+    """Return a commit with its subject, author and date."""
+    return f"{short(one.commit)} {one.subject!r} ({one.author}, {one.date})"
+
+
+def answer(ranges: Sequence[Range], metric: str) -> str:
+    """Return the answer of all ranges in one line."""
+    accused = [one.named for one in ranges if one.ending == "found" and one.named is not None]
+    if len(accused) < 2:
+        return ranges[0].sentence
+    return f"{count(len(accused), 'commit')} changed {metric}: {listed(map(named, accused), 10)}"
+
+
+def sentence(found: Range, metric: str) -> str:
+    """Return the answer of a search in one line."""
+    good, bad, why = short(found.good.commit), short(found.bad.commit), found.whole.reason
+    match found.ending:
+        case "alike":
+            return f"{NONE}: {metric} is alike in {good} and {bad}: {why}"
+        case "unmeasured":
+            return f"{NONE}: whether {metric} changes from {good} to {bad} is not known: {why}"
+        case "skipped":
+            names = listed((short(one.commit) for one in found.suspects), 6)
+            return f"{NONE}: it is one of {count(len(found.suspects), 'commit')} that steps could not part: {names}"
+        case _ if found.named is None:
+            raise ValueError(f"{good}..{bad}: {found.ending} without a commit")
+    name, parents = named(found.named), [short(one.base) for one in found.confirmed]
+    match found.ending:
+        case "unconfirmed":
+            other = next(one for one in found.confirmed if one.answer != "yes")
+            return f"{NONE}: the steps end at {name}, but against its parent {short(other.base)}: {other.reason}"
+        case "joined":
+            todo = " and ".join(f"{good} {one}" for one in parents)
+            return f"{NONE}: the merge {name} joins lines that each have a part of the change: bisect {todo}"
+    if len(found.confirmed) == 1:
+        own = f"{change(found.confirmed[0])} against its parent {parents[0]}"
+    else:
+        own = f"{show_change(found.own)} beside what it merges ({', '.join(parents)})"
+    rest = f", not all of {change(found.whole)}: there are several steps, or some go back" if found.several else ""
+    return f"{name} is the commit: {metric} {own}{rest}"
+
+
+def told(one: Compared, head: CommitFacts) -> str:
+    """Return a line on a comparison that was just made."""
+    commits = f"{short(one.base)} .. {short(one.head)}"
+    if one.answer == "unknown":
+        said = f"skipped: {one.reason}" if one.purpose == "step" else one.reason
+    else:
+        said = f"{change(one)}: {_HERE[one.answer]}" if one.change is not None else f"{_HERE[one.answer]}: {one.reason}"
+    return f"{_PURPOSES[one.purpose]}: {commits} {visible(head.subject)!r}: {visible(said)}"
+
+
+def print_bisect(found: Bisect, console: Console) -> None:
+    """Print each range with its steps, and what came of those before the last.
+
+    On a terminal a table within its width; elsewhere lines padded to columns, without colour or cut names.
+    """
+    rich = console.is_terminal
+
+    def put(text: str, style: str = "") -> None:
+        console.print(Text(text, style if rich else ""), soft_wrap=not rich, highlight=False)
+
+    put(visible(_about(found)), "dim")
+    for one in found.ranges:
+        put("")
+        put(visible(_range(one, found.metric)), "bold")
+        if one.steps:
+            rows = [[visible(entry) for entry in _row(step, found)] for step in one.steps]
+            _table(console, rows) if rich else _lines(console, rows)
+        for sentence in _reasons(one):
+            put(visible(f"  {sentence}"), "dim")
+        if len(found.ranges) > 1:
+            put(visible(one.sentence))
+
+
+def print_answer(found: Bisect, console: Console) -> None:
+    """Print the commits that are accused, or that none is: one line."""
+    rich = console.is_terminal
+    console.print(Text(visible(found.sentence), "bold" if rich else ""), soft_wrap=not rich, highlight=False)
+
+
+def render(found: Bisect) -> str:
+    """Return `bisect.md`."""
+
+    def text(words: str) -> str:
+        for commit in found.names:
+            words = words.replace(short(commit), f"`{short(commit)}`")  # to be copied whole
+        return prose(words, 600)
+
+    lines = [f"### {text(found.sentence)}", "", prose(_about(found)), ""]
+    for one in found.ranges:
+        lines += [f"**{text(_range(one, found.metric))}**", ""]
+        if len(found.ranges) > 1:
+            lines += [text(one.sentence), ""]
+        if one.steps:
+            lines += [f"| {' | '.join(_HEAD)} |", "|---|--:|---|--:|--:|---|"]
+            for step in one.steps:
+                name, *rest = _row(step, found)
+                lines.append(f"| {code(name)} | {' | '.join(map(cell, rest))} |")
+            lines.append("")
+        if reasons := _reasons(one):
+            lines += [*(f"- {text(sentence)}" for sentence in reasons), ""]
+    return "\n".join(lines)
+
+
+def _table(console: Console, rows: list[list[str]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for index, name in enumerate(_HEAD):
+        table.add_column(name, no_wrap=index < 5, justify="right" if index in (1, 3, 4) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _lines(console: Console, rows: list[list[str]]) -> None:
+    lines = [list(_HEAD), *rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        text = "  ".join(e + " " * (w - cell_len(e)) for e, w in zip(line, widths, strict=True)).rstrip()
+        console.print(Text(text), soft_wrap=True, highlight=False)
+
+
+def _about(found: Bisect) -> str:
+    limit = [] if found.limit is None else [f"limit {limit_percent(found.limit)}"]
+    device = [found.device_name] if found.device_name else []
+    return " · ".join([found.case, found.metric, *limit, *device, duration(found.seconds)])
+
+
+def _range(one: Range, metric: str) -> str:
+    between = f"{short(one.good.commit)} .. {short(one.bad.commit)}, {count(one.candidates, 'commit')}"
+    return f"{between}: {metric} {change(one.whole)}" if one.whole.change is not None else between
+
+
+def _row(step: Compared, found: Bisect) -> list[str]:
+    facts = found.names[step.head]
+    return [
+        short(facts.commit),
+        change(step) if step.answer != "unknown" else "–",
+        _HERE[step.answer],
+        str(step.pairs) if step.pairs else "–",
+        duration(step.seconds) if step.seconds else "–",
+        facts.subject,
+    ]
+
+
+def _reasons(one: Range) -> list[str]:
+    """Return why steps were skipped or cost nothing, and what profilers saw of the accused commit."""
+    told = [
+        f"{short(step.head)}: {step.reason}"
+        for step in one.steps
+        if step.reason and (step.answer == "unknown" or not step.pairs)
+    ]
+    seen = [f"{short(one.base)} → {short(one.head)}: {text}" for one in one.confirmed for text in one.explained]
+    return told + seen

@@ -1,0 +1,116 @@
+"""`perfci bisect`: find the commit, write and tell it, exit."""
+
+import signal
+from functools import partial
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from perfci.bisect import words as rendered
+from perfci.bisect.document import CommitFacts, Compared
+from perfci.bisect.run import LOG, Bisecting, bisect
+from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
+from perfci.cli.output import tell_files, write_all
+from perfci.cli.progress import Teller
+from perfci.judge.judge import judge
+from perfci.measure.options import Options
+from perfci.measure.run import Measurement, failed_results
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.results import Results
+from perfci.model.units import parse_percent
+from perfci.system.files import write_atomic
+from perfci.system.users import Outputs, find_account, keep_outputs
+
+FOLDER = "bisect"
+"""Within --out, so that the last comparison stays as it is."""
+FILES = ("bisect.md", "bisect.json", LOG, "comparisons/")
+
+
+def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | None, **asked: Any) -> None:
+    """Do one whole bisect. Ends the process with its exit code."""
+    where, out = folders(asked["where"], asked["out"])
+    cache = asked["cache"]
+    options = Options(
+        mode="compare",
+        where=where,
+        out=out / FOLDER,
+        cases=[case],
+        devices=parse_devices(asked["device"]),
+        python=asked["python"],
+        seed=asked["seed"],
+        lock_clocks=asked["lock_clocks"],
+        command=read_command(),
+        budget=duration("--budget", asked["budget"]) if asked["budget"] else None,
+        wait=duration("--wait", asked["wait"]),
+        cache=cache.resolve() if cache else None,
+        keep="base" if cache else None,
+    )
+    one = Bisecting(
+        options,
+        good,
+        bad,
+        metric=metric,
+        limit=None if limit is None else _limit(limit),
+        first_parent=asked["first_parent"],
+        deeper=asked["deeper"],
+        restart=asked["restart"],
+        skip=tuple(asked["skip"] or ()),
+    )
+    signal.signal(signal.SIGTERM, interrupt)
+    console = Console(stderr=True)
+    with keep_outputs(out, where, find_account()) as outputs:
+        try:
+            found = bisect(one, partial(_measure, console, outputs), partial(_note, console), partial(_tell, console))
+        except KeyboardInterrupt:
+            typer.echo("perfci: interrupted: the same command goes on", err=True)
+            raise typer.Exit(MachineError.exit_code) from None
+        outputs.require()  # nothing of the code under test runs any more
+        write_atomic(options.out / "bisect.json", found.model_dump_json(indent=1) + "\n")
+        write_atomic(options.out / "bisect.md", rendered.render(found))
+    if asked["json"]:
+        typer.echo(found.model_dump_json(indent=1))
+    else:
+        shown = Console()
+        rendered.print_bisect(found, shown)
+        tell_files(options.out, [name for name in FILES if (options.out / name).exists()])
+        rendered.print_answer(found, shown)
+    raise typer.Exit(found.exit_code)
+
+
+def _measure(console: Console, outputs: Outputs, options: Options) -> Results:
+    """Measure one comparison and write it down: with a report where it is no step, which answers one question alone."""
+    with Teller(console, brief=True) as teller:
+        measurement = Measurement(options, teller)
+        try:
+            results = measurement.measure()
+        except (PerfciError, KeyboardInterrupt) as error:
+            if (kept := failed_results(measurement, error)) is not None:
+                write_atomic(options.out / "results.json", kept.model_dump_json(indent=1) + "\n")
+            raise
+    outputs.require()
+    if options.question is not None and options.question.threshold:
+        write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
+    else:
+        write_all(options.out, judge(results), results)
+    return results
+
+
+def _limit(text: str) -> float:
+    try:
+        found = parse_percent(text)
+    except ValueError as error:
+        raise UsageError(f"--limit {error}") from None
+    if not 0 < found < 1:
+        raise UsageError("--limit: is a change from 0 % to 100 %, such as 2%")
+    return found
+
+
+def _note(console: Console, text: str) -> None:
+    console.print(f"perfci: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell(console: Console, one: Compared, head: CommitFacts, known: bool) -> None:
+    """Say a line on a comparison once it is done."""
+    if not known:
+        _note(console, rendered.told(one, head))
