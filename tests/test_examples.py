@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from perfci.model.policy_text import parse_policy
-from tests.e2e.conftest import Repo
+from tests.e2e.conftest import Repo, adding
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -224,6 +224,40 @@ def test_the_readme_of_the_nightly_typed(repo: Repo) -> None:
     done = typed(repo, f"{calibrate} --pairs 8")
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: more than one run in a hundred would fail here
     assert (repo.root / "perfci-out/calibration/calibration.md").is_file()  # what the workflow shows and uploads
+
+
+@pytest.mark.slow
+def test_the_bisect_by_hand_writes_its_summary(repo: Repo, tmp_path: Path) -> None:
+    """The steps of the workflow as its runner takes them, on the CPU."""
+    (job,) = yaml.safe_load((EXAMPLES / "bisect/.github/workflows/perf-bisect.yml").read_text())["jobs"].values()
+    steps = {step.get("name", step.get("uses", "").partition("@")[0]): step for step in job["steps"]}
+    policy = "version: 1\nsuite: kernels/*.py\ndevices: [cpu]\nlimits: [{regression: 25%}]\n"
+    repo.write("perfci.yaml", policy)
+    repo.write(".gitignore", "perfci-out/\n")
+    repo.write("kernels/adding.py", adding())
+    repo.git("checkout", "-q", "-b", "good$(touch${IFS}broken)")  # a name that a shell must not read
+    repo.commit("good")
+    repo.git("checkout", "-q", "-b", "bad")
+    repo.write("kernels/adding.py", adding(spin=40_000))
+    culprit = repo.commit("adds with care")
+    repo.commit("plain")
+    bin_folder = tmp_path / "runner" / "perfci" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "perfci").symlink_to(BIN / "perfci")
+    summary = tmp_path / "summary.md"
+    given = {"inputs.good": "good$(touch${IFS}broken)", "inputs.bad": "bad", "inputs.case": "adding"}
+    env = repo.env | {"RUNNER_TEMP": str(tmp_path / "runner"), "GITHUB_STEP_SUMMARY": str(summary)}
+    env |= {name: given[text.strip("${} ")] for name, text in steps["Bisect"]["env"].items()}
+    for name in ("Bisect", "Say what was found"):
+        text = steps[name]["run"].replace("--device cuda", "--device cpu")
+        done = subprocess.run(
+            ["bash", "-e", "-c", text], cwd=repo.root, env=env, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert summary.read_text().startswith(f"### `{culprit[:10]}` 'adds with care' (")
+    assert not (repo.root / "broken").exists()
+    uploaded = steps["actions/upload-artifact"]["with"]["path"]
+    assert (repo.root / uploaded / "bisect.json").is_file()
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ SUITE = Path("/opt/perfci/suite")
 OUT = "perfci-out"
 NOBODY = 10001
 """Uid and gid that own nothing: runs the code under test where the workspace is root's."""
-MEASURING = ("run", "compare", "profile", "calibrate")
+MEASURING = ("run", "compare", "profile", "calibrate", "bisect")
 OF_THE_SUITE = ("run", "profile", "list")
 """Verbs that with nothing mounted are about the suite that ships."""
 FOR_THE_OWNER = ("init", "report")
