@@ -143,7 +143,7 @@ def test_killed_in_the_middle_it_goes_on(repo: Repo) -> None:
     run, found = bisected(repo, "main~8", "main", "adding")
 
     assert run.code == 0, run.out + run.err
-    assert f"going on with a bisect of {len(kept)} comparisons" in run.err
+    assert f"going on behind {len(kept)} comparisons (--restart begins anew)" in run.err
     (one,) = found["ranges"]
     assert one["named"]["commit"] == culprit
     assert [one["whole"], *one["steps"]][:2] == kept[:2]

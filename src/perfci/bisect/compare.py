@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfci.bisect.document import Answer, Compared
+from perfci.bisect.document import Answer, Compared, Purpose
 from perfci.bisect.search import Asked
 from perfci.bisect.walk import tree
 from perfci.bisect.words import short
@@ -18,7 +18,7 @@ from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL as PAIRS
 from perfci.measure.journal import plain
 from perfci.measure.options import Options, Question
-from perfci.model.base import DeviceKind, Document, UsageError
+from perfci.model.base import DeviceKind, Document, MachineError, UsageError
 from perfci.model.comparison import differences
 from perfci.model.metrics import Direction
 from perfci.model.results import Results
@@ -27,13 +27,19 @@ from perfci.sources.git import Repository
 from perfci.system.files import Appender, read_lines, remove_tree
 
 JOURNAL = "journal.jsonl"
+COMPARISONS = "comparisons"
 MORE = 3.0
 """A comparison that the budget left undecided goes on once, with a budget this many times as large."""
 _EXPLAINED = 5
 """Sentences of an explanation that are kept."""
 
+_Key = tuple[Purpose, str, str, float | None]
 Measure = Callable[[Options], Results]
 """Measure one comparison, and write it down. Raises PerfciError, KeyboardInterrupt."""
+
+
+def _key(asked: Asked) -> _Key:
+    return asked.purpose, asked.base, asked.head, asked.bound
 
 
 class About(Document):
@@ -70,46 +76,56 @@ class Comparisons:
         """`identity`: what must be the same for the journal to be gone on with. `deeper`: what a bisect leaves is to be
         searched, too, so that one that ended before that goes on. Raises UsageError, MachineError."""
         self.subject, self.measure = subject, measure
-        self.known: dict[tuple[str, str, str], Compared] = {}
+        self.known: dict[_Key, Compared] = {}
         self.about: About | None = None
         """None until something was measured."""
         path = subject.options.out / JOURNAL
-        if path.exists() and not restart:
-            self._load(path, identity, deeper)
-        if not self.known and path.exists():
-            path.unlink()
-        self.taken = len(self.known)
-        """Comparisons that were there already."""
+        self.resumed = path.exists() and not restart and self._load(path, identity, deeper=deeper)
+        """True where an unfinished bisect is gone on with."""
+        if not self.resumed:
+            path.unlink(missing_ok=True)
+            remove_tree(subject.options.out / COMPARISONS)
         self._file = Appender(path)
-        if not self.known:
+        if not self.resumed:
             self._file.append({"kind": "header", "identity": dict(identity)}, sync=True)
 
-    def _load(self, path: Path, identity: Mapping[str, Any], deeper: bool) -> None:
-        header, *records = read_lines(path) or [{}]
-        if header.get("kind") != "header":
-            raise UsageError(f"{path}: is no journal of a bisect: give --restart, or another --out")
-        if any(record["kind"] == "ended" and record["deeper"] >= deeper for record in records):
-            return  # that bisect is done: a new one begins
-        for name, value in identity.items():
-            if header["identity"].get(name) != value:
-                raise UsageError(
-                    f"{path}: an unfinished bisect has another {name}: give --restart to begin anew, or another --out"
-                )
-        for record in records:
-            if record["kind"] == "about":
-                self.about = About.model_validate(record["about"])
-            elif record["kind"] == "compared":
-                one = Compared.model_validate(record["compared"])
-                self.known[one.purpose, one.base, one.head] = one
+    def _load(self, path: Path, identity: Mapping[str, Any], *, deeper: bool) -> bool:
+        """Take over what is there, and tell whether there is a bisect to go on with."""
+        records = read_lines(path)
+        if not records:
+            return False  # it was killed before it wrote anything
+        try:
+            if records[0]["kind"] != "header":
+                raise ValueError
+            if any(record["kind"] == "ended" and record["deeper"] >= deeper for record in records):
+                return False  # that one is done
+            for name, value in identity.items():
+                if records[0]["identity"].get(name) != value:
+                    raise UsageError(
+                        f"{path}: an unfinished bisect has another {name}: give --restart to begin anew, or another "
+                        "--out"
+                    )
+            for record in records[1:]:
+                if record["kind"] == "about":
+                    self.about = About.model_validate(record["about"])
+                elif record["kind"] == "compared":
+                    one = Compared.model_validate(record["compared"])
+                    self.known[one.purpose, one.base, one.head, record["bound"]] = one
+        except (KeyError, TypeError, AttributeError, ValueError):  # ValidationError is a ValueError
+            raise UsageError(f"{path}: is no journal of a bisect: give --restart, or another --out") from None
+        return True
 
     def ask(self, asked: Asked) -> Compared:
         """Return the answer, from the journal where it is there. Raises PerfciError, KeyboardInterrupt."""
-        key = (asked.purpose, asked.base, asked.head)
-        if key not in self.known:
+        if not self.knows(asked):
             one = self._told(asked) or self._measured(asked)
-            self.known[key] = one
-            self._file.append({"kind": "compared", "compared": plain(one)}, sync=True)
-        return self.known[key]
+            self.known[_key(asked)] = one
+            self._file.append({"kind": "compared", "bound": asked.bound, "compared": plain(one)}, sync=True)
+        return self.known[_key(asked)]
+
+    def knows(self, asked: Asked) -> bool:
+        """Tell whether the answer is there."""
+        return _key(asked) in self.known
 
     def end(self, *, deeper: bool) -> None:
         """The bisect is done: the same command begins a new one."""
@@ -133,17 +149,17 @@ class Comparisons:
             return answer("no", f"the files are those of {short(asked.base)}")
         if asked.purpose != "step":
             return None
-        for one in self.known.values():
-            if one.base != asked.base or one.answer == "unknown" or one.purpose == "confirm":
-                continue
-            if tree(repo, one.head) == same:
+        for (purpose, base, head, bound), one in self.known.items():
+            alike = purpose == "whole" or (purpose == "step" and bound == asked.bound)
+            if base == asked.base and alike and one.answer != "unknown" and tree(repo, head) == same:
                 return answer(one.answer, f"the files are those of {short(one.head)}").model_copy(
                     update={"change": one.change, "interval": one.interval, "limit": one.limit}
                 )
         return None
 
     def _measured(self, asked: Asked) -> Compared:
-        out = self.subject.options.out / "comparisons" / f"{short(asked.base)}-{short(asked.head)}-{asked.purpose}"
+        name = f"{len(self.known) + 1:02}-{asked.purpose}-{short(asked.base)}-{short(asked.head)}"
+        out = self.subject.options.out / COMPARISONS / name
         question = Question(
             self.subject.metric,
             asked.bound if asked.bound is not None else self.subject.limit,
@@ -171,6 +187,10 @@ class Comparisons:
                 raise
             reason = one_line(error, 1000)
             return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason=reason)
+        except MachineError as error:
+            if asked.purpose != "step":
+                raise
+            raise MachineError(f"{error} (--skip {short(asked.head)} leaves this commit out)") from None
         self._require_machine(results)
         found = _read(asked, results)
         found.seconds = time.monotonic() - start
@@ -216,7 +236,7 @@ def _about(results: Results) -> About:
 def _larger(results: Results) -> float | None:
     """Return the budget to go on with, where this one ended before an answer; None where more time is no help."""
     ended = any(case.stopped in ("budget", "hopeless") for case in results.cases)
-    return MORE * results.plan.budget if ended else None
+    return max(MORE * results.plan.budget, results.budget_needed) if ended else None
 
 
 def _read(asked: Asked, results: Results) -> Compared:

@@ -12,6 +12,7 @@ from perfci.bisect.search import Asked, search_all
 from perfci.bisect.words import answer
 from perfci.measure.options import Options
 from perfci.model.base import UsageError
+from perfci.model.text import count
 from perfci.sources.git import Repository
 from perfci.system.files import make_scratch, write_atomic
 
@@ -102,13 +103,13 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
     try:
         for line in notes:
             note(line)
-        if comparisons.taken:
-            note(f"going on with a bisect of {comparisons.taken} comparisons (--restart begins anew)")
+        if comparisons.resumed:
+            note(f"going on behind {count(len(comparisons.known), 'comparison')} (--restart begins anew)")
         with make_scratch() as scratch:
             history = GitHistory(repo, scratch, asked.first_parent)
 
             def ask(question: Asked) -> Compared:
-                known = (question.purpose, question.base, question.head) in comparisons.known
+                known = comparisons.knows(question)
                 found = comparisons.ask(question)
                 tell(found, history.facts(found.head), known)
                 return found

@@ -21,7 +21,8 @@ class Walk:
     def __init__(self, repo: Repository, folder: Path, good: str, bad: str, *, first_parent: bool = False) -> None:
         """`folder`: does not exist yet. `good`: full hash of an ancestor of `bad`. Raises MachineError."""
         self.folder = folder
-        run_git(["init", "--quiet", "--bare", "--template=", str(folder)], cwd=repo.root)
+        kind = repo.git("rev-parse", "--show-object-format").stdout.decode().strip()
+        run_git(["init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(folder)], cwd=repo.root)
         (folder / "objects" / "info").mkdir(exist_ok=True)
         (folder / "objects" / "info" / "alternates").write_text(f"{repo.common_dir / 'objects'}\n")
         if (shallow := repo.common_dir / "shallow").exists():
@@ -48,7 +49,7 @@ class Walk:
         return self._git("bisect", "log")
 
     def _git(self, *args: str, allow: tuple[int, ...] = (0,)) -> str:
-        done = run_git(args, cwd=self.folder, env={"LC_ALL": "C"}, allow=allow)
+        done = run_git(args, cwd=self.folder, env={"LC_ALL": "C", "GIT_DIR": str(self.folder)}, allow=allow)
         return done.stdout.decode(errors="replace")
 
 

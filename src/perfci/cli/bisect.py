@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from perfci.bisect import words as rendered
+from perfci.bisect.compare import COMPARISONS
 from perfci.bisect.document import CommitFacts, Compared
 from perfci.bisect.run import LOG, Bisecting, bisect
 from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
@@ -24,7 +25,7 @@ from perfci.system.users import Outputs, find_account, keep_outputs
 
 FOLDER = "bisect"
 """Within --out, so that the last comparison stays as it is."""
-FILES = ("bisect.md", "bisect.json", LOG, "comparisons/")
+FILES = ("bisect.md", "bisect.json", LOG, f"{COMPARISONS}/")
 
 
 def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | None, **asked: Any) -> None:
@@ -60,6 +61,8 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
     signal.signal(signal.SIGTERM, interrupt)
     console = Console(stderr=True)
     with keep_outputs(out, where, find_account()) as outputs:
+        for name in FILES[:3]:  # of an earlier bisect
+            (options.out / name).unlink(missing_ok=True)
         try:
             found = bisect(one, partial(_measure, console, outputs), partial(_note, console), partial(_tell, console))
         except KeyboardInterrupt:

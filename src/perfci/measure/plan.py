@@ -69,8 +69,11 @@ def _criterion(
     """Return the criterion that a question is. Raises UsageError where it is not about one case, where nothing that
     pairs decide has its metric, and where neither it nor the policy names a limit."""
     names = [f"{one.id} on {one.device}" for one in subjects]
+    device = ", with --device" if len({one.device for one in subjects}) > 1 else ""
     if len(subjects) != 1:
-        raise UsageError(f"one case is asked for, and there are {len(subjects)}: name one of {listed(names, 6)}")
+        raise UsageError(
+            f"one case is asked for, and there are {len(subjects)}: name one of {listed(names, 6)}{device}"
+        )
     (subject,) = subjects
     metric = resolve(question.metric, limits.metrics)
     if metric.tier in OBSERVED or metric.better is None:

@@ -1,0 +1,191 @@
+"""Comparisons of a bisect: what is measured, what is known already, and what becomes of failures."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfci.bisect.compare import JOURNAL, Comparisons, Subject
+from perfci.bisect.search import Asked
+from perfci.measure.options import Options
+from perfci.model.base import MachineError, UsageError
+from perfci.model.results import Reason, Results
+from perfci.sources.git import Repository
+from tests.bisect.test_search import Made
+from tests.measure import recorded
+
+IDENTITY = {"good commit": "x", "case": ["adding"]}
+
+
+@dataclass
+class Measured:
+    """Stands in for measuring: results with a log ratio, or what is to be raised."""
+
+    log: float = 0.0
+    fails: Exception | None = None
+    calls: list[Options] = field(default_factory=list)
+    change: dict = field(default_factory=dict)
+
+    def __call__(self, options: Options) -> Results:
+        self.calls.append(options)
+        if self.fails is not None:
+            raise self.fails
+        assert options.question is not None
+        case = recorded.case("adding", self.log + np.linspace(-0.002, 0.002, 64), **self.change)
+        bound = options.question.bound or 0.02
+        asked = recorded.criterion("adding", bound, threshold=options.question.threshold)
+        options.out.mkdir(parents=True, exist_ok=True)
+        return recorded.results([case], [asked])
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    one = Made(tmp_path / "repo")
+    for name in ("good", "middle", "bad"):
+        one.commit(name)
+    return one
+
+
+def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool = False, **identity) -> Comparisons:
+    repo = Repository.find(made.folder)
+    assert repo is not None
+    out = made.folder.parent / "out"
+    out.mkdir(exist_ok=True)
+    subject = Subject(repo, Options(mode="compare", where=made.folder, out=out, cases=["adding"]), "time", None)
+    return Comparisons(subject, IDENTITY | identity, measure, restart=restart, deeper=deeper)
+
+
+def step(made: Made, bound: float = 0.05) -> Asked:
+    return Asked("step", made.commits["good"], made.commits["middle"], "lower", bound, 2)
+
+
+def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) -> None:
+    measure = Measured(log=0.06)
+    comparisons = opened(made, measure)
+    assert comparisons.ask(step(made)).answer == "yes"
+    assert comparisons.ask(step(made)).answer == "yes"
+    assert comparisons.ask(step(made, 0.2)).answer == "no"
+    comparisons.close()
+    assert len(measure.calls) == 2
+    assert len({options.out for options in measure.calls}) == 2
+
+    again = opened(made, measure)
+    assert again.resumed and again.ask(step(made)).answer == "yes"
+    again.end(deeper=False)
+    again.close()
+    assert len(measure.calls) == 2
+    assert not opened(made, measure).resumed, "what has ended begins anew"
+
+
+def test_what_has_ended_goes_on_for_what_is_left(made: Made) -> None:
+    comparisons = opened(made, Measured(log=0.06))
+    comparisons.ask(step(made))
+    comparisons.end(deeper=False)
+    comparisons.close()
+    deeper = opened(made, Measured(), deeper=True)
+    assert deeper.resumed and deeper.ask(step(made)).answer == "yes"
+
+
+def test_interrupted_before_the_first_answer_its_pairs_are_kept(made: Made) -> None:
+    measure = Measured(fails=KeyboardInterrupt())
+    comparisons = opened(made, measure)
+    with pytest.raises(KeyboardInterrupt):
+        comparisons.ask(step(made))
+    comparisons.close()
+    folder = measure.calls[0].out
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text("{}\n")
+    measure.fails = None
+    opened(made, measure).ask(step(made))
+    assert (measure.calls[1].out, measure.calls[1].resume) == (folder, True)
+
+
+def test_restart_forgets(made: Made) -> None:
+    comparisons = opened(made, Measured(log=0.06))
+    comparisons.ask(step(made))
+    comparisons.close()
+    measure = Measured()
+    assert opened(made, measure, restart=True).ask(step(made)).answer == "no"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]\n", "{}\n", '{"kind": "header"}\n', '{"kind": "header", "identity": 3}\n',
+     json.dumps({"kind": "header", "identity": IDENTITY}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
+     json.dumps({"kind": "header", "identity": IDENTITY}) + "\n{}\n", "garbage\n"],
+)  # fmt: skip
+def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
+    (made.folder.parent / "out").mkdir()
+    (made.folder.parent / "out" / JOURNAL).write_text(text)
+    with pytest.raises((UsageError, MachineError)) as error:
+        opened(made, Measured())
+    assert "\n" not in str(error.value) and JOURNAL in str(error.value)
+
+
+def test_an_unfinished_one_about_something_else_is_not_mixed(made: Made) -> None:
+    opened(made, Measured()).close()
+    with pytest.raises(UsageError, match="an unfinished bisect has another case: give --restart"):
+        opened(made, Measured(), case=["other"])
+
+
+def test_on_another_machine_it_refuses(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons = opened(made, Measured())
+    comparisons.ask(step(made))
+    plain = recorded.results
+
+    def elsewhere(*args, **more):
+        found = plain(*args, **more)
+        found.fingerprint.driver = "999.1"
+        return found
+
+    monkeypatch.setattr(recorded, "results", elsewhere)
+    with pytest.raises(UsageError, match="was begun on another machine, or with another driver"):
+        comparisons.ask(step(made, 0.2))
+
+
+def test_a_candidates_mistake_is_skipped_and_a_machines_failure_is_not(made: Made) -> None:
+    comparisons = opened(made, Measured(fails=UsageError("perfci.yaml:3: suite: no")))
+    found = comparisons.ask(step(made))
+    assert (found.answer, found.reason) == ("unknown", "perfci.yaml:3: suite: no")
+    failing = opened(made, Measured(fails=MachineError("GPU 0 is lost")), restart=True)
+    with pytest.raises(MachineError, match=rf"GPU 0 is lost \(--skip {made.commits['middle'][:10]} leaves"):
+        failing.ask(step(made))
+    with pytest.raises(UsageError):
+        opened(made, Measured(fails=UsageError("no")), restart=True).ask(
+            Asked("whole", *list(made.commits.values())[1:3])
+        )
+
+
+def test_a_case_that_fails_or_asks_something_else_is_skipped(made: Made) -> None:
+    measure = Measured(log=0.06)
+    side = recorded.case("adding", [0.0]).sides["base"]
+    wrong = side.model_copy(update={"status": "failed", "reason": Reason(kind="wrong", text="is wrong by 3×")})
+    other = side.model_copy(update={"inputs": "else"})
+    for head, said in ((wrong, "is wrong by 3×"), (other, "asks something else: the inputs' digest")):
+        measure.change = {"sides": {"base": side, "head": head}}
+        found = opened(made, measure, restart=True).ask(step(made))
+        assert (found.answer, found.change) == ("unknown", None)
+        assert found.reason.startswith(said)
+
+
+def test_what_the_budget_leaves_undecided_goes_on_once(made: Made) -> None:
+    measure = Measured(change={"stopped": "budget"})
+    opened(made, measure).ask(step(made))
+    first, second = measure.calls
+    assert (first.budget, second.budget, second.resume) == (None, 3 * 600, True)
+
+
+def test_the_same_files_are_the_same_answer(made: Made) -> None:
+    measure = Measured(log=0.06)
+    comparisons = opened(made, measure)
+    made.commit("good again", at="middle")
+    made._git("rm", "-q", "good again")
+    made._git("commit", "-q", "-m", "as the middle")
+    twin = made._git("rev-parse", "HEAD")
+    one = comparisons.ask(step(made))
+    other = comparisons.ask(step(made)._replace(head=twin))
+    assert (other.answer, other.change, len(measure.calls)) == ("yes", one.change, 1)
+    assert other.reason == f"the files are those of {made.commits['middle'][:10]}"
+    assert comparisons.ask(Asked("confirm", made.commits["middle"], twin)).answer == "no"
