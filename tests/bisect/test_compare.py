@@ -112,7 +112,7 @@ def test_restart_forgets(made: Made) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]\n", "{}\n", '{"kind": "header"}\n', '{"kind": "header", "identity": 3}\n',
+    ["[]\n", "{}\n", '{"kind": "header"}\n{}\n', '{"kind": "header", "identity": 3}\n{}\n',
      json.dumps({"kind": "header", "identity": IDENTITY}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
      json.dumps({"kind": "header", "identity": IDENTITY}) + "\n{}\n", "garbage\n"],
 )  # fmt: skip
@@ -125,9 +125,16 @@ def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
 
 
 def test_an_unfinished_one_about_something_else_is_not_mixed(made: Made) -> None:
-    opened(made, Measured()).close()
+    comparisons = opened(made, Measured())
+    comparisons.ask(step(made))
+    comparisons.close()
     with pytest.raises(UsageError, match="an unfinished bisect has another case: give --restart"):
         opened(made, Measured(), case=["other"])
+
+
+def test_a_mistake_before_anything_was_measured_stands_in_nobodys_way(made: Made) -> None:
+    opened(made, Measured()).close()
+    assert not opened(made, Measured(), case=["other"]).resumed
 
 
 def test_on_another_machine_it_refuses(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,8 @@ class Comparisons:
                 raise ValueError
             if any(record["kind"] == "ended" and record["deeper"] >= deeper for record in records):
                 return False  # that one is done
+            if len(records) == 1 and not any((path.parent / COMPARISONS).glob(f"*/{PAIRS}")):
+                return False  # a mistake ended it before anything was measured
             for name, value in identity.items():
                 if records[0]["identity"].get(name) != value:
                     raise UsageError(
