@@ -227,7 +227,7 @@ def test_an_unfinished_one_of_another_question_is_not_mixed(repo: Repo) -> None:
     folder = repo.root / "perfci-out" / "bisect"
     folder.mkdir(parents=True)
     header = {"kind": "header", "identity": {"good commit": "x"}}
-    (folder / "journal.jsonl").write_text(json.dumps(header) + "\n")
+    (folder / "journal.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps({'kind': 'compared'})}\n")
     run = repo.perfci("bisect", "main~1", "main", "adding")
     assert run.code == 2
     assert "an unfinished bisect has another good commit: give --restart" in run.err
