@@ -107,7 +107,8 @@ class Measurement:
             probes = check_all(measured, place, found, journal, budget, fuzz=not options.quick, note=stage)
         journal.restore(measured)
         settle_all(measured, place, found, probes, None if lock is None else lock.words())
-        results.notes += history.remarks(compared, plan, facts, strict=options.strict)
+        alike = compared if place.environments is None else []  # a calibration is of forks of one environment
+        results.notes += history.remarks(alike, plan, facts, strict=options.strict)
 
         if some:
             stage("measuring")
