@@ -3,6 +3,8 @@
 import math
 import random
 import subprocess
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,33 @@ import pytest
 from benchmarks import bisects
 from perfci.bisect.document import Compared, Range
 from perfci.bisect.run import GitHistory
-from perfci.bisect.search import Asked, search_all
+from perfci.bisect.search import Asked, search, search_all
 from perfci.model.report import Interval
 from perfci.sources.git import Repository
 
 LIMIT = 0.02
+
+
+def answered(level: Callable[[str], float], broken: Collection[str], asked: Asked) -> Compared:
+    """What a measurement without noise answers; `level`: log ratio of a commit."""
+    found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason="broken")
+    if asked.base in broken or asked.head in broken:
+        return found
+    log = level(asked.head) - level(asked.base)
+    way = -1.0 if asked.better == "higher" else 1.0
+    bound = LIMIT if asked.bound is None else asked.bound
+    margin = math.log1p(bound) if way > 0 else -math.log1p(-bound)
+    there = way * log > margin or (asked.purpose == "whole" and -log > margin)
+    wide = 0.001
+    return found.model_copy(
+        update={
+            "answer": "yes" if there else "no",
+            "reason": "" if there else "a change of 2 % is excluded",
+            "change": math.exp(log),
+            "limit": bound,
+            "interval": Interval(low=math.exp(log - wide), high=math.exp(log + wide), level=0.95),
+        }
+    )
 
 
 class Made:
@@ -48,25 +72,7 @@ class Made:
         return math.fsum(self.own[one] for one in self._git("rev-list", commit).split())
 
     def ask(self, asked: Asked) -> Compared:
-        """What a measurement without noise answers."""
-        found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason="broken")
-        if {asked.base, asked.head} & {self.commits[name] for name in self.broken}:
-            return found
-        log = self.level(asked.head) - self.level(asked.base)
-        way = -1.0 if asked.better == "higher" else 1.0
-        bound = LIMIT if asked.bound is None else asked.bound
-        margin = math.log1p(bound) if way > 0 else -math.log1p(-bound)
-        there = way * log > margin or (asked.purpose == "whole" and -log > margin)
-        wide = 0.001
-        return found.model_copy(
-            update={
-                "answer": "yes" if there else "no",
-                "reason": "" if there else "a change of 2 % is excluded",
-                "change": math.exp(log),
-                "limit": bound,
-                "interval": Interval(low=math.exp(log - wide), high=math.exp(log + wide), level=0.95),
-            }
-        )
+        return answered(self.level, {self.commits[name] for name in self.broken}, asked)
 
     def search(self, good: str, bad: str, *, deeper: bool = False, first_parent: bool = False) -> list[Range]:
         repo = Repository.find(self.folder)
@@ -164,6 +170,28 @@ def test_many_small_steps_accuse_nobody(made: Made) -> None:
     (found,) = made.search("start", "c11")
     assert found.ending == "unconfirmed"
     assert "a change of 2 % is excluded" in found.sentence
+
+
+def without_noise(planted: bisects.Planted) -> Callable[[Asked], Compared]:
+    return partial(answered, planted.level, frozenset())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_history_nobody_is_accused_without_a_change_of_its_own(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    repo, plain = bisects.history(tmp_path / "repo", rng.randint(5, 40), rng)
+    chosen = rng.sample(plain.commits[1:], rng.randint(1, 4))
+    steps = {one: rng.choice((1, 1, -1)) * rng.uniform(0.03, 0.15) for one in chosen}
+    planted = bisects.Planted(plain.commits, plain.ancestors, steps)
+    (tmp_path / "walks").mkdir()
+    history = GitHistory(repo, tmp_path / "walks")
+    found = search(history, without_noise(planted), planted.commits[0], planted.commits[-1], "time")
+    if found.ending == "found":
+        assert found.named is not None and found.named.commit in steps
+        whole = planted.level(planted.commits[-1])
+        assert found.several == (abs(whole - math.log(found.own or math.nan)) > math.log1p(LIMIT))
+    elif len(steps) == 1:
+        raise AssertionError(f"one step is found: {found.sentence}")
 
 
 def test_planted_changes_are_found_by_recorded_pairs(capsys: pytest.CaptureFixture[str]) -> None:
