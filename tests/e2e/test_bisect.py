@@ -199,6 +199,34 @@ def test_an_end_without_the_case_cannot_be_measured(repo: Repo) -> None:
     assert last(run).startswith("no commit is accused: whether time changes from "), last(run)
 
 
+def test_commits_from_before_the_suite_are_asked_with_that_of_another(repo: Repo) -> None:
+    repo.write(".gitignore", "perfci-out/\n__pycache__/\n")
+    body, _, kernel = adding().partition("@perfci.kernel")
+    repo.write("work.py", body.replace("import perfci\n", ""))
+    repo.write("kernels/old.py", "raise RuntimeError('of another time')\n")
+    repo.commit("before perfci")
+    repo.write(
+        "work.py", body.replace("import perfci\n", "").replace("range(n)", "range(2 * n)").replace("0.5", "0.25")
+    )
+    repo.write("notes", "1")
+    repo.commit("slower, and wrong")
+    culprit = repo.git("rev-parse", "HEAD")
+    repo.write("notes", "2")
+    repo.commit("plain")
+    repo.git("rm", "-q", "kernels/old.py")
+    repo.policy(POLICY.replace("build: [sh build.sh]", "path: ['.']"))
+    unchecked = kernel.replace("bench.reference(lambda: 0.25 * 20000 * (20000 - 1), rtol=1e-9, atol=0)", "pass")
+    repo.write("kernels/adding.py", "import perfci\nfrom work import work\n\n@perfci.kernel" + unchecked)
+    repo.commit("perfci comes")
+
+    run, found = bisected(repo, "main~3", "main", "adding", "--suite", "main")
+
+    assert run.code == 0, run.out + run.err
+    assert found["ranges"][0]["named"]["commit"] == culprit
+    without = repo.perfci("bisect", "main~3", "main", "adding", "--restart")
+    assert without.code == 3 and "does not declare it" in without.out, without.out + without.err
+
+
 def test_the_same_files_need_no_measurement(repo: Repo) -> None:
     line = Line(repo)
     line.plain(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.sources.snapshot import MTIME, snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.sources.snapshot import MTIME, Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from tests.sources.repo import ENV, commit, find, fingerprint, git, init, lfs_pointer, lfs_store, tree, write
 
 ODD = {
@@ -541,3 +541,35 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path):
     one = snapshot_commit(find(root), sha, tmp_path / "one")
     assert one == snapshot_worktree(find(root), tmp_path / "two") == snapshot_folder(root, tmp_path / "three")
     assert [os.fsencode(path.name) for path in (tmp_path / "one").iterdir()] == [b"caf\xe9"]
+
+
+def test_the_suite_of_another_commit_takes_the_place_of_ones_own(tmp_path: Path):
+    root = init(
+        tmp_path / "repo", {"lib.py": "old", "kernels/gone.py": "1", "kernels/data.txt": "old", "bench.py": "old"}
+    )
+    old = git(root, "rev-parse", "HEAD")
+    git(root, "rm", "-q", "-r", "kernels/gone.py")
+    write(root, {"lib.py": "new", "kernels/a.py": "new", "kernels/data.txt": "new", "more/deep/b.py": "new"})
+    write(root, {"bench.py": "new"})
+    suite = Suite(commit(root), ["kernels/*.py", "more/**/*.py", "bench.py", "absent/*.py"])
+    digest = snapshot_commit(find(root), old, tmp_path / "tree", suite)
+    assert tree(tmp_path / "tree") == {
+        "lib.py": "old", "kernels/data.txt": "old", "kernels/a.py": "new", "more/deep/b.py": "new", "bench.py": "new",
+    }  # fmt: skip
+    assert digest != snapshot_commit(find(root), old, tmp_path / "own")
+    assert {path.name for path in tmp_path.iterdir()} == {"repo", "tree", "own"}, "nothing is left behind"
+
+
+def test_a_suite_is_never_put_behind_a_link(tmp_path: Path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.py").write_text("mine")
+    root = init(tmp_path / "repo", {"lib.py": "1"})
+    (root / "kernels").symlink_to(outside)
+    old = commit(root)
+    (root / "kernels").unlink()
+    write(root, {"kernels/a.py": "new"})
+    with pytest.raises(UsageError) as error:
+        snapshot_commit(find(root), old, tmp_path / "tree", Suite(commit(root), ["kernels/*.py"]))
+    assert "lies behind a link" in message(error)
+    assert tree(outside) == {"mine.py": "mine"}

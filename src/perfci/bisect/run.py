@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfci.bisect import walk
@@ -33,6 +33,8 @@ class Bisecting:
     first_parent: bool = False
     deeper: bool = False
     """Search what an accused commit leaves of the change, too."""
+    suite: str | None = None
+    """A commit whose policy and suite are those of all."""
     restart: bool = False
     skip: tuple[str, ...] = ()
 
@@ -85,6 +87,8 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
     if repo is None:
         raise UsageError(f"{options.where}: not a git repository: a bisect needs its commits")
     good, bad, notes = walk.ends(repo, asked.good, asked.bad)
+    if asked.suite is not None:
+        options = replace(options, suite=repo.commit(asked.suite).sha)
     subject = Subject(repo, options, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))
     identity = {
         "good commit": good,
@@ -95,6 +99,7 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
         "device": options.devices,
         "interpreter": options.python,
         "seed": options.seed,
+        "suite": options.suite,
         "history (--first-parent)": asked.first_parent,
     }
     options.out.mkdir(parents=True, exist_ok=True)

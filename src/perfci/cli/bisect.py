@@ -55,6 +55,7 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
         limit=None if limit is None else _limit(limit),
         first_parent=asked["first_parent"],
         deeper=asked["deeper"],
+        suite=asked["suite"],
         restart=asked["restart"],
         skip=tuple(asked["skip"] or ()),
     )

@@ -185,6 +185,13 @@ class Bisecting:
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow the first parents of merges alone: names pull requests.")
     ] = False
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Take perfci.yaml and the suite's files of this commit, for commits from before the case.",
+        ),
+    ] = None
     skip: Annotated[
         list[str] | None, typer.Option(metavar="REF", help="Do not measure this commit; may be given again.")
     ] = None

@@ -48,6 +48,8 @@ class Options:
     base: str | None = None
     commits: tuple[str, str] | None = None
     """Hashes of base and head, whatever is checked out and however they are related; with `committed`."""
+    suite: str | None = None
+    """Hash of a commit whose policy and suite take the place of those of `commits`."""
     question: Question | None = None
     cases: list[str] = field(default_factory=list)
     """Globs on case ids; empty takes all."""

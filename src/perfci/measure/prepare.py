@@ -21,7 +21,7 @@ from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
 from perfci.sources.environment import side_environment
 from perfci.sources.git import Commit, Repository, means_itself
-from perfci.sources.snapshot import snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
 from perfci.system.files import end_of
 from perfci.system.process import Parent
@@ -133,7 +133,12 @@ def find_sources(options: Options) -> Sources:
         base = head if options.itself else repo.resolve_base(options.base, options.pull_request)
     if repo and head and base and head.sha == base.sha and not (options.environments or options.commits):
         _require_change(options, repo, head, base)
-    if options.committed and repo and head:
+    if options.suite is not None and repo:
+        text = repo.read(options.suite, FILE)
+        if text is None:
+            raise UsageError(f"{options.suite[:10]}: has no {FILE}: name a commit that has one")
+        notes.append(f"policy and suite are those of {options.suite[:10]}")
+    elif options.committed and repo and head:
         text = repo.read(head.sha, FILE)
     else:
         text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
@@ -144,7 +149,9 @@ def find_sources(options: Options) -> Sources:
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: Side = "head"
-    if base and options.itself:
+    if base and options.suite is not None:
+        texts["base"], policies["base"] = texts["head"], policies["head"]
+    elif base and options.itself:
         texts["base"], policies["base"] = texts["head"], policies["head"]
         notes.append("base is the tree of head: what differs is the environment")
     elif base and repo:
@@ -262,10 +269,11 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
 def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
     """Put the files of one side into `target`. Raises UsageError, MachineError."""
     repo, exclude = sources.repo, _own_folders(options)
+    suite = Suite(options.suite, sources.policies[name].suite) if options.suite is not None else None
     if name == "base" and sources.base and repo and not options.itself:
-        return _info(sources.base, snapshot_commit(repo, sources.base.sha, target))
+        return _info(sources.base, snapshot_commit(repo, sources.base.sha, target, suite))
     if repo and sources.head and options.committed:
-        return _info(sources.head, snapshot_commit(repo, sources.head.sha, target))
+        return _info(sources.head, snapshot_commit(repo, sources.head.sha, target, suite))
     if repo:
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)

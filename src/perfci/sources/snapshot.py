@@ -9,10 +9,12 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
@@ -94,9 +96,18 @@ def _disk_errors(target: Path) -> Iterator[None]:
         ) from None
 
 
-def snapshot_commit(repo: Repository, sha: str, target: Path) -> str:
-    """Write the files of commit `sha` into the empty or new folder `target`. Return their digest: equal for a commit
-    and its clean working tree.
+class Suite(NamedTuple):
+    """Files of another commit that take the place of a commit's own."""
+
+    commit: str
+    """Full hash."""
+    globs: Sequence[str]
+    """Of files, below the root."""
+
+
+def snapshot_commit(repo: Repository, sha: str, target: Path, suite: Suite | None = None) -> str:
+    """Write the files of commit `sha` into the empty or new folder `target`, with those of `suite` in the place of its
+    own. Return their digest: equal for a commit and its clean working tree.
 
     Reads the repository only: its index, working tree and git directory stay as they are. Submodules come
     from the object stores that the clone has. One that is in none of them stays empty if `git submodule
@@ -112,7 +123,28 @@ def snapshot_commit(repo: Repository, sha: str, target: Path) -> str:
     with _disk_errors(target):
         _require_empty(target)
         _write_commit(store, sha, target, "")
+        if suite is not None:
+            _replace_suite(store, suite, target)
         return _seal(target)
+
+
+def _replace_suite(store: _Store, suite: Suite, target: Path) -> None:
+    """Remove what the globs match, and write what they match in the suite's commit. Raises as `snapshot_commit`, and
+    UsageError where the commit has a link in the place of a folder."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        other = Path(folder)
+        _write_commit(store, suite.commit, other, "")
+        for root, taken in ((target, False), (other, True)):
+            for path in {
+                path for glob in suite.globs for path in root.glob(glob) if path.is_symlink() or path.is_file()
+            }:
+                name = str(path.relative_to(root))
+                if _behind_link(target, name):
+                    raise UsageError(f"{escaped(name)}: lies behind a link, where the suite's file cannot be put")
+                if taken:
+                    _copy(path, target / name)
+                else:
+                    path.unlink()
 
 
 def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> str:
