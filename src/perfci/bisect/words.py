@@ -17,7 +17,7 @@ from perfci.render.words import duration
 SHORT = 10
 """Characters of a hash."""
 NONE = "no commit is accused"
-_HEAD = ("commit", "change", "", "pairs", "time", "subject")
+_HEAD = ("commit", "change", "is it there", "pairs", "time", "subject")
 _PURPOSES: dict[Purpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
 _HERE: dict[Answer, str] = {"yes": "there", "no": "not there", "unknown": "skipped"}
 
