@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from perfci.measure.shards.document import Shard
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import Direction
 from perfci.model.policy import Traced
@@ -49,6 +50,10 @@ class Options:
     commits: tuple[str, str] | None = None
     """Hashes of base and head, whatever is checked out and however they are related; with `committed`."""
     question: Question | None = None
+    shard: Shard | None = None
+    """Measure this part of a plan that was made before, and take from it all that is asked."""
+    plan_file: Path | None = None
+    """Where that plan lies, or is to lie: no part of the tree."""
     cases: list[str] = field(default_factory=list)
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None
