@@ -175,7 +175,7 @@ class Loop:
             if kernels:
                 run_round(bench, kernels, index, done, deadline)
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
-        lot = next(iter(self.benches.values())).lot
+        lot = next(bench.lot for bench in self.benches.values()) if names else ""
         random.Random(f"{lot}/commands/{index}").shuffle(names)
         for name in names:
             if time.monotonic() >= deadline:

@@ -1,1 +1,1 @@
-"""What must not be green."""
+"""A comparison that several machines share, in whole runs."""

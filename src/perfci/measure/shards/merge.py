@@ -44,7 +44,7 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
         several = len(missing) > 1
         which = f"shard{'s' * several} {listed(map(str, missing), 20)} of {part.of} of plan {_plan(part)}"
         raise MachineError(
-            f"--merge: {which} {'are' if several else 'is'} missing, without which there is no verdict: measure what is "
+            f"--merge: {which} {'are' if several else 'is'} missing, and there is no verdict without: measure what is "
             "missing, and merge all"
         )
     return _merged(chosen)
