@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from perfci.bisect.document import Bisect
+from perfci.measure.shards.document import SharedPlan
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
@@ -30,6 +31,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
     # People write the policy, so its schema says what perfci accepts; perfci writes the others.
     "policy": (Policy, "validation"),
     "plan": (Plan, "serialization"),
+    "shared-plan": (SharedPlan, "serialization"),
     "results": (Results, "serialization"),
     "report": (Report, "serialization"),
     "bisect": (Bisect, "serialization"),
@@ -123,7 +125,7 @@ def _limits() -> dict[str, Any]:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Name of the document → its JSON schema (draft 2020-12): policy, plan, results, report, calibration, doctor."""
+    """Name of the document → its JSON schema (draft 2020-12), for each of the table above."""
     made: dict[str, dict[str, Any]] = {
         name: {"$schema": GenerateJsonSchema.schema_dialect}
         | document.model_json_schema(mode=mode, schema_generator=_Generator)

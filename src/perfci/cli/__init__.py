@@ -60,13 +60,39 @@ def compare(
     cases: options.Cases = None,
     base: options.Base = None,
     pull_request: options.PullRequest = False,
+    plan: options.PlanFile = None,
+    shard: options.ShardOf = None,
     debug: options.Debug = False,
     **asked: Any,
 ) -> None:
-    """Measure this tree against a base commit and judge every limit."""
+    """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
+    if plan is not None and shard is not None:
+        from perfci.cli.shards import measure_shard
+
+        measure_shard(plan, shard, cases=cases, base=base, pull_request=pull_request, **asked)
+    if plan is not None or shard is not None:
+        raise UsageError("--plan FILE and --shard K/N: give both, such as --plan plan.json --shard 1/4")
     from perfci.cli.measure import measure_and_report
 
     measure_and_report("compare", cases=cases, base=base, pull_request=pull_request, **asked)
+
+
+@app.command("plan")
+@taking(options.Planning, options.Environments)
+def plan_(
+    cases: options.Cases = None,
+    base: options.Base = None,
+    pull_request: options.PullRequest = False,
+    debug: options.Debug = False,
+    **asked: Any,
+) -> None:
+    """Plan a comparison that several machines share: its cases, their deal, its error rates. Measures nothing.
+
+    `perfci compare --plan FILE --shard K/N` measures a part, `perfci report --merge FOLDERS` judges the whole.
+    """
+    from perfci.cli.shards import make_plan
+
+    make_plan(cases=cases, base=base, pull_request=pull_request, **asked)
 
 
 @app.command()
@@ -85,8 +111,15 @@ def report(debug: options.Debug = False, **asked: Any) -> None:
     from perfci.cli.report import judge_files, judge_imported
 
     results, imported = asked.pop("results") or [], asked.pop("imported")
+    merge = asked.pop("merge")
     base, device, costs = asked.pop("base") or [], asked.pop("device"), asked.pop("costs")
     by, items = asked.pop("by"), asked.pop("items") or []
+    if merge:
+        if imported:
+            raise UsageError("--merge: takes what shards of a plan measured: leave out --import")
+        from perfci.cli.shards import judge_merged
+
+        judge_merged(results, costs=costs, **asked)
     if imported and costs:
         raise UsageError("--costs: another tool measured, and does not tell: leave out --import")
     if imported:

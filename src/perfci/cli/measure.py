@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import typer
 from rich.console import Console
@@ -75,9 +75,14 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     if options.prepare is not None:
         prepare(options, options.prepare, Console(stderr=True))
         raise typer.Exit(0)
+    tell_measured(options, json=asked["json"])
+
+
+def tell_measured(options: Options, *, json: bool) -> NoReturn:
+    """Measure, judge, write and tell. Ends the process with its exit code."""
     outcome = measure(options, Console(stderr=True))
     if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-        tell(outcome.report, options.out, asked["json"], outcome.files)
+        tell(outcome.report, options.out, json, outcome.files)
     if outcome.problem is not None:
         typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)

@@ -105,6 +105,15 @@ class Deciding:
     raw: Annotated[bool, typer.Option("--raw", hidden=True)] = False
 
 
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Measure a part of this plan, which `perfci plan` made; with --shard."),
+]
+ShardOf = Annotated[
+    str | None, typer.Option("--shard", metavar="K/N", help="With --plan: the part to measure, such as 2/4.")
+]
+
+
 class Environments:
     """Options of a comparison of environments: interpreters and variables."""
 
@@ -148,6 +157,35 @@ class Measuring:
     prepare: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     prepared: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
     counters: Annotated[bool, typer.Option("--counters/--no-counters", hidden=True)] = True
+
+
+class Planning:
+    """Options of `perfci plan`."""
+
+    shards: Annotated[int, typer.Option(metavar="N", help="Number of machines, or of jobs, that share the cases.")] = 2
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer pairs: small changes stay undecided.")] = False
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time of each shard behind its builds, such as 3m.", show_default=False),
+    ] = None
+    measure_all: Annotated[bool, typer.Option("--measure-all", help="Measure what is proved to be unchanged, too.")] = (
+        False
+    )
+    device: Device = None
+    committed: Annotated[bool, typer.Option("--committed", help="Plan HEAD as committed, not the working tree.")] = (
+        False
+    )
+    python: Python = None
+    seed: Seed = None
+    wait: Wait = "10m"
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The plan's file.")] = Path("plan.json")
+    where: Where = HERE
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Builds that are kept: base's is taken from there (PERFCI_WORKER)."),
+    ] = None
+    prepared: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
+    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False
 
 
 class Calibrating:
@@ -286,6 +324,12 @@ class Reporting:
             "throughput; may be given again.",
         ),
     ] = None
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="Judge all shards of a plan as one run: name the folder of each (perfci compare --plan)."
+        ),
+    ] = False
     policy: Annotated[
         Path | None,
         typer.Option(

@@ -63,7 +63,8 @@ def _beside(results: Results) -> set[str]:
     names = {"results.json"}
     if any(case.origin == "imported" for case in results.cases):
         return names
-    names.add("logs/")
+    if results.part is None or len(results.part.shards) == 1:
+        names.add("logs/")
     if any(case.pairs for case in results.cases):
         names.add("samples.jsonl")
     if not results.plan.judged:

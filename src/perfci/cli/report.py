@@ -22,6 +22,7 @@ from perfci.measure.options import OUT
 from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.report import Report
 from perfci.model.results import Results, Work
 from perfci.model.units import COUNTED, split
 from perfci.render import FORMATS
@@ -49,12 +50,21 @@ def judge_files(
     measured = read_results(path)
     if costs and not measured.costs:
         raise UsageError(f"{path}: does not tell where the time went: --costs is for what perfci measured to its end")
-    if policy is None:
-        report = judge(measured, strict=strict)
-    else:
-        report = judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
+    report = judged(measured, policy, strict=strict)
     folder = _made(out or path.parent)
     files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
+    tell_judged(report, folder, files, costs=costs, json=json)
+
+
+def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
+    """Return the report on results, by the limits of `policy` where one is given. Raises UsageError."""
+    if policy is None:
+        return judge(measured, strict=strict)
+    return judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
+
+
+def tell_judged(report: Report, folder: Path, files: Sequence[str], *, costs: bool, json: bool) -> NoReturn:
+    """Print the report, or where the time went. Ends the process with the exit code."""
     if costs and not json:
         print_costs(report, Console())
     else:

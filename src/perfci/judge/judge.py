@@ -16,8 +16,8 @@ from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
 from perfci.model.plan import sharing
 from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
-from perfci.model.results import Case, Results
-from perfci.model.text import one_line
+from perfci.model.results import Case, Part, Results
+from perfci.model.text import listed, one_line
 from perfci.stats.lag import WITHHELD, kept, lag
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
@@ -36,7 +36,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     strict = strict or results.on_undecided == "fail"
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
-    resemblance = lag(results.cases, results.plan.looks) if results.mode == "compare" else None
+    cases = sorted(results.cases, key=lambda case: case.key)
+    resemblance = lag(cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
         looks=kept(results.plan.looks, resemblance),
         m=sharing(asked, {case.key for case in results.cases if case.proved}) if exploratory else results.plan.m,
@@ -45,7 +46,6 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         criteria=_by_case(asked),
         custom=results.custom_metrics,
     )
-    cases = sorted(results.cases, key=lambda case: case.key)
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))
@@ -56,6 +56,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     ranked = sorted(cases, key=lambda case: places.get((case.id, case.device), len(rows)))
     statistics, notes = measured(context, ranked)
     notes += [*told(asked), *remarks(context, cases)]
+    if results.part is not None and not results.part.whole:
+        notes.insert(0, _alone(results.part))
     if resemblance is not None and resemblance.beyond_chance:
         found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
         notes.append(
@@ -99,6 +101,15 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         environments=results.environments,
         sides=results.sides,
         policy_from=results.policy_from,
+    )
+
+
+def _alone(part: Part) -> str:
+    """Return a note on results that are a part of a plan."""
+    here = listed(map(str, part.shards), len(part.shards))
+    return (
+        f"Shard {here} of {part.of} of plan {part.plan[:12]}, judged alone by its share of α: `perfci report --merge` "
+        "judges all of them."
     )
 
 

@@ -175,13 +175,14 @@ class Loop:
             if kernels:
                 run_round(bench, kernels, index, done, deadline)
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
-        random.Random(f"{self.plan.seed}/commands/{index}").shuffle(names)
+        lot = next(bench.lot for bench in self.benches.values()) if names else ""
+        random.Random(f"{lot}/commands/{index}").shuffle(names)
         for name in names:
             if time.monotonic() >= deadline:
                 break
             cases = [case for case in batch if case.kernel == name and case.origin == "command"]
             with self.costs.phase("commands"):
-                outcomes = self.runner.run_pair(name, cases, self.plan.seed, index)
+                outcomes = self.runner.run_pair(name, cases, lot, index)
             for outcome in outcomes:
                 done(outcome)
         self.watch.read()

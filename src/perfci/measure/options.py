@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from perfci.measure.shards.document import Shard
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import Direction
 from perfci.model.policy import Traced
@@ -51,6 +52,10 @@ class Options:
     suite: str | None = None
     """Hash of a commit whose policy and suite take the place of those of `commits`."""
     question: Question | None = None
+    shard: Shard | None = None
+    """Measure this part of a plan that was made before, and take from it all that is asked."""
+    plan_file: Path | None = None
+    """Where that plan lies, or is to lie: no part of the tree."""
     cases: list[str] = field(default_factory=list)
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None

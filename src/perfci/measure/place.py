@@ -17,6 +17,7 @@ from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
 from perfci.measure.rounds import Bench
+from perfci.measure.shards import claims
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept
 from perfci.model.base import DeviceKind, MachineError, Side, UsageError
@@ -107,6 +108,8 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
         with costs.phase("snapshot"):
             home = _home(options, scratch, account) if kept is None else kept.home
             sides = materialise(options, sources, home, progress, seed)
+    if options.shard is not None:
+        options.shard.plan.require(claims.of_sources(sources, sides))
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
     nowhere = scratch / NOWHERE
@@ -190,6 +193,9 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     devices = choose_devices(options, limits, "cuda" in facts.devices)
     if environments is not None:
         require_devices(environments, seen, devices)
+    if options.shard is not None:
+        options.shard.plan.require(claims.of_machine(facts, environments))
+        claims.require_devices(options.shard, devices, facts)
     cores = _cores(limits.threads)
     benches = {
         device: Bench(
@@ -204,6 +210,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
             logs=logs,
             costs=costs,
             context=device == "cuda" and not (facts.gpu is not None and facts.gpu.exclusive),
+            draws="" if options.shard is None else f"{seed}/shard/{options.shard.number}",
         )
         for device in devices
     }

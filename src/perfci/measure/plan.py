@@ -1,13 +1,12 @@
 """The plan, fixed before the first sample; what must stay the same to resume it; and notes for a reader."""
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from perfci.measure.options import Options, Question
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
+from perfci.measure.shards.claims import digest
 from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side, UsageError
 from perfci.model.criteria import Criterion, LimitSource
@@ -122,12 +121,8 @@ def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) 
         ),
         "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
         "the machine": digest(place.facts.lasting()),
+        **({} if options.shard is None else {"the shard": options.shard.name}),
     }
-
-
-def digest(data: Any) -> str:
-    """SHA-256 of a JSON value."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:

@@ -189,7 +189,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
 
 def _own_folders(options: Options) -> list[Path]:
     """Return the folders that perfci itself writes, wherever they lie."""
-    return [options.out, *filter(None, [options.prepare, options.prepared, options.cache])]
+    return [options.out, *filter(None, [options.prepare, options.prepared, options.cache, options.plan_file])]
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:

@@ -54,6 +54,13 @@ class Bench:
     """True where several processes may use the device at once, and each needs a context for that."""
     spare: dict[Side, Worker] = field(default_factory=dict)
     """Workers of the next round, started as those of the last one ended."""
+    draws: str = ""
+    """Whence orders and placements are drawn, where that is not the seed alone."""
+
+    @property
+    def lot(self) -> str:
+        """The seed of orders and placements; that of inputs stays `seed`."""
+        return self.draws or str(self.seed)
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
@@ -107,7 +114,7 @@ def run_round(
     `done` is called as each case ends, so that nothing finished is lost. No case is begun after `deadline`, in seconds
     of the monotonic clock.
     """
-    rng = random.Random(f"{bench.seed}/round/{index}")
+    rng = random.Random(f"{bench.lot}/round/{index}")
     todo = list(cases)
     rng.shuffle(todo)
     sides = [name for name in bench.sides if any(case.measured(name) for case in cases)]

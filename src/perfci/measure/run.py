@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from perfci.measure.calibrate import history
@@ -27,10 +28,13 @@ from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, re
 from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.rounds import starved
+from perfci.measure.shards.claims import require_cases
+from perfci.measure.shards.deal import share_out
+from perfci.measure.shards.document import SharedPlan
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import looser, told
-from perfci.model.plan import Plan
+from perfci.model.plan import Declared, Plan
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
 
@@ -53,12 +57,16 @@ class Measurement:
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
         with ExitStack() as stack:
-            place = open_place(self.options, self.progress, stack, self.costs)
-            for device in place.benches:
-                key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
-                with self.costs.phase("wait"):
-                    stack.enter_context(Lease(key, self.options.wait, self.progress.stage))
-            return self._measure(place, stack)
+            return self._measure(self._open(stack), stack)
+
+    def _open(self, stack: ExitStack) -> Place:
+        """Open the place, and wait until its devices are ours."""
+        place = open_place(self.options, self.progress, stack, self.costs)
+        for device in place.benches:
+            key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
+            with self.costs.phase("wait"):
+                stack.enter_context(Lease(key, self.options.wait, self.progress.stage))
+        return place
 
     def _measure(self, place: Place, stack: ExitStack) -> Results:
         options, stage, limits, facts = self.options, self.progress.stage, place.limits, place.facts
@@ -66,18 +74,9 @@ class Measurement:
         watch.read()  # while nothing of ours is on the GPU
         lock = hold_clock(place, options.lock_clocks, stack)
 
-        stage("discovering cases")
-        found = discover(place)
-        cases = merge(found, place.sides, list(place.benches), options.cases)
-        self._covered(place, found)  # before commands run, which may take long
-        with self.costs.phase("commands"):
-            cases += place.runner.discover(list(place.benches), options.cases, stage)
-        known = everything(place, found)
-        require_some(cases, found, known, options.cases)
-        idle = self._covered(place, found)
-
+        found, cases, known, idle = self._discovered(place)
         seen = subjects(cases, found, facts.devices)
-        plan = make_plan(options, place, seen, known)
+        plan = make_plan(options, place, seen, known) if options.shard is None else options.shard.own(options.budget)
         budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
         idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
         run, unproved = self._prove(place, found, cases, plan)
@@ -144,12 +143,53 @@ class Measurement:
         self.settle(results)
         return results
 
+    def _discovered(self, place: Place) -> tuple[dict[Side, Found], list[Case], Declared, list[str]]:
+        """Return the suites, the cases to be measured, all that is declared, and notes on limits that judge nothing.
+
+        Of a shard the cases are its own. Raises PerfciError.
+        """
+        options, stage, devices = self.options, self.progress.stage, list(place.benches)
+        stage("discovering cases")
+        found = discover(place)
+        cases = merge(found, place.sides, devices, options.cases)
+        self._covered(place, found)  # before commands run, which may take long
+        with self.costs.phase("commands"):
+            commands = None if options.shard is None else options.shard.commands
+            cases += place.runner.discover(devices, options.cases, stage, commands)
+        if options.shard is not None:
+            require_cases(options.shard, cases)
+            own = {case.key for case in options.shard.cases}
+            cases = [case for case in cases if case.key in own]
+        known = everything(place, found)
+        require_some(cases, found, known, options.cases if options.shard is None else [])
+        return found, cases, known, self._covered(place, found)
+
+    def plan(self, shards: int, last: Path) -> SharedPlan:
+        """Return the plan of this comparison for `shards` machines: all up to the first sample. Raises PerfciError.
+
+        `last`: results that tell what each case costs.
+        """
+        with ExitStack() as stack:
+            place = self._open(stack)
+            found, cases, known, idle = self._discovered(place)
+            plan = make_plan(self.options, place, subjects(cases, found, place.facts.devices), known)
+            run, unproved = self._prove(place, found, cases, plan)
+            require_untouched(place)
+            for line in [*unproved, *idle, *told(plan.criteria)]:
+                self.progress.note(line)
+            return share_out(self.options, place, cases, plan, run, shards, last)
+
     def _prove(
         self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan
     ) -> tuple[str, list[str]]:
         """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
         once head's code has run, since it decides what is audited; and notes."""
         options, notes = self.options, list[str]()
+        if options.shard is not None:  # proved, and drawn, as it was planned
+            proofs = {case.key: case.proof for case in options.shard.cases}
+            for case in cases:
+                case.proof = proofs[case.key]
+            return options.shard.plan.run, notes
         known = earlier(options.out) if options.resume else None
         if seeks_proof(options, place) and known is None:
             self.progress.stage("proving what did not change")
@@ -203,6 +243,7 @@ class Measurement:
             sides={name: side.info for name, side in place.sides.items()},
             policy_from=sources.policy_from,
             plan=plan,
+            part=None if self.options.shard is None else self.options.shard.part,
         )
 
     def listing(self) -> "Listing":

@@ -313,6 +313,24 @@ results before timing. `open`: inputs drawn and placed, `warm`: first executions
 none."""
 
 
+class Part(Document):
+    """The part of a plan that a results document holds: one shard of it, or once they are merged all."""
+
+    plan: str = Field(max_length=100)
+    """Digest of the plan."""
+    shards: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """The shards that are here."""
+    of: int = Field(ge=1)
+    """Number of shards of the plan."""
+    cases: Items[str]
+    """Keys of all cases of the plan, in its order."""
+
+    @property
+    def whole(self) -> bool:
+        """True where all shards are here."""
+        return len(self.shards) == self.of
+
+
 UNMEASURED = "unmeasured.json"
 """In the place of `results.json` where nothing had to be measured."""
 
@@ -354,6 +372,9 @@ class Results(Document):
     """Price of an hour on the GPU, as the policy says."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
+    part: Part | None = None
+    """The shards of a larger plan that were measured here; None where the plan is all there is. Criteria of the plan
+    are then those of these shards, `m` that of the whole."""
     cases: Items[Case] = Field(default_factory=list)
     moments: Items[Moment] = Field(default_factory=list)
     """The GPU before and after each round; empty without one."""

@@ -4,7 +4,7 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -107,13 +107,21 @@ class Runner:
         """Return the cores of one execution; none where it may use all."""
         return self.cores if command.device == "cpu" else ()
 
-    def discover(self, devices: Sequence[DeviceKind], globs: Sequence[str], note: Callable[[str], None]) -> list[Case]:
-        """Run every command once in base and in head: which cases there are, and whether they work.
+    def discover(
+        self,
+        devices: Sequence[DeviceKind],
+        globs: Sequence[str],
+        note: Callable[[str], None],
+        only: Collection[str] | None = None,
+    ) -> list[Case]:
+        """Run every command, or `only` these, once in base and in head: which cases there are, and whether they work.
 
         A command whose sides name different devices is a case on each of those that are measured, as a kernel is.
         """
         cases: dict[str, Case] = {}
         for name in self.names():
+            if only is not None and name not in only:
+                continue
             if globs and not any(matches(glob, name) or glob.startswith(f"{name}/") for glob in globs):
                 continue
             note(f"running {name}")
@@ -274,9 +282,10 @@ class Runner:
         reports = sorted(reported.values) or None
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
-    def run_pair(self, command: str, cases: Sequence[Case], seed: int, index: int) -> list[PairOutcome]:
-        """Take one pair of every case of one command: the sides in turns, short commands several times."""
-        rng = random.Random(f"{seed}/command/{command}/{index}")
+    def run_pair(self, command: str, cases: Sequence[Case], lot: str, index: int) -> list[PairOutcome]:
+        """Take one pair of every case of one command: the sides in turns, short commands several times. `lot`: the seed
+        of their order."""
+        rng = random.Random(f"{lot}/command/{command}/{index}")
         outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
         rng.shuffle(order)

@@ -1,0 +1,188 @@
+"""`perfci plan`, `perfci compare --plan` and `perfci report --merge`: a comparison that several machines share."""
+
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from perfci.cli.measure import interrupt, read_options, tell_measured
+from perfci.cli.output import LARGEST, LONGEST, write_all
+from perfci.cli.progress import Teller
+from perfci.cli.report import judged, parse_formats, read_results, tell_judged
+from perfci.measure.journal import JOURNAL, SAMPLES
+from perfci.measure.options import OUT, Options
+from perfci.measure.run import Measurement
+from perfci.measure.shards.document import MOST, Shard, SharedPlan, read_plan
+from perfci.measure.shards.merge import merge
+from perfci.model.base import UsageError
+from perfci.model.results import Reason, Results
+from perfci.model.text import count
+from perfci.model.units import show_budget
+from perfci.system.bounded import Unread, regular
+from perfci.system.files import Appender, disk_errors, each_line, read_lines, write_atomic
+from perfci.system.users import find_account, keep_outputs
+
+_PLANNED = {
+    "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "seed": "--seed",
+    "device": "--device", "python": "--python", "committed": "--committed", "measure_all": "--measure-all",
+    "base_python": "--base-python", "base_env": "--base-env", "env": "--env", "keep": "--keep", "prepare": "--prepare",
+}  # fmt: skip
+"""Options that the plan answers, or that no shard takes → as they are written."""
+
+
+def make_plan(shards: int, out: Path, **asked: Any) -> NoReturn:
+    """Write the plan of a comparison for so many machines. Ends the process with 0."""
+    if not 1 <= shards <= MOST:
+        raise UsageError(f"--shards {shards}: write a number from 1 to {MOST}")
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
+    options = read_options("compare", out=Path(OUT), **asked)
+    options = replace(options, plan_file=out.resolve())
+    signal.signal(signal.SIGTERM, interrupt)
+    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
+        plan = Measurement(options, teller).plan(shards, options.out / "results.json")
+    write_atomic(out, plan.model_dump_json(indent=1) + "\n")
+    if asked["json"]:
+        typer.echo(plan.model_dump_json(indent=1))
+    else:
+        for line in _told(plan):
+            typer.echo(line)
+        typer.echo(f"\nPlan in {out}. Each machine measures its part: perfci compare --plan {out} --shard 1/{shards}")
+        typer.echo("Then, from the folders of all: perfci report --merge shard-*/")
+    raise typer.Exit(0)
+
+
+def _told(plan: SharedPlan) -> list[str]:
+    """Return a line for the plan, and one for each shard."""
+    proved = sum(case.proof is not None and bool(case.proof.by) and not case.proof.audited for case in plan.cases)
+    aside = f", {proved} of them proved unchanged" if proved else ""
+    share = plan.plan.looks.alpha / plan.plan.m
+    lines = [f"{count(len(plan.cases), 'case')}{aside}; {plan.plan.m} limits share α: {share:.2g} each"]
+    for number in range(1, plan.shards + 1):
+        own = Shard(plan, number).cases
+        seconds = sum(case.seconds for case in own)
+        expected = f"about {show_budget(max(1.0, round(seconds)))} of pairs" if seconds else "nothing to measure"
+        lines.append(f"shard {number}/{plan.shards}: {count(len(own), 'case')}, {expected}")
+    return lines
+
+
+def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **asked: Any) -> NoReturn:
+    """Measure one shard of the plan in `file`. Ends the process with the exit code of its part."""
+    for name, written in _PLANNED.items():
+        if asked.get(name):
+            raise UsageError(f"{written}: a shard does what was planned: leave it out beside --plan")
+    plan = read_plan(file)
+    shard = Shard.parse(plan, text)
+    planned = plan.asked
+    commit = plan.sides["base"].commit if "base" in plan.sides else None
+    # By its hash: branches move. What was prepared is asked for as it was prepared.
+    base = planned.base if planned.base is None or prepared is not None else commit
+    asked |= {
+        "cases": planned.cases,
+        "base": base,
+        "pull_request": planned.pull_request,
+        "quick": planned.quick,
+        "seed": plan.plan.seed,
+        "device": planned.devices,
+        "python": planned.python,
+        "committed": planned.committed,
+        "base_python": planned.base_python,
+    }
+    if out == Path(OUT):
+        out = asked["where"] / f"shard-{shard.number}"
+    options = read_options("compare", out=out, prepared=prepared, **asked)
+    options = replace(options, env=planned.env, shard=shard, plan_file=file.resolve())
+    tell_measured(replace(options, resume=_goes_on(options, shard)), json=asked["json"])
+
+
+def _goes_on(options: Options, shard: Shard) -> bool:
+    """Return whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
+    again: nobody may choose between two measurements."""
+    path = options.out / JOURNAL
+    records = read_lines(path) if path.exists() else []
+    if options.resume:
+        return bool(records)
+    own = records and records[0].get("identity", {}).get("the shard") == shard.name
+    if own and any(record.get("kind") in ("pair", "failed") for record in records):
+        raise UsageError(
+            f"{options.out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
+            "make a new plan"
+        )
+    return False
+
+
+def read_shards(paths: Sequence[Path], out: Path) -> tuple[Results, Mapping[str, Path]]:
+    """Return the merged results of folders, or of files, and the folder of each. Raises UsageError, MachineError.
+
+    `out`: the folder of the merged results: logs are named from there.
+    """
+    if len(paths) > 4 * MOST:
+        raise UsageError(f"--merge: {len(paths)} folders: name those of one plan")
+    found: list[tuple[str, Results]] = []
+    folders: dict[str, Path] = {}
+    for path in paths:
+        file = path / "results.json" if path.is_dir() else path
+        if any(file.resolve() == (one / "results.json").resolve() for one in folders.values()):
+            raise UsageError(f"{path}: is named twice: name each shard once")
+        results = read_results(file)
+        _relocate(results, file.parent, out)
+        folders[str(path)] = file.parent
+        found.append((str(path), results))
+    return merge(found), folders
+
+
+def _relocate(results: Results, folder: Path, out: Path) -> None:
+    """Let reasons name their logs as seen from `out`."""
+    prefix = Path(os.path.relpath(folder.resolve(), out.resolve()))
+    reasons: list[Reason | None] = [results.error, *(one.reason for one in results.files)]
+    reasons += [side.reason for case in results.cases for side in case.sides.values()]
+    for reason in reasons:
+        if reason is not None and reason.log:
+            reason.log = str(prefix / reason.log)
+
+
+def judge_merged(
+    paths: Sequence[Path],
+    *,
+    policy: Path | None,
+    formats: str | None,
+    costs: bool,
+    strict: bool,
+    out: Path | None,
+    json: bool,
+) -> NoReturn:
+    """Judge the shards in `paths`, folders or results.json each, as one run. Ends the process with the exit code."""
+    asked = parse_formats(formats)
+    folder = out or Path(OUT)
+    results, folders = read_shards(paths, folder)
+    report = judged(results, policy, strict=strict)
+    with disk_errors("made", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if out is None:
+        write_atomic(folder / ".gitignore", "*\n")
+    _keep_samples(folders.values(), folder)
+    tell_judged(report, folder, write_all(folder, report, results, asked), costs=costs, json=json)
+
+
+def _keep_samples(folders: Iterable[Path], out: Path) -> None:
+    """Put the samples of all shards into one file of `out`, for the plots; those that cannot be read are left out."""
+    (out / SAMPLES).unlink(missing_ok=True)
+    appender = Appender(out / SAMPLES)
+    try:
+        for folder in folders:
+            path = folder / SAMPLES
+            try:
+                regular(path, LARGEST)
+                for line in each_line(path, LONGEST):
+                    appender.append(line)
+            except Unread:
+                continue  # a folder that was moved without them: the report says of each plot that there are none
+    finally:
+        appender.close()

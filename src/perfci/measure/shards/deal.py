@@ -1,0 +1,95 @@
+"""The deal: which shard measures which cases, and the plan made of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import perfci
+from perfci.measure.calibrate.history import UNKNOWN_PAIRS, forecast
+from perfci.measure.options import Options
+from perfci.measure.place import Place
+from perfci.measure.shards.claims import of_cases, of_machine, of_sources
+from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
+from perfci.model.base import UsageError
+from perfci.model.plan import Plan
+from perfci.model.results import Case, SideCode
+from perfci.model.text import count
+
+
+def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) -> dict[str, int]:
+    """Return case key → shard, from 1 on: the dearest first, each to the shard with the least to do.
+
+    `seconds`: case key → expected seconds. `units`: case key → the name of what is measured as one: a command's cases,
+    which one execution reports, stay together. The same input is dealt alike everywhere. Raises UsageError where there
+    are fewer units than shards.
+    """
+    groups: dict[str, list[str]] = {}
+    for key in seconds:
+        groups.setdefault(units[key], []).append(key)
+    if len(groups) < shards:
+        raise UsageError(
+            f"--shards {shards}: there is only {count(len(groups), 'case')} to share (those of a command stay "
+            f"together): give --shards {len(groups)} at most"
+        )
+    load = {number: (0.0, 0, number) for number in range(1, shards + 1)}
+    dealt: dict[str, int] = {}
+    weight = {name: math.fsum(seconds[key] for key in keys) for name, keys in groups.items()}
+    # What costs nothing is dealt last, to the shard with the fewest cases of those without load: none stays empty.
+    for name in sorted(groups, key=lambda name: (-weight[name], name)):
+        taken, cases, number = min(load.values())
+        load[number] = (taken + weight[name], cases + len(groups[name]), number)
+        dealt |= dict.fromkeys(groups[name], number)
+    return {key: dealt[key] for key in seconds}
+
+
+def share_out(
+    options: Options, place: Place, cases: Sequence[Case], plan: Plan, run: str, shards: int, last: Path
+) -> SharedPlan:
+    """Return the plan of a comparison whose cases `shards` machines measure. Raises UsageError.
+
+    `plan`: with the m of all cases, whose proofs are known. `last`: results of an earlier comparison, which tell the
+    seconds of each case; where they do not, the calibration of this machine or the schedule does.
+    """
+    measured = [case for case in cases if case.measured("head")]
+    expected = forecast(measured, plan, place.facts, last).cases
+    told = {f"{one.case}@{one.device}": (one.pairs or UNKNOWN_PAIRS) * one.seconds for one in expected}
+    seconds = {case.key: told.get(case.key, 0.0) for case in cases}
+    commands = {case.key: case.kernel for case in cases if case.origin == "command"}
+    units = {case.key: f"command {commands[case.key]}" if case.key in commands else case.key for case in cases}
+    dealt = deal(seconds, units, shards)
+    return SharedPlan(
+        run=run,
+        perfci=perfci.__version__,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=options.command,
+        asked=Asked(
+            base=options.base,
+            pull_request=options.pull_request,
+            committed=options.committed,
+            cases=options.cases,
+            devices=options.devices,
+            python=options.python,
+            base_python=options.base_python,
+            env={name: dict(one) for name, one in options.env.items() if one},
+            quick=options.quick,
+        ),
+        identity=of_sources(place.sources, place.sides) | of_machine(place.facts, place.environments) | of_cases(cases),
+        sides={
+            name: SideCode(**side.info.model_dump(include={"ref", "commit", "subject", "dirty", "tree"}))
+            for name, side in place.sides.items()
+        },
+        devices={device: place.facts.devices.get(device, "") for device in place.benches},
+        plan=plan,
+        shards=shards,
+        cases=[
+            PlannedCase(
+                key=case.key,
+                command=commands.get(case.key, ""),
+                seconds=seconds[case.key],
+                shard=dealt[case.key],
+                proof=case.proof,
+            )
+            for case in cases
+        ],
+    ).sealed()

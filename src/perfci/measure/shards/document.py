@@ -1,0 +1,184 @@
+"""The plan of a comparison that several machines share, fixed before the first sample and written to `plan.json`."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+import perfci
+from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
+from perfci.model.plan import Plan
+from perfci.model.results import Part, Proof, SideCode
+from perfci.model.text import escaped
+from perfci.system.bounded import Unread, regular
+
+LARGEST = 64 * 2**20
+"""Bytes of a plan at most."""
+MOST = 256
+"""Shards at most: jobs of a matrix of GitHub's."""
+ANEW = "make a new plan with `perfci plan`"
+
+
+class Asked(Document):
+    """The command line of `perfci plan`, as far as each shard is to do the same."""
+
+    base: str | None = None
+    """As it was named."""
+    pull_request: bool = False
+    committed: bool = False
+    cases: list[str] = Field(default_factory=list)
+    """Globs on case ids; empty takes all."""
+    devices: list[DeviceKind] | None = None
+    python: str | None = None
+    base_python: str | None = None
+    env: dict[Side, dict[str, str]] = Field(default_factory=dict)
+    quick: bool = False
+
+
+class PlannedCase(Document):
+    """A case of the plan."""
+
+    key: str
+    """`id@device`."""
+    command: str = ""
+    """The command that it is of; empty for a kernel's."""
+    seconds: Amount
+    """Expected for its pairs; 0 for what is proved."""
+    shard: Annotated[int, Field(ge=1)]
+    proof: Proof | None = None
+
+
+class SharedPlan(Document):
+    """`plan.json`."""
+
+    version: Literal[1] = 1
+    run: str = Field(max_length=100)
+    """Identifier of the run that all shards are."""
+    perfci: str
+    """Version of perfci."""
+    made: str
+    """UTC, ISO 8601."""
+    command: list[str]
+    asked: Asked
+    identity: dict[str, str]
+    """Facts that a shard must find to be the same, by the name that an error gives them."""
+    sides: dict[Side, SideCode]
+    devices: dict[DeviceKind, str]
+    """Names of the devices that are measured: one model of each."""
+    plan: Plan
+    """With the criteria of all shards, which share α."""
+    shards: int = Field(ge=1, le=MOST)
+    cases: Items[PlannedCase]
+    """In the order in which one run would hold them."""
+    digest: str = ""
+    """SHA-256 of all else."""
+
+    @model_validator(mode="after")
+    def _deals_each_case_once(self) -> "SharedPlan":
+        if len({case.key for case in self.cases}) != len(self.cases):
+            raise ValueError("two cases have the same key")
+        if {case.shard for case in self.cases} != set(range(1, self.shards + 1)):
+            raise ValueError("each shard needs a case")
+        return self
+
+    def sealed(self) -> "SharedPlan":
+        """Return the plan with its digest."""
+        return self.model_copy(update={"digest": self._digest()})
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json(exclude={"digest"}).encode()).hexdigest()
+
+    def require(self, claims: dict[str, str]) -> None:
+        """Raise UsageError where one of `claims`, of this machine and checkout, is not what was planned with."""
+        for name, now in claims.items():
+            then = self.identity.get(name)
+            if then != now:
+                told = "" if then is None else f" ({_short(then)} then, {_short(now)} now)"
+                raise UsageError(
+                    f"--plan: {name} is not that of the plan{told}: measure what was planned, or {ANEW} on this machine"
+                )
+
+
+def _short(text: str) -> str:
+    return text[:10] if re.fullmatch(r"[0-9a-f]{40,64}", text) else escaped(text, 100) or "none"
+
+
+def read_plan(path: Path) -> SharedPlan:
+    """Read a plan. Raises UsageError for anything else: of another perfci, or changed since it was made."""
+    try:
+        regular(path.resolve(), LARGEST)
+        content = path.read_bytes()
+    except Unread as why:
+        raise UsageError(f"--plan {path}: {why}: make one with `perfci plan`") from None
+    except OSError as error:
+        raise UsageError(f"--plan {path}: cannot be read ({error.strerror}): make one with `perfci plan`") from None
+    try:
+        plan = SharedPlan.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "JSON"
+        raise UsageError(f"--plan {path}: is no plan of this version ({escaped(field, 100)}): {ANEW}") from None
+    if plan.digest != plan._digest():
+        raise UsageError(f"--plan {path}: was changed since it was made (its digest is another): {ANEW}")
+    if plan.perfci != perfci.__version__:
+        told = f"made by perfci {escaped(plan.perfci, 40)}, and this is {perfci.__version__}"
+        raise UsageError(f"--plan {path}: {told}: install that version, or {ANEW}")
+    return plan
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a plan, which one machine measures."""
+
+    plan: SharedPlan
+    number: int
+
+    @classmethod
+    def parse(cls, plan: SharedPlan, text: str) -> "Shard":
+        """Return the shard that `K/N` names. Raises UsageError."""
+        found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+        if found is None:
+            raise UsageError(f"--shard {text}: write its number and how many there are, such as 1/{plan.shards}")
+        number, count = map(int, found.groups())
+        if count != plan.shards:
+            raise UsageError(f"--shard {text}: the plan has {plan.shards} shards")
+        if not 1 <= number <= count:
+            raise UsageError(f"--shard {text}: they are numbered from 1 to {count}")
+        return cls(plan, number)
+
+    @property
+    def name(self) -> str:
+        """The plan's digest and the number: of this shard alone."""
+        return f"{self.plan.digest}/{self.number}"
+
+    @property
+    def words(self) -> str:
+        """Return `shard 2/4`."""
+        return f"shard {self.number}/{self.plan.shards}"
+
+    @property
+    def cases(self) -> list[PlannedCase]:
+        """Its cases."""
+        return [case for case in self.plan.cases if case.shard == self.number]
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """Commands that its cases are of."""
+        return frozenset(case.command for case in self.cases if case.command)
+
+    @property
+    def part(self) -> Part:
+        """As its results tell it."""
+        plan = self.plan
+        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, cases=[case.key for case in plan.cases])
+
+    def own(self, budget: float | None) -> Plan:
+        """Return the plan of its cases: their criteria, and the m and looks of the whole. `budget`: seconds, where
+        another is asked for."""
+        keys = {case.key for case in self.cases}
+        plan = self.plan.plan
+        own = [one for one in plan.criteria if one.case_key in keys]
+        return plan.model_copy(update={"criteria": own, "budget": budget or plan.budget}, deep=True)

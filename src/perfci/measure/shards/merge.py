@@ -1,0 +1,285 @@
+"""Results of all shards of a plan become those of one run. Pure: nothing is measured or judged.
+
+A shard that was measured to its end stands for good: whoever may choose between two measurements of it, by what they
+say, spends α twice.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perfci.model.base import MachineError, UsageError
+from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
+from perfci.model.results import Case, Part, Phase, Reason, Results
+from perfci.model.text import escaped, listed, one_line
+
+
+class Shared(NamedTuple):
+    """One results document that is to be merged."""
+
+    name: str
+    """As errors name it: its folder."""
+    results: Results
+    part: Part
+
+
+def merge(found: Sequence[tuple[str, Results]]) -> Results:
+    """Return the results of one run over all cases of a plan. `found`: name of a document and what it holds.
+
+    Raises UsageError for documents that do not belong together: of no plan or of several, a shard that is there twice;
+    MachineError where a shard is missing. One that ended by an error counts until a later one goes on with it or, where
+    it had measured nothing, takes its place; if it stays, the run is an error.
+    """
+    shared = [_shared(name, results) for name, results in found]
+    _require_one_plan(shared)
+    attempts: dict[int, list[Shared]] = {}
+    for one in shared:
+        attempts.setdefault(one.part.shards[0], []).append(one)
+    part = shared[0].part
+    if strange := sorted(number for number in attempts if number > part.of):
+        raise UsageError(f"{attempts[strange[0]][0].name}: is shard {strange[0]} of {part.of}: it was changed")
+    chosen = [_standing(number, attempts[number]) for number in sorted(attempts)]
+    missing = [number for number in range(1, part.of + 1) if number not in attempts]
+    if missing:
+        several = len(missing) > 1
+        which = f"shard{'s' * several} {listed(map(str, missing), 20)} of {part.of} of plan {_plan(part)}"
+        raise MachineError(
+            f"--merge: {which} {'are' if several else 'is'} missing, and there is no verdict without: measure what is "
+            "missing, and merge all"
+        )
+    return _merged(chosen)
+
+
+def _shared(name: str, results: Results) -> Shared:
+    part = results.part
+    if part is None or results.mode != "compare":
+        raise UsageError(f"{name}: is no shard of a plan: only results of `perfci compare --plan` are merged")
+    if len(part.shards) != 1:
+        raise UsageError(f"{name}: was merged already: name the folders of its shards")
+    return Shared(name, results, part)
+
+
+def _plan(part: Part) -> str:
+    return escaped(part.plan[:12], 40)
+
+
+def _require_one_plan(shared: Sequence[Shared]) -> None:
+    """Raise UsageError unless all are of one plan, measured on the same trees and on the same models of device."""
+    if not shared:
+        raise UsageError("--merge: names no results: name the folders of all shards")
+    first = shared[0]
+    for one in shared[1:]:
+        if one.part.plan != first.part.plan:
+            raise UsageError(
+                f"{one.name}: is of plan {_plan(one.part)}, and {first.name} of plan {_plan(first.part)}: merge the "
+                "shards of one plan"
+            )
+        for what, ours, theirs in _facts(first, one):
+            if ours != theirs:
+                raise UsageError(f"{one.name}: has another {what} than {first.name}, of the same plan: it was changed")
+        for device in first.results.plan.devices:
+            ours, theirs = (each.results.fingerprint.devices.get(device) for each in (first, one))
+            if ours != theirs:
+                raise UsageError(
+                    f"{one.name}: was measured on {escaped(theirs or 'nothing', 100)}, and {first.name} on "
+                    f"{escaped(ours or 'nothing', 100)}: shards of one plan run on one model of each device"
+                )
+
+
+_SAME: Mapping[str, Callable[[Results], Any]] = {
+    "run": lambda one: one.run,
+    "tree": lambda one: {name: (side.commit, side.tree) for name, side in one.sides.items()},
+    "plan": lambda one: one.plan.model_dump(exclude={"criteria", "budget"}),
+    "policy": lambda one: (one.gate, one.on_undecided, one.policy_from, one.custom_metrics),
+    "environment": lambda one: one.environments,
+}
+"""Facts that all shards of a plan tell alike."""
+
+
+def _facts(first: Shared, one: Shared) -> list[tuple[str, Any, Any]]:
+    """(what, as the first says it, as the other says it)."""
+    ours, theirs = first.results, one.results
+    return [
+        ("number of shards", first.part.of, one.part.of),
+        ("set of cases", first.part.cases, one.part.cases),
+        *((what, of(ours), of(theirs)) for what, of in _SAME.items()),
+    ]
+
+
+def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
+    """Return the attempt at a shard that counts. Raises UsageError where another one holds what it does not."""
+    ended = [one for one in attempts if one.results.error is None]
+    if len(ended) > 1:
+        raise UsageError(
+            f"{ended[1].name}: is shard {number} again, which {ended[0].name} holds: each was measured to its end, and "
+            "a shard counts once: name the one that was measured first"
+        )
+    stands = ended[0] if ended else max(attempts, key=lambda one: (_count(one), one.results.started))
+    for one in attempts:
+        if one is not stands and not _holds(stands.results, one.results):
+            raise UsageError(
+                f"{stands.name}: measured shard {number} anew, of which {one.name} holds {_count(one)} pairs or a "
+                "failure: a shard that has begun is gone on with (--resume), not measured again: make a new plan"
+            )
+    return stands
+
+
+def _count(one: Shared) -> int:
+    return sum(len(case.pairs) for case in one.results.cases)
+
+
+def _holds(later: Results, earlier: Results) -> bool:
+    """Tell whether `later` holds each pair and each failure of `earlier`: it went on with it, or had nothing to go on
+    with."""
+    known = {case.key: case for case in later.cases}
+    for case in earlier.cases:
+        failed = {name for name, side in case.sides.items() if side.status == "failed"}
+        if not case.pairs and not failed:
+            continue
+        if case.key not in known:
+            return False
+        pairs = {pair.index: pair.model_dump_json() for pair in known[case.key].pairs}
+        if any(pairs.get(pair.index) != pair.model_dump_json() for pair in case.pairs):
+            return False
+        if failed - {name for name, side in known[case.key].sides.items() if side.status == "failed"}:
+            return False
+    return True
+
+
+def _merged(shards: Sequence[Shared]) -> Results:
+    """Return one document of all shards, each there once, in order."""
+    first, all_ = shards[0], [one.results for one in shards]
+    cases = _cases(shards)
+    order = {key: at for at, key in enumerate(first.part.cases)}
+    criteria: list[Criterion] = sorted(
+        (one for results in all_ for one in results.plan.criteria),
+        key=lambda one: order.get(one.case_key, len(order)),
+    )
+    costs: dict[Phase, float] = {}
+    for results in all_:
+        for phase, seconds in results.costs.items():
+            costs[phase] = costs.get(phase, 0.0) + seconds
+    broken = next((one for one in shards if one.results.error is not None), None)
+    budget = max(results.plan.budget for results in all_)
+    return first.results.model_copy(
+        update={
+            "started": min(results.started for results in all_),
+            "seconds": sum(results.seconds for results in all_),
+            "measuring_seconds": sum(results.measuring_seconds for results in all_),
+            "budget_needed": max(results.budget_needed for results in all_),
+            "costs": costs,
+            "imports": _largest(results.imports for results in all_),
+            "fingerprint": _machine([results.fingerprint for results in all_]),
+            "sides": {
+                name: side.model_copy(
+                    update={
+                        "build_seconds": sum(results.sides[name].build_seconds for results in all_),
+                        "modules": {k: v for results in all_ for k, v in results.sides[name].modules.items()},
+                    }
+                )
+                for name, side in first.results.sides.items()
+            },
+            "plan": first.results.plan.model_copy(update={"criteria": criteria, "budget": budget}),
+            "part": first.part.model_copy(update={"shards": [one.part.shards[0] for one in shards]}),
+            "cases": sorted(cases, key=lambda case: (order.get(case.key, len(order)), case.key)),
+            "moments": sorted((one for results in all_ for one in results.moments), key=lambda one: one.at),
+            "files": list({(one.side, one.file): one for results in reversed(all_) for one in results.files}.values()),
+            "notes": [*_once(note for results in all_ for note in results.notes), *_machines(shards)],
+            "error": None if broken is None else _error(broken),
+        },
+        deep=True,
+    )
+
+
+def _cases(shards: Sequence[Shared]) -> list[Case]:
+    """Return the cases of all shards. Raises UsageError where a case is there twice, or nowhere."""
+    held: dict[str, str] = {}
+    for one in shards:
+        for case in one.results.cases:
+            if case.key in held:
+                raise UsageError(
+                    f"{one.name}: holds {escaped(case.key, 200)}, which {held[case.key]} holds too: it was changed"
+                )
+            held[case.key] = one.name
+    whole = all(one.results.error is None for one in shards)
+    lost = [key for key in shards[0].part.cases if key not in held] if whole else []
+    if lost:
+        raise UsageError(f"--merge: no shard holds {escaped(listed(lost), 400)}: results were changed")
+    return [case for one in shards for case in one.results.cases]
+
+
+def _error(broken: Shared) -> Reason:
+    """Return the error of a run one shard of which ended by one."""
+    reason = broken.results.error
+    assert reason is not None
+    told = f"shard {broken.part.shards[0]}/{broken.part.of} ({broken.name}): {one_line(reason.text, 900)}"
+    # An interrupted merge is nothing to be gone on with: its shard is.
+    return reason.model_copy(update={"text": told, "kind": "exit" if reason.kind == "interrupt" else reason.kind})
+
+
+def _once(found: Iterable[Any]) -> list[Any]:
+    """Return what is there, each once."""
+    kept: list[Any] = []
+    for one in found:
+        if one not in kept:
+            kept.append(one)
+    return kept
+
+
+def _largest(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    kept: dict[str, float] = {}
+    for one in found:
+        for name, seconds in one.items():
+            kept[name] = max(seconds, kept.get(name, 0.0))
+    return kept
+
+
+def _machine(facts: Sequence[Fingerprint]) -> Fingerprint:
+    """Return the facts of one machine for those of several: the first one's; of ceilings the highest, since no time
+    that one of them reaches is impossible."""
+    first = facts[0]
+    ceilings = {}
+    for device in first.ceilings:
+        told = [one.ceilings[device] for one in facts if device in one.ceilings]
+        ceilings[device] = _highest(told)
+    others = {device: one.ceilings[device] for one in facts[1:] for device in one.ceilings if device not in ceilings}
+    alike = all(one.uuid == first.uuid for one in facts)
+    return first.model_copy(update={"ceilings": ceilings | others, "uuid": first.uuid if alike else None})
+
+
+def _highest(found: Sequence[Ceilings]) -> Ceilings:
+    def best(rates: Iterable[Rate | None]) -> Rate | None:
+        known = [rate for rate in rates if rate is not None]
+        return max(known, key=lambda rate: rate.usable or 0.0, default=None)
+
+    first = found[0]
+    types = dict.fromkeys(name for one in found for name in one.matmul)
+    matmul = {name: best(one.matmul.get(name) for one in found) for name in types}
+    return first.model_copy(
+        update={
+            "read": best(one.read for one in found),
+            "copied": best(one.copied for one in found),
+            "matmul": {name: rate for name, rate in matmul.items() if rate is not None},
+            "to_device": best(one.to_device for one in found),
+            "to_host": best(one.to_host for one in found),
+            "seconds": sum(one.seconds for one in found),
+        }
+    )
+
+
+_TOLD = ("host", "cpu", "cores", "python", "torch", "cuda", "driver")
+"""Facts in which machines may differ, told where they do."""
+
+
+def _machines(shards: Sequence[Shared]) -> list[str]:
+    """Return a note on each fact in which the machines of the shards differ."""
+    notes = []
+    for name in _TOLD:
+        of: dict[str, list[str]] = {}
+        for one in shards:
+            value = escaped(str(getattr(one.results.fingerprint, name)), 100)
+            of.setdefault(value, []).append(str(one.part.shards[0]))
+        if len(of) > 1:
+            told = "; ".join(f"{value} (shard {listed(numbers, 20)})" for value, numbers in of.items())
+            notes.append(f"the shards' machines differ in {name}: {told}")
+    return notes

@@ -1,0 +1,1 @@
+"""A comparison that several machines share, in whole runs."""

@@ -1,0 +1,171 @@
+"""A comparison that several machines share: planned, measured in parts, merged into one verdict."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Repo, Run, adding
+
+LIMITS = "limits: [{cases: '*', metric: time, regression: 50%}]\n"  # however busy the machine, eight pairs tell
+KERNELS = ("ant", "bee", "cat", "dog")
+
+
+def suite(repo: Repo, policy: str = LIMITS) -> None:
+    """Four kernels, of which base is committed."""
+    repo.policy(policy)
+    for name in KERNELS:
+        repo.write(f"kernels/{name}.py", kernel(name))
+    repo.write(".gitignore", "plan.json\n")
+    repo.commit("base")
+
+
+def kernel(name: str, spin: int = 0) -> str:
+    return adding(n=4000, spin=spin).replace("def adding", f"def {name}")
+
+
+def planned(repo: Repo, shards: int = 3, *more: str) -> dict:
+    run = repo.perfci("plan", "--base", "main~1", "--shards", str(shards), *more)
+    assert run.code == 0, run.out + run.err
+    return json.loads((repo.root / "plan.json").read_text())
+
+
+def shard(repo: Repo, text: str, *more: str) -> Run:
+    return repo.perfci("compare", "--plan", "plan.json", "--shard", text, *more)
+
+
+def slower(repo: Repo) -> None:
+    """One kernel is slower, the others are touched."""
+    for name in KERNELS:
+        repo.write(f"kernels/{name}.py", kernel(name, spin=12000 if name == "bee" else 0) + f"\n# {name}\n")
+    repo.commit("change")
+
+
+def last_line(run: Run) -> str:
+    return run.err.strip().splitlines()[-1]
+
+
+def test_three_shards_are_one_verdict(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    plan = planned(repo)
+    assert plan["plan"]["m"] == 4, "α is shared by the limits of all shards"
+    dealt = [{case["key"] for case in plan["cases"] if case["shard"] == number} for number in (1, 2, 3)]
+    assert all(dealt)
+    assert set().union(*dealt) == {f"{name}@cpu" for name in KERNELS}
+    for number in (1, 2, 3):
+        run = shard(repo, f"{number}/3")
+        mine = dealt[number - 1]
+        assert run.code == int("bee@cpu" in mine), run.out + run.err
+        assert f"Shard {number} of 3 of plan" in run.out
+        results = json.loads((repo.root / f"shard-{number}" / "results.json").read_text())
+        assert {f"{case['id']}@{case['device']}" for case in results["cases"]} == mine
+        assert results["plan"]["m"] == 4
+        assert results["part"]["shards"] == [number]
+        assert results["run"] == plan["run"]
+    whole = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-3")
+    assert whole.code == 1, whole.out + whole.err
+    assert whole.report["verdict"] == "fail"
+    assert whole.classes() == {"ant": "unchanged", "bee": "regression", "cat": "unchanged", "dog": "unchanged"}
+    assert not any("judged alone" in note for note in whole.report["notes"])
+    assert whole.results["part"]["shards"] == [1, 2, 3]
+    samples = (repo.root / "perfci-out" / "samples.jsonl").read_text().splitlines()
+    assert len(samples) == sum(len(case["pairs"]) for case in whole.results["cases"])
+    refused_merges(repo)
+    measured_once(repo)
+
+
+def refused_merges(repo: Repo) -> None:
+    """Each names what is wrong, and none is a pass."""
+    root = repo.root
+    missing = repo.perfci("report", "--merge", "shard-1", "shard-3")
+    assert missing.code == 3
+    assert "shard 2 of 3 of plan" in missing.err
+    twice = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-2/results.json", "shard-3")
+    assert (twice.code, "is named twice" in twice.err) == (2, True)
+    shutil.copytree(root / "shard-2", root / "again")
+    decided = repo.perfci("report", "--merge", "shard-1", "shard-2", "again", "shard-3")
+    assert decided.code == 2
+    assert "again: is shard 2 again, which shard-2 holds" in decided.err
+    results = json.loads((root / "again" / "results.json").read_text())
+    results["part"]["plan"] = "0" * 64
+    (root / "again" / "results.json").write_text(json.dumps(results))
+    foreign = repo.perfci("report", "--merge", "shard-1", "again", "shard-3")
+    assert foreign.code == 2
+    assert "again: is of plan 000000000000" in foreign.err
+    merged = repo.perfci("report", "--merge", "perfci-out")
+    assert (merged.code, "was merged already" in merged.err) == (2, True)
+    shutil.rmtree(root / "again")
+
+
+def measured_once(repo: Repo) -> None:
+    """Nobody may measure a shard until it pleases."""
+    again = shard(repo, "1/3")
+    assert again.code == 2
+    assert "which is measured once" in again.err
+    before = json.loads((repo.root / "shard-1" / "results.json").read_text())["cases"]
+    resumed = shard(repo, "1/3", "--resume")
+    assert resumed.code in (0, 1), resumed.err
+    assert json.loads((repo.root / "shard-1" / "results.json").read_text())["cases"] == before
+
+
+def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo, tmp_path: Path) -> None:
+    suite(repo)
+    slower(repo)
+    plan = planned(repo, 2, "--committed")
+    for words, said in (
+        (["--shard", "3/2"], "they are numbered from 1 to 2"),
+        (["--shard", "0/2"], "they are numbered from 1 to 2"),
+        (["--shard", "1/4"], "the plan has 2 shards"),
+        (["--shard", "first"], "write its number and how many there are, such as 1/2"),
+        ([], "give both"),
+        (["--shard", "1/2", "--base", "main"], "--base: a shard does what was planned"),
+        (["--shard", "1/2", "--quick"], "--quick: a shard does what was planned"),
+        (["--shard", "1/2", "ant"], "CASE: a shard does what was planned"),
+        (["--shard", "1/2", "--env", "A=1"], "--env: a shard does what was planned"),
+    ):
+        run = repo.perfci("compare", "--plan", "plan.json", *words)
+        assert (run.code, said in run.err) == (2, True), run.err
+    text = (repo.root / "plan.json").read_text()
+
+    def changed(**fields: object) -> None:
+        (repo.root / "plan.json").write_text(json.dumps(plan | fields))
+
+    for fields, said in (
+        ({"shards": 1}, "is no plan of this version"),
+        ({"run": "another"}, "was changed since it was made"),
+        ({"plan": plan["plan"] | {"m": 1}}, "was changed since it was made"),
+    ):
+        changed(**fields)
+        run = shard(repo, "1/2")
+        assert (run.code, said in run.err) == (2, True), run.err
+    (repo.root / "plan.json").write_text(text)
+    # Another commit, though it holds the same files.
+    repo.commit("nothing")
+    assert "the commit of head is not that of the plan" in last_line(shard(repo, "1/2"))
+    repo.git("reset", "-q", "--hard", "HEAD~1")
+    # What is not committed does not count.
+    repo.write("kernels/ant.py", kernel("ant", spin=5))
+    assert shard(repo, "1/2").code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("code", "the code of head"), ("policy", "the policy of head"), ("cases", "the code of head")],
+)
+def test_another_working_tree_is_refused(repo: Repo, what: str, said: str) -> None:
+    suite(repo)
+    slower(repo)
+    repo.write("kernels/ant.py", kernel("ant", spin=1))
+    planned(repo, 2)
+    if what == "policy":
+        repo.policy(LIMITS.replace("50%", "60%"))
+    elif what == "code":
+        repo.write("kernels/ant.py", kernel("ant", spin=2))
+    else:
+        repo.write("kernels/eel.py", kernel("eel"))
+    run = shard(repo, "1/2")
+    assert run.code == 2
+    assert f"{said} is not that of the plan" in last_line(run)
+    assert not (repo.root / "shard-1" / "results.json").exists()
