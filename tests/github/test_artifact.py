@@ -305,7 +305,7 @@ def test_artifacts_that_take_too_long_are_told_instead_of_read(hub: GitHub, monk
     _, run = scene(hub)
     for index in range(3):
         hub.upload(run, packed(measured(1.0)), name=f"perfci--measure--{index}--1")
-    monkeypatch.setattr("perfci.github.publish.READING", 0.0)
+    monkeypatch.setattr("perfci.github.handed.READING", 0.0)
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3
     assert "was not read: the others took over 0 min" in outcome.publication.missing[-1]

@@ -17,10 +17,10 @@ from perfci.cli.report import judged, parse_formats, read_results, tell_judged
 from perfci.measure.journal import JOURNAL, SAMPLES
 from perfci.measure.options import OUT, Options
 from perfci.measure.run import Measurement
-from perfci.measure.shards.document import MOST, Shard, SharedPlan, read_plan
+from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge
 from perfci.model.base import UsageError
-from perfci.model.results import Reason, Results
+from perfci.model.results import MOST_SHARDS, Reason, Results
 from perfci.model.text import count
 from perfci.model.units import show_budget
 from perfci.system.bounded import Unread, regular
@@ -37,8 +37,8 @@ _PLANNED = {
 
 def make_plan(shards: int, out: Path, **asked: Any) -> NoReturn:
     """Write the plan of a comparison for so many machines. Ends the process with 0."""
-    if not 1 <= shards <= MOST:
-        raise UsageError(f"--shards {shards}: write a number from 1 to {MOST}")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise UsageError(f"--shards {shards}: write a number from 1 to {MOST_SHARDS}")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
     if not out.parent.is_dir():
@@ -123,7 +123,7 @@ def read_shards(paths: Sequence[Path], out: Path) -> tuple[Results, Mapping[str,
 
     `out`: the folder of the merged results: logs are named from there.
     """
-    if len(paths) > 4 * MOST:
+    if len(paths) > 4 * MOST_SHARDS:
         raise UsageError(f"--merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
     folders: dict[str, Path] = {}

@@ -6,6 +6,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -70,6 +71,8 @@ class Found(NamedTuple):
     measured: RemoteArtifact
     raw: RemoteArtifact | None
     """The profilers' own reports, of which nothing is ever read here."""
+    earlier: Sequence[RemoteArtifact] = ()
+    """Measurements of the job in earlier attempts, oldest first."""
 
 
 def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Found]:
@@ -79,19 +82,21 @@ def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> 
     """
     remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda one: one.id)
     raw = {one.name: one for one in remote if one.name.endswith(RAW_SUFFIX)}
-    newest: dict[str, tuple[int, RemoteArtifact]] = {}
+    of_jobs: dict[str, list[tuple[int, int, RemoteArtifact]]] = {}
     for one in remote:
         if one.name in raw:
             continue
         name, of = _shard(one.name, suite, pattern)
         if name is None or of > attempt:
             continue
-        if name not in newest or (of, one.id) > (newest[name][0], newest[name][1].id):
-            newest[name] = of, one
-    if len(newest) > MOST_ARTIFACTS:
-        raise Unfit(f"has {len(newest)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
-    found = [(name, newest[name][1]) for name in sorted(newest)]
-    return [Found(name, one, raw.get(f"{one.name}{RAW_SUFFIX}")) for name, one in found]
+        of_jobs.setdefault(name, []).append((of, one.id, one))
+    if len(of_jobs) > MOST_ARTIFACTS:
+        raise Unfit(f"has {len(of_jobs)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
+    found = []
+    for name in sorted(of_jobs):
+        *earlier, newest = [one for _, _, one in sorted(of_jobs[name], key=lambda each: each[:2])]
+        found.append(Found(name, newest, raw.get(f"{newest.name}{RAW_SUFFIX}"), earlier))
+    return found
 
 
 def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
@@ -275,9 +280,24 @@ def _check_text(data: Any) -> None:
             waiting += one
 
 
+_OTHER_RATES = "was planned with looks or error rates that are not perfci's"
+
+
+def _too_many(results: Results) -> bool:
+    """Tell whether α is shared by more than its criteria: what is slower would be found more rarely."""
+    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved})
+
+
+def check_whole(results: Results) -> None:
+    """Raise Unfit for merged shards that no plan of perfci's could be of: each of them told a part."""
+    if len(results.cases) > MOST_CASES:
+        raise Unfit(f"have more than {MOST_CASES} cases")
+    if _too_many(results):
+        raise Unfit("were planned with error rates that are not perfci's")
+
+
 def _check_bounds(results: Results) -> None:
     plan = results.plan
-    proved = {case.key for case in results.cases if case.proved}
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"has more than {MOST_CASES} cases")
     if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
@@ -287,8 +307,8 @@ def _check_bounds(results: Results) -> None:
     if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
     # By such a plan a change may pass that perfci's own plan would find slower than the limit.
-    if plan.looks != Looks.fitted(plan.m) or plan.m > sharing(plan.criteria, proved):
-        raise Unfit("was planned with looks or error rates that are not perfci's")
+    if plan.looks != Looks.fitted(plan.m) or (results.part is None and _too_many(results)):
+        raise Unfit(_OTHER_RATES)
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")
     skipped = [case for case in results.cases if case.stopped == "skipped"]

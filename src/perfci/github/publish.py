@@ -1,6 +1,5 @@
 """From measurements that a run left behind to comment, check run and verdict. Runs no code of the change, ever."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -12,9 +11,10 @@ from perfci.github import artifact, check, sticky
 from perfci.github.accept import acceptance
 from perfci.github.api import Api, ApiError, Forbidden, NotFound
 from perfci.github.event import Context
-from perfci.github.measured import Heard, confirm, left_out, named
+from perfci.github.handed import gather
+from perfci.github.measured import Heard, left_out, named
 from perfci.github.result import FAILED, FAULTY
-from perfci.github.source import Source, Wanted, When, brings_nothing, change, changed_files, jobs, locate, retargeted
+from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, locate, retargeted
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
@@ -29,8 +29,6 @@ from perfci.model.text import count
 from perfci.render import comment
 from perfci.render.escape import prose
 
-READING = 480.0
-"""Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""
 MOST_LIMITS = 1000
 """Of a policy that head brings, where it is read."""
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
@@ -293,24 +291,10 @@ def _read(
     faulty: _Faulty | None = None
     heard: list[Heard] = []
     broken = False
-    began = time.monotonic()
-    of = change(source, api) if source.artifacts else None
-    idle = 0
-    for found in source.artifacts:
-        name, remote, _ = found
-        shown = name if len(source.artifacts) > 1 else ""
-        if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
-            into.missing.append(
-                f"artifact {named(remote.name)} was not read: the others took over {READING / 60:g} min"
-            )
-            continue
+    gathered = gather(source, wanted.scope, api)
+    into.missing += gathered.missing
+    for said, name, results, found in gathered.handed:
         try:
-            results = artifact.fetch(remote, source.origin, api)
-            if results is None:
-                idle += 1
-                continue
-            assert of is not None
-            confirm(results, of, wanted.scope, api)
             heard.append(Heard.of(results))
             broken = broken or results.error is not None
             declared = results.plan.declared or Declared(whole=False)
@@ -319,9 +303,9 @@ def _read(
                 text = mistake(policy[0], declared, {}, policy[1])
                 faulty = _Faulty(UsageError(text), declared) if text else faulty
             shard = Shard(
-                name=shown,
+                name=name,
                 report=_judged(results, *policy, wanted.strict),
-                artifacts=artifact.links(found, source.origin),
+                artifacts=[link for one in found for link in artifact.links(one, source.origin)],
             )
             _render_all(into.model_copy(update={"shards": [shard]}))
             into.shards.append(shard)
@@ -329,20 +313,18 @@ def _read(
             faulty = faulty or _Faulty(error, declared)
             remedy = "fix it there, or, where it has moved on, bring this branch up to date"
             into.missing.append(f"{error} (base's limits judge: {remedy})")
-        except (artifact.Unfit, ApiError) as error:
-            into.missing.append(f"artifact {named(remote.name)} {error}")
         except _UNJUDGED as error:
-            into.missing.append(f"artifact {named(remote.name)} cannot be judged ({type(error).__name__})")
+            into.missing.append(f"{said} cannot be judged ({type(error).__name__})")
     if heard and not into.missing and not broken:
         into.missing += left_out(heard, policy[0], wanted.scope)
     try:
         _hear(source, into, wanted, api)
-        if idle == len(source.artifacts) and not into.missing:
+        if gathered.idle == len(source.artifacts) and not into.missing:
             into.unmeasured = _ignored(source, policy[0], api)
             into.nothing = "" if into.unmeasured else _nothing(source, api)
     except ApiError as error:
         into.missing.append(str(error))
-    if idle and not (into.unmeasured or into.nothing):
+    if gathered.idle and not (into.unmeasured or into.nothing):
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")

@@ -313,6 +313,10 @@ results before timing. `open`: inputs drawn and placed, `warm`: first executions
 none."""
 
 
+MOST_SHARDS = 256
+"""Of a plan: jobs of a matrix of GitHub's."""
+
+
 class Part(Document):
     """The part of a plan that a results document holds: one shard of it, or once they are merged all."""
 
@@ -320,7 +324,7 @@ class Part(Document):
     """Digest of the plan."""
     shards: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
     """The shards that are here."""
-    of: int = Field(ge=1)
+    of: int = Field(ge=1, le=MOST_SHARDS)
     """Number of shards of the plan."""
     cases: Items[str]
     """Keys of all cases of the plan, in its order."""

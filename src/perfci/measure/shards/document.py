@@ -11,14 +11,12 @@ from pydantic import Field, ValidationError, model_validator
 import perfci
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
 from perfci.model.plan import Plan
-from perfci.model.results import Part, Proof, SideCode
+from perfci.model.results import MOST_SHARDS, Part, Proof, SideCode
 from perfci.model.text import escaped
 from perfci.system.bounded import Unread, regular
 
 LARGEST = 64 * 2**20
 """Bytes of a plan at most."""
-MOST = 256
-"""Shards at most: jobs of a matrix of GitHub's."""
 ANEW = "make a new plan with `perfci plan`"
 
 
@@ -70,7 +68,7 @@ class SharedPlan(Document):
     """Names of the devices that are measured: one model of each."""
     plan: Plan
     """With the criteria of all shards, which share α."""
-    shards: int = Field(ge=1, le=MOST)
+    shards: int = Field(ge=1, le=MOST_SHARDS)
     cases: Items[PlannedCase]
     """In the order in which one run would hold them."""
     digest: str = ""

@@ -1,0 +1,90 @@
+"""Gather what the jobs of a run handed over: each job's measurements, and those of a plan that several shared as one.
+
+Shards are merged before anything is judged: the error rates, and so the verdict, are of the whole plan.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from github.Artifact import Artifact as RemoteArtifact
+
+from perfci.github import artifact
+from perfci.github.api import Api, ApiError
+from perfci.github.measured import Scope, confirm, named
+from perfci.github.source import Source, change
+from perfci.measure.shards.merge import merge
+from perfci.model.base import PerfciError
+from perfci.model.results import Results
+
+READING = 480.0
+"""Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""
+
+
+class Handed(NamedTuple):
+    """Measurements that are judged as one."""
+
+    said: str
+    """As errors name them."""
+    name: str
+    """Tells them from the others; empty where there are none."""
+    results: Results
+    artifacts: Sequence[artifact.Found]
+
+
+class Gathered(NamedTuple):
+    """All that there is, and what is missing."""
+
+    handed: list[Handed]
+    missing: list[str]
+    """One line each."""
+    idle: int
+    """Jobs that had nothing to measure."""
+
+
+def gather(source: Source, scope: Scope, api: Api) -> Gathered:
+    """Read what the jobs of a run measured, and confirm that it was this change. Raises ApiError."""
+    gathered = Gathered([], [], 0)
+    idle, began = 0, time.monotonic()
+    of = change(source, api) if source.artifacts else None
+    plans: dict[str, list[tuple[artifact.Found, str, Results]]] = {}
+
+    def read(remote: RemoteArtifact) -> Results | None:
+        if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
+            raise artifact.Unfit(f"was not read: the others took over {READING / 60:g} min")
+        return artifact.fetch(remote, source.origin, api)
+
+    for found in source.artifacts:
+        said = f"artifact {named(found.measured.name)}"
+        try:
+            results = read(found.measured)
+            if results is None:
+                idle += 1
+                continue
+            assert of is not None
+            confirm(results, of, scope, api)
+            if results.part is None:
+                name = found.name if len(source.artifacts) > 1 else ""
+                gathered.handed.append(Handed(said, name, results, [found]))
+                continue
+            shards = plans.setdefault(results.part.plan, [])
+            shards.append((found, said, results))
+            for earlier in found.earlier:  # a shard that was decided is not measured again
+                said = f"artifact {named(earlier.name)}"
+                before = read(earlier)
+                if before is not None and before.part is not None and before.part.plan == results.part.plan:
+                    shards.append((found, said, before))
+        except (artifact.Unfit, ApiError) as error:
+            gathered.missing.append(f"{said} {error}")
+    several = len(plans) + len(gathered.handed) > 1
+    for shards in plans.values():
+        try:
+            results = merge([(said, one) for _, said, one in shards])
+            artifact.check_whole(results)
+        except (PerfciError, artifact.Unfit) as error:
+            gathered.missing.append(f"shards: {error}")
+            continue
+        models = [results.fingerprint.devices.get(device, device) for device in results.plan.devices]
+        files = list({found.measured.id: found for found, _, _ in shards}.values())
+        gathered.handed.append(Handed("of the merged shards", " ".join(models) if several else "", results, files))
+    return gathered._replace(idle=idle)
