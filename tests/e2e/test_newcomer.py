@@ -55,6 +55,20 @@ def test_init_outside_of_git_says_how_to_begin(repo: Repo, tmp_path: Path) -> No
     assert "Now: `git init && git add -A && git commit" in run.out
 
 
+def test_init_says_what_git_wants_before_a_first_commit(repo: Repo, tmp_path: Path) -> None:
+    """As on a fresh machine. `useConfigOnly` keeps git from making a name of the machine's, where that has one."""
+    new = tmp_path / "new"
+    new.mkdir()
+    said = "git does not know yet who commits here: first `git config --global user.name NAME`, and "
+    assert said not in repo.perfci("init", str(new)).out
+    (new / "perfci.yaml").unlink()
+    for name in [name for name in repo.env if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_", "EMAIL"))]:
+        del repo.env[name]
+    (tmp_path / "gitconfig").write_text("[user]\nuseConfigOnly = true\n")
+    repo.env |= {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"), "GIT_CONFIG_NOSYSTEM": "1"}
+    assert said in repo.perfci("init", str(new)).out
+
+
 def test_the_help_cuts_no_sentence(repo: Repo) -> None:
     repo.env["COLUMNS"] = "80"
     listed = repo.perfci("--help", fresh=True).out.partition("Commands:")[2]
