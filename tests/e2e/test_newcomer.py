@@ -135,6 +135,7 @@ MET = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_real_suites_meet_is_told_with_what_to_do(repo: Repo) -> None:
     """Each in the row of its case, which is all that many will read."""
