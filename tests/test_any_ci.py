@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 from xml.etree import ElementTree as ET
 
 import pytest
+import tree_sitter
+import tree_sitter_groovy
 import yaml
 
 from tests.e2e.conftest import Repo, adding
@@ -100,6 +102,29 @@ def test_a_change_against_where_it_left_its_target_in_a_shallow_clone(origin: Re
     assert done.returncode == 1, done.stdout + done.stderr
     assert told.read_text() == (where / "perfci-out/report.md").read_text()
     assert (told.parent / "told.words").read_text() == "annotate --context perf --style error\n"
+
+
+def groovy(text: str) -> tuple[list[str], bool]:
+    """Names of the calls and blocks of a Groovy source as they stand in it, and whether all of it is Groovy."""
+    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_groovy.language())).parse(text.encode()).root_node
+    names, todo = [], [tree]
+    while todo:
+        node = todo.pop()
+        if node.type == "identifier":
+            names.append(node.text.decode())
+        todo += reversed(node.children)
+    return names, not tree.has_error
+
+
+def test_the_jenkinsfile_is_groovy() -> None:
+    """Jenkins's own check of a declarative pipeline needs a Jenkins; the names are those of its handbook."""
+    text = (CI / "Jenkinsfile").read_text()
+    names, whole = groovy(text)
+    assert whole
+    blocks = ["pipeline", "agent", "options", "stages", "stage", "steps", "sh", "post", "always", "junit"]
+    assert [name for name in names if name in blocks] == blocks
+    for found, broken in [("time: 1, ", "time: 1 "), ("always {", "always"), ("'gpu' }", "'gpu'"), ("sh '", "sh ")]:
+        assert text.count(found) == 1 and not groovy(text.replace(found, broken))[1]
 
 
 def test_a_push_is_compared_with_the_commit_before(origin: Repo) -> None:

@@ -271,7 +271,10 @@ def test_the_readme_of_the_cases_typed(repo: Repo) -> None:
     done = typed(repo, f"{run} --device cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     cases = json.loads((repo.root / "perfci-out/results.json").read_text())["cases"]
-    assert len(cases) == 5
+    assert len(cases) == 6
     for case in cases:
         side = case["sides"]["head"]
         assert (side["status"], side["check"]["compared"], side["check"]["unredrawn"]) == ("ok", 1, ""), case["id"]
+    rows = json.loads((repo.root / "perfci-out/report.json").read_text())["rows"]
+    [row] = [row for row in rows if row["metric"] == "speedup"]
+    assert (row["case"], row["effect"]) == ("largest", "pass") and row["head"] > 1.1, row

@@ -34,16 +34,38 @@ def told(lines: list[str]) -> list[str]:
     return [match[0] for match in found if match]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_tour_typed(tmp_path: Path) -> None:
-    """In one shell, where perfci is installed; the tour's own installation is `make`'s."""
-    env = os.environ | {
+def newcomer(tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody who has perfci installed, which is `make`'s here."""
+    return os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "120",
         "PERFCI_CALIBRATION": str(tmp_path / "calibration"), "HOME": str(tmp_path),
         "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com",
         "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.com",
     }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_first_five_minutes_typed(tmp_path: Path) -> None:
+    """Every line of README as it stands, from the installation on, in a clone beside which there is nothing yet."""
+    block = (ROOT / "README.md").read_text().partition("## Five minutes")[2].split("```\n")[1]
+    installed, _, rest = block.partition('pip install ".[torch]"')
+    assert len(installed.splitlines()) == 2 and "perfci compare" in rest
+    (tmp_path / "clone").mkdir()
+    done = subprocess.run(
+        ["bash", "-e", "-c", rest.partition("\n")[2]], cwd=tmp_path / "clone", env=newcomer(tmp_path),
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert re.search("^(PASS|UNDECIDED): ", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert done.returncode == 0
+    assert (tmp_path / "my-repository/perfci-out/report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tour_typed(tmp_path: Path) -> None:
+    """In one shell, where perfci is installed; the tour's own installation is `make`'s."""
+    env = newcomer(tmp_path)
     commands = typed()
     assert sum(command.startswith("perfci compare") for command, _ in commands) >= 3
     assert sum(command == "echo $?" for command, _ in commands) >= 2

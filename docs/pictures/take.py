@@ -31,7 +31,7 @@ CASE = "scale"
 
 FRAME = """<!doctype html><meta charset="utf-8"><style>{style}
 body {{ margin: 0; background: var(--bgColor-default); }}
-article {{ width: 1000px; padding: 12px; }}
+article {{ box-sizing: border-box; width: {width}px; padding: 12px; }}
 .frame {{ border: 1px solid var(--borderColor-default); border-radius: 6px; overflow: hidden; }}
 .frame > p {{ margin: 0; padding: 8px 16px; font: 14px/1.5 "Noto Sans", Helvetica, Arial, sans-serif;
   color: var(--fgColor-muted); background: var(--bgColor-muted); border-bottom: 1px solid var(--borderColor-default); }}
@@ -43,10 +43,10 @@ article {{ width: 1000px; padding: 12px; }}
 """
 
 
-def comment_page(text: str, style: str) -> str:
-    """A comment as GitHub shows it."""
+def comment_page(text: str, style: str, width: int = 1024) -> str:
+    """A comment as GitHub shows it, in as many pixels."""
     body = cmarkgfm.github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE)
-    return FRAME.format(style=style, body=body)
+    return FRAME.format(style=style, body=body, width=width)
 
 
 def take(browser: sync_api.Browser, pages: dict[str, str], scheme: Scheme, folder: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from perfci.cli.progress import Teller
@@ -55,6 +56,20 @@ def test_init_outside_of_git_says_how_to_begin(repo: Repo, tmp_path: Path) -> No
     assert "Now: `git init && git add -A && git commit" in run.out
 
 
+def test_init_says_what_git_wants_before_a_first_commit(repo: Repo, tmp_path: Path) -> None:
+    """As on a fresh machine. `useConfigOnly` keeps git from making a name of the machine's, where that has one."""
+    new = tmp_path / "new"
+    new.mkdir()
+    said = "git does not know yet who commits here: first `git config --global user.name NAME`, and "
+    assert said not in repo.perfci("init", str(new)).out
+    (new / "perfci.yaml").unlink()
+    for name in [name for name in repo.env if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_", "EMAIL"))]:
+        del repo.env[name]
+    (tmp_path / "gitconfig").write_text("[user]\nuseConfigOnly = true\n")
+    repo.env |= {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"), "GIT_CONFIG_NOSYSTEM": "1"}
+    assert said in repo.perfci("init", str(new)).out
+
+
 def test_the_help_cuts_no_sentence(repo: Repo) -> None:
     repo.env["COLUMNS"] = "80"
     listed = repo.perfci("--help", fresh=True).out.partition("Commands:")[2]
@@ -70,6 +85,76 @@ def test_what_a_clock_needs_is_said_before_anything_is_built(repo: Repo) -> None
     run = repo.perfci("run", "--lock-clocks", "base")
     assert run.code == 2
     assert run.err.startswith("perfci: --lock-clocks: no case is measured on a GPU here")
+
+
+MET = """
+    import torch
+
+    import perfci
+
+
+    @perfci.kernel(devices=["cpu"])
+    def halving(bench):
+        x = bench.randn(64, 64)
+        wanted = x.double() * 0.5
+        bench.reference(lambda: wanted, rtol=1e-6, atol=1e-6)
+        return lambda: x.mul_(0.5)
+
+
+    @perfci.kernel(devices=["cpu"])
+    def doubling(bench):
+        x = bench.randn(64, 64)
+        bench.reference(lambda: (x.double() * 2).sum(0), rtol=1e-3, atol=1e-3)
+        return lambda: x.mul_(2).sum(0)
+
+
+    @perfci.kernel(devices=["cpu"])
+    def accumulated(bench):
+        x = bench.randn(64, 64).requires_grad_()
+        bench.reference(lambda: 2 * x.detach().double(), rtol=1e-6)
+
+        def run():
+            x.square().sum().backward()
+            return x.grad.clone()
+
+        return run
+
+
+    @perfci.kernel(devices=["cpu"])
+    def graph_gone(bench):
+        x = bench.randn(64, 64).requires_grad_()
+        y = x.square().sum()
+        bench.reference(lambda: [2 * x.detach().double()], rtol=1e-6)
+        return lambda: torch.autograd.grad(y, [x])
+
+
+    @perfci.kernel(devices=["cpu"])
+    def no_graph(bench):
+        x = bench.randn(64, 64)
+        return lambda: torch.autograd.grad(x.square().sum(), [x])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_what_real_suites_meet_is_told_with_what_to_do(repo: Repo) -> None:
+    """Each in the row of its case, which is all that many will read."""
+    pytest.importorskip("torch")
+    limits = "limits: [{cases: '*', metric: time, max: 10s}]"
+    repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {sys.executable}\n{limits}\n")
+    repo.write("kernels/met.py", MET)
+    run = repo.perfci("run", "--quick")
+    assert run.code == 1, run.out + run.err
+    reasons = {row["case"]: row["reason"] for row in run.report["rows"]}
+    place, back = " (docs/suite.md#a-kernel-that-works-in-place)", " (docs/suite.md#a-backward-pass)"
+    assert "; an execution overwrites what the case has drawn (randn float32[64, 64]); with " in reasons["halving"]
+    assert reasons["halving"].endswith(f"needs a reference that reads the same memory when it is called{place}")
+    assert "after timing: " in reasons["doubling"] and "infinities or NaN by now: the state of" in reasons["doubling"]
+    assert reasons["doubling"].endswith(place)
+    assert reasons["accumulated"].endswith(f"ask for gradients with torch.autograd.grad, which adds to none{back}")
+    assert "RuntimeError: Trying to backward through the graph a second time" in reasons["graph_gone"]
+    assert reasons["graph_gone"].endswith(f"is kept by retain_graph=True{back}")
+    assert reasons["no_graph"].endswith(f"before the forward pass{back}")
 
 
 def test_it_says_that_it_waits_for_another(repo: Repo, monkeypatch) -> None:

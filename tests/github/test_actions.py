@@ -360,7 +360,8 @@ def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     rows = {row["case"].partition("/")[0]: row for row in report["rows"]}
     assert {name: row["class"] for name, row in rows.items()} == {"adding": "regression", "app": "failed"}
     percent = re.search(
-        r"\| ❌ `adding/[^`]*` time<br>.*\*\*\+(\d+)\s%\*\* .* slower<br>limit\s20\s% \|", account.comment
+        r"\| ❌ <code>adding/<wbr>[^`]*</code> time<br>.*\*\*\+(\d+)\s%\*\* .* slower<br>limit\s20\s% \|",
+        account.comment,
     )
     assert percent is not None, account.comment
     assert abs(int(percent[1]) - 100 * (rows["adding"]["change"] - 1)) <= 1

@@ -12,6 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
 
+from docs.pictures.take import comment_page
 from perfci.judge.judge import judge
 from perfci.render import html
 from tests.render import generated
@@ -25,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install the package chromium"),
 ]
 
+STYLE = Path(__file__).parents[2] / "node_modules/github-markdown-css/github-markdown.css"
 WIDTHS = (390, 900, 1400)
 SCHEMES = ("light", "dark")
 ATTACKS = [
@@ -294,3 +296,18 @@ def test_of_two_hundred_cases_one_chart_is_drawn(browser, files):
     one.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     assert one.drawn() == 1 and len(visible_cases(one.page)) == 200
     one.page.close()
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("width", [390, 780])
+@pytest.mark.parametrize("state", ["mixed", "many", "wrong"])
+def test_a_comments_rows_need_no_scrolling_on_a_telephone(browser, tmp_path, state, width):
+    """GitHub's tables are as wide as their longest words, and scroll where that is more than the comment."""
+    text = (Path(__file__).with_name("golden") / f"comment-{state}.md").read_text()
+    (tmp_path / "comment.html").write_text(comment_page(text, STYLE.read_text(), width))
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((tmp_path / "comment.html").as_uri())
+    tables = page.locator("table:visible")
+    wider = "all => all.map(one => [one.scrollWidth, one.clientWidth]).filter(([all, seen]) => all > seen)"
+    assert tables.count() and tables.evaluate_all(wider) == []
+    page.close()

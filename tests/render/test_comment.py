@@ -27,7 +27,7 @@ from tests.sources.repo import ENV, commit, find, git, init
 GOLDEN = Path(__file__).with_name("golden")
 STATES = publications()
 TAGS = {
-    "h3", "h4", "p", "strong", "code", "br", "pre", "ul", "li", "a", "details", "summary",
+    "h3", "h4", "p", "strong", "code", "br", "wbr", "pre", "ul", "li", "a", "details", "summary",
     "table", "thead", "tbody", "tr", "th", "td",
 }  # fmt: skip
 
@@ -52,6 +52,9 @@ class Seen(HTMLParser):
         if tag == "br":
             assert self.open[-1] == "td" and not attrs, "within a row alone"
             self.plain += "\n"
+            return
+        if tag == "wbr":
+            assert self.open[-1] == "code" and not attrs, "within a name alone"
             return
         self.open.append(tag)
         if tag == "a":

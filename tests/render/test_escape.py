@@ -102,11 +102,15 @@ def test_markdown_stays_plain_behind_other_text_and_in_a_list(text):
     ]
 
 
+paths = st.lists(texts, max_size=4).map("/".join)
+
+
+@pytest.mark.parametrize("written", [escape.code, escape.name])
 @quick
-@given(texts)
-def test_code_is_one_code_span_in_text_and_in_a_table(text):
+@given(text=texts | paths)
+def test_code_is_one_code_span_in_text_and_in_a_table(written, text):
     shown = shorten(escape.visible(text), 160, middle=True)
-    span = escape.code(text)
+    span = written(text)
     for children in (PARSER.parse(f"a {span} b")[1].children, in_table(span)):
         inner = [child for child in children if child.content.strip() not in ("", "a", "b")]
         if not shown:
@@ -116,18 +120,19 @@ def test_code_is_one_code_span_in_text_and_in_a_table(text):
         else:
             assert {child.type for child in inner} <= {"html_inline", "text", "text_special"}
             tags = [child.content for child in inner if child.type == "html_inline"]
-            assert [tag for tag in tags if tag != escape.NOTHING] == ["<code>", "</code>"]
+            assert [tag for tag in tags if tag not in (escape.NOTHING, "<wbr>")] == ["<code>", "</code>"]
             contents = [child.content for child in children]
             first, last = contents.index("<code>"), contents.index("</code>")
             assert "".join(c.content for c in children[first:last] if c.type != "html_inline") == shown
 
 
+@pytest.mark.parametrize("written", [escape.code, escape.name])
 @quick
-@given(texts)
-def test_code_has_exactly_the_text_and_no_link_for_githubs_own_parser(text):
+@given(text=texts | paths)
+def test_code_has_exactly_the_text_and_no_link_for_githubs_own_parser(written, text):
     """The copied text is what was written, with nothing invisible put in between."""
     shown = shorten(escape.visible(text), 160, middle=True) or "–"
-    for markdown in (f"a {escape.code(text)} b", f"| a |\n|---|\n| a {escape.code(text)} b |\n"):
+    for markdown in (f"a {written(text)} b", f"| a |\n|---|\n| a {written(text)} b |\n"):
         page = Page(markdown)
         assert "a" not in page.tags
         assert page.text == f"a {shown} b"
@@ -209,6 +214,21 @@ def test_fence_holds_the_whole_command(text):
 def test_markdown_stays_readable(text, escaped):
     """People read the source too: ordinary numbers and names are left as they are."""
     assert escape.markdown(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("sdpa/seq=512", "`sdpa/seq=512`"),
+        ("norms", "`norms`"),
+        ("a_name_that_has_no_slash", "`a_name_that_has_no_slash`"),
+        ("/usr//share/kernels.py:7", "<code>/<wbr>usr//<wbr>share/<wbr>kernels.py:7</code>"),
+        ("a_kernel/dtype=bf16/n=512/", "<code>a\\_kernel/<wbr>dtype=bf16/<wbr>n=512/</code>"),
+        ("x/http://evil.example/y", "<code>x/<wbr>http:<!-- -->//<wbr>evil.example/<wbr>y</code>"),
+    ],
+)
+def test_a_long_name_can_go_on_behind_its_slashes(name, shown):
+    assert escape.name(name) == shown
 
 
 def test_names_are_cut_in_the_middle():

@@ -188,6 +188,104 @@ def test_verify_finds_a_result_that_went_wrong_during_timing():
     assert verify(prepared).kind == "wrong"
 
 
+def works_in_place(bench):
+    """Its reference is computed once, in the set-up."""
+    x = bench.randn(8, 8)
+    wanted = x.double() * 0.5
+    bench.reference(lambda: wanted, rtol=1e-6, atol=1e-6)
+    return lambda: x.mul_(0.5)
+
+
+def adds_up(bench):
+    """Its reference knows nothing of the sum that is kept."""
+    total, mask = bench.zeros(8, dtype="fp64"), bench.full(8, float("-inf"))
+    x = bench.randn(100, 8, dtype="fp64")
+    bench.reference(lambda: (x.sum(0), mask), rtol=1e-9)
+    return lambda: (total.add_(x.sum(0)).clone(), mask)
+
+
+def adds_gradients(bench):
+    x = bench.randn(8, 8).requires_grad_()
+    bench.reference(lambda: 2 * x.detach().double(), rtol=1e-6)
+
+    def run():
+        x.square().sum().backward()
+        return x.grad.clone()
+
+    return run
+
+
+def counts_its_calls(bench):
+    """It works in place, too, but that is not why it is wrong."""
+    x, state, calls = bench.randn(8), bench.zeros(8), []
+    bench.reference(lambda: x.double() * 2)
+
+    def run():
+        calls.append(state.add_(1))
+        return x * (2 if len(calls) < 2 else 3)
+
+    return run
+
+
+def draws_another_sum(bench):
+    """Nothing that was drawn changes: what it keeps is its own."""
+    x, kept = bench.randn(8), torch.zeros(8)
+    bench.reference(lambda: x.double())
+    return lambda: kept.add_(x).clone()
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (works_in_place, "an execution overwrites what the case has drawn (randn float32[8, 8]); with that put back "),
+        (adds_up, "an execution overwrites what the case has drawn (zeros float64[8]); with that put back it is right"),
+        (adds_gradients, "an execution adds to the .grad of what the case has drawn (randn float32[8, 8]); without "),
+        (counts_its_calls, ""),
+        (draws_another_sum, ""),
+    ],
+)
+def test_a_second_result_that_is_wrong_says_what_the_first_left_behind(fn, why):
+    """Only where the result is right again with that put back: else it is not the reason."""
+    found = checked(fn)
+    assert not found["ok"] and found["kind"] == "wrong"
+    told = found["text"].partition("; an execution ")
+    assert "".join(told[1:]).startswith(f"; {why}" if why else "")
+    assert bool(told[1]) == bool(why)
+
+
+def test_state_that_grows_without_bounds_is_told_after_timing():
+    def doubling(bench):
+        x, mask = bench.randn(8, 8), bench.full(8, float("-inf"))
+        bench.reference(lambda: (x.double() * 2).sum(0) + 0 * mask.isinf(), rtol=1e-4, atol=1e-3)
+        return lambda: x.mul_(2).sum(0)
+
+    assert checked(doubling)["ok"]
+    prepared = prepare(case(doubling), {}, "cpu", 0, 0)
+    for _ in range(200):
+        prepared.fn()
+    found = verify(prepared)
+    assert not found.ok
+    assert found.text.endswith("; what the case has drawn (randn float32[8, 8]) holds infinities or NaN by now")
+
+
+def test_a_result_that_goes_wrong_beside_a_mask_of_infinities_is_no_state_that_grew():
+    def masked(bench):
+        x, mask, calls = bench.randn(8), bench.full(8, float("-inf")), []
+        bench.reference(lambda: (x * 2, mask))
+
+        def run():
+            calls.append(1)
+            return x * (2 if len(calls) < 5 else 3), mask
+
+        return run
+
+    prepared = prepare(case(masked), {}, "cpu", 0, 0)
+    for _ in range(5):
+        prepared.fn()
+    found = verify(prepared)
+    assert found.kind == "wrong" and "by now" not in found.text
+
+
 PLAIN = """
 import sys
 sys.modules["torch"] = sys.modules["numpy"] = None

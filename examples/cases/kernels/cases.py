@@ -78,3 +78,12 @@ def with_item(bench):
 
     bench.reference(lambda: x.double() / x.double().abs().max().clamp(min=1e-6), rtol=1e-5, atol=1e-6)
     return scaled
+
+
+@perfci.kernel(devices=["cuda", "cpu"])
+def largest(bench):
+    """Timed beside a whole sort; perfci.yaml says by how much it has to be faster."""
+    x = bench.randn(ROWS, COLUMNS)
+    bench.reference(lambda: x.double().sort(descending=True).values[:, :8])
+    bench.versus("sort", lambda: x.sort(descending=True).values[:, :8])
+    return lambda: x.topk(8).values

@@ -247,7 +247,7 @@ FIRST_FILES = {
 @app.command()
 def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
     """Write a policy, a first case and a workflow into a repository."""
-    from perfci.sources.git import Repository
+    from perfci.sources.git import Repository, lacks_a_name
     from perfci.system.files import write_atomic
 
     if not where.is_dir():
@@ -276,6 +276,11 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
         "measures the tree against itself."
     )
     typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
+    if lacks_a_name(where):
+        typer.echo(
+            "git does not know yet who commits here: first `git config --global user.name NAME`, "
+            "and `git config --global user.email ADDRESS`."
+        )
 
 
 @app.command()

@@ -7,6 +7,7 @@ import numpy as np
 
 from perfci.judge.explain.roofline import roof
 from perfci.judge.explain.tuning import tuned, variations
+from perfci.judge.hints import hinted
 from perfci.judge.status import Context, state
 from perfci.judge.timed import ratio
 from perfci.model.base import SIDES
@@ -14,6 +15,7 @@ from perfci.model.fingerprint import Ceilings
 from perfci.model.plan import Looks
 from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Trail
 from perfci.model.results import Case, CaseSide
+from perfci.model.timing import Timing
 from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
 from perfci.stats.equal_clock import log_ratios
@@ -57,7 +59,7 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
         device=case.device,
         work=said.work,
         checks={name: side.check for name, side in sides.items()},
-        timing=said.timing,
+        timing=_with_hint(said.timing),
         reasons={name: side.reason for name, side in sides.items() if side.reason},
         proof=case.proof,
         noise=_parts(components(case, first), variations(case)),
@@ -65,6 +67,11 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
         roof=roof(case, ceilings),
         versus=said.versus.name if said.versus is not None else "",
     )
+
+
+def _with_hint(timing: Timing | None) -> Timing | None:
+    because = None if timing is None else timing.because
+    return timing if timing is None or because is None else timing.model_copy(update={"because": hinted(because)})
 
 
 def _parts(found: Components | None, tuning: list[str]) -> Noise | None:

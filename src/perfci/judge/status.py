@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from perfci.judge.hints import hinted
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
 from perfci.model.criteria import Criterion
@@ -93,8 +94,8 @@ def centre(values: Array) -> float | None:
 
 
 def because(side: CaseSide) -> str:
-    """Return `: ` and the reason of a side's state, where it gives one."""
-    text = one_line(side.reason.text, 400) if side.reason else ""
+    """Return `: ` and the reason of a side's state with the hint for it, where it gives one."""
+    text = hinted(side.reason.text) if side.reason else ""
     return f": {text}" if text else ""
 
 

@@ -39,13 +39,6 @@ SCHEDULES: dict[Mode, Schedule] = {
 }
 
 
-_HINTS = {
-    "nothing on the current stream": "launch on torch's current stream, which is not the default stream then",
-    "not permitted when stream is capturing": "something in it may synchronise, as .item() does",
-}
-"""Words of torch about a capture → what a suite mostly has there (docs/suite.md, "Cases that need a thought")."""
-
-
 @dataclass(frozen=True)
 class Probe:
     """The facts that one side's worker found out about a case before it is timed."""
@@ -138,8 +131,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
     said = Timing(mode=mode)
     if refusals:
         name, text = refusals[0]
-        hint = next((f": {hint}" for told, hint in _HINTS.items() if told in text), "")
-        because = f"{name} cannot be captured into a CUDA graph: {text}{hint}"
+        because = f"{name} cannot be captured into a CUDA graph: {text}"
         if mode != "cold":
             raise Refused(f"timing mode {asked}: {because}")
         if asked == "auto":

@@ -23,6 +23,8 @@ NOTHING = "<!-- -->"
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
+_SHORT = 16
+"""Characters of a name that the narrowest comment has room for, on a telephone beside a column of numbers."""
 _FORMULA = "=+-@\t\r＝＋－＠"
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
@@ -92,6 +94,17 @@ def code(text: str, limit: int = 160) -> Safe:
         edge = " " if "`" in (shown[0], shown[-1]) else ""
         return Safe(f"{mark}{edge}{shown}{edge}{mark}")
     return Safe(f"`{shown}`")
+
+
+def name(text: str) -> Safe:
+    """Return an id or a path as code that may go on in a next line behind its slashes: in a browser code has no other
+    place for that, and a table is as wide as its longest name. No more is copied with it than with code."""
+    shown = shorten(visible(text), 160, middle=True)
+    *parts, last = re.findall("[^/]*/+|[^/]+$", shown) or [""]
+    if len(shown) <= _SHORT or not parts:
+        return code(text)
+    inside = (NOTHING.join(piece.translate(_ACTIVE) for piece in _LINKS_IN_TAGS.split(part)) for part in (*parts, last))
+    return Safe(f"<code>{'<wbr>'.join(inside)}</code>")
 
 
 def cell(text: str, limit: int = 300) -> Safe:

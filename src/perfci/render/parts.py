@@ -161,7 +161,7 @@ def _mark(row: Row) -> str:
 
 def _subject(shown: View, row: Row) -> Safe:
     """Return the case, its device where there are several, and the metric."""
-    return Safe(" ".join(filter(None, (escape.code(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
+    return Safe(" ".join(filter(None, (escape.name(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
 
 
 def _numbers(shown: View, row: Row, failing: bool) -> Safe:
@@ -203,7 +203,7 @@ def _why(shown: View, row: Row) -> Safe:
     reason = escape.prose(words.because(row)) if row.reason else ""
     parts = [f"{row.class_}: {reason}" if reason else row.class_]
     if row.file and row.effect != "pass":
-        parts.append(escape.code(f"{row.file}:{row.line}" if row.line else row.file))
+        parts.append(escape.name(f"{row.file}:{row.line}" if row.line else row.file))
     if page := words.help_page(row):
         parts.append(f"[what to do]({page})")
     log = shown.log(row)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import assert_never
 
+from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.text import count
@@ -311,9 +312,12 @@ class View:
 
     @property
     def dear_imports(self) -> list[str]:
-        """`import torch: 2.1 s in each worker`, longest first."""
+        """`import torch: 2.1 s in each worker`, longest first; where that is much, with what to do."""
         dear = sorted(self.report.imports.items(), key=lambda two: -two[1])
-        return [f"`{visible(name)}`: {duration(one)} in each worker" for name, one in dear[:_MOST_IMPORTS]]
+        return [
+            f"`{visible(name)}`: {duration(one)} in each worker{f': {IMPORTS.text}' if one >= _DEAR else ''}"
+            for name, one in dear[:_MOST_IMPORTS]
+        ]
 
     @cached_property
     def costs(self) -> str:

@@ -120,6 +120,13 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
     return MachineError(f"git {verb} failed in {escaped(cwd)}: {escaped(errors[0], 300)}")
 
 
+def lacks_a_name(folder: Path) -> bool:
+    """Tell whether `git commit` in `folder` would refuse, since git does not know who commits."""
+    known = {name: value for name, value in os.environ.items() if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_"))}
+    asked = ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT") if shutil.which("git") is not None else ()
+    return any(run_git(["var", name], cwd=folder, env=known, allow=(0, 128)).returncode for name in asked)
+
+
 def means_itself(rev: str, head: str) -> bool:
     """Return whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
 

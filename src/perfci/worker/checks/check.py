@@ -18,6 +18,7 @@ from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import Redraw, Unpaired, set_up
 from .sketch import sketch
+from .state import carried, unbounded
 from .tolerance import Tolerance, field_names
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def check_case(
             again = _again(prepared, out, sizes, *given)
             if again.ok:
                 again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), *given)
+            else:
+                again = _because(again, carried(prepared, _right(sizes, *given)))
             outcome = outcome if again.ok else again
         del out
         if own and outcome.ok and prepared.bench.declared_versus() is not None:
@@ -110,6 +113,22 @@ def check_case(
             result.update(ok=False, kind=outcome.kind, text=text)
             break
     return result
+
+
+def _right(sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Callable[[Prepared], bool]:
+    """Return a function that executes a case and tells whether the result is right."""
+
+    def right(prepared: Prepared) -> bool:
+        expected = _expected(prepared)
+        return _outcome(prepared, _executed(prepared, sizes), expected, rtol, atol).ok
+
+    return right
+
+
+def _because(outcome: Outcome, why: str) -> Outcome:
+    """Return what failed with the reason that was found; without the usual one of a NaN, which it is not then."""
+    text = outcome.text.replace(f"; {UNWRITTEN}", "")
+    return replace(outcome, text=f"{text}; {why}") if why else outcome
 
 
 def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Any:
@@ -145,7 +164,9 @@ def verify(
     _synchronize(prepared)
     sizes = _sizes(out, prepared)
     outcome = _again(prepared, out, sizes, rtol, atol)
-    if not outcome.ok or not redraw:
+    if not outcome.ok:
+        return _because(outcome, unbounded(prepared))
+    if not redraw:
         return outcome
     found, _ = _redrawn(prepared, _execution(prepared, sizes), rtol, atol)
     return outcome if found.ok else found
