@@ -107,6 +107,12 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no zip": (lambda: b"<html>", "no sound zip"),
     "cut": (lambda: zipped(("results.json", GOOD))[:-40], "no sound zip"),
     "NaN": (lambda: archive({"results.json": GOOD.replace('"seconds":0.0', '"seconds":NaN', 1)}), "NaN or Infinity"),
+    "shard": (
+        lambda: zipped(
+            ("results.json", changed(part={"plan": "5" * 64, "shards": [1], "of": 2, "cases": ["matmul@cuda"]}))
+        ),
+        "is one shard of a plan: merge all",
+    ),
     "1e999": (
         lambda: archive({"results.json": GOOD.replace('"seconds":0.0', '"seconds":1e999', 1)}),
         "beyond all others",

@@ -278,6 +278,10 @@ def _check_text(data: Any) -> None:
 def _check_bounds(results: Results) -> None:
     plan = results.plan
     proved = {case.key for case in results.cases if case.proved}
+    if results.part is not None and not results.part.whole:
+        raise Unfit(
+            "is one shard of a plan: merge all in a job by `perfci report --merge`, and upload what that writes"
+        )
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"has more than {MOST_CASES} cases")
     if any(len(case.pairs) > MOST_PAIRS for case in results.cases):
