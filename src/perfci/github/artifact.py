@@ -283,6 +283,11 @@ def _check_text(data: Any) -> None:
 _OTHER_RATES = "was planned with looks or error rates that are not perfci's"
 
 
+def is_shard(results: Results) -> bool:
+    """Tell whether these are a part of a plan alone, of which others are to be merged with."""
+    return results.part is not None and not results.part.whole
+
+
 def _too_many(results: Results) -> bool:
     """Tell whether α is shared by more than its criteria: what is slower would be found more rarely."""
     return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved})
@@ -307,7 +312,7 @@ def _check_bounds(results: Results) -> None:
     if len(plan.criteria) > MOST_QUESTIONS:
         raise Unfit(f"has more than {MOST_QUESTIONS} limits")
     # By such a plan a change may pass that perfci's own plan would find slower than the limit.
-    if plan.looks != Looks.fitted(plan.m) or (results.part is None and _too_many(results)):
+    if plan.looks != Looks.fitted(plan.m) or (not is_shard(results) and _too_many(results)):
         raise Unfit(_OTHER_RATES)
     if not plan.judged or plan.exact_pairs is not None:
         raise Unfit("was planned for something else than a verdict")

@@ -63,7 +63,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
                 continue
             assert of is not None
             confirm(results, of, scope, api)
-            if results.part is None:
+            if results.part is None or not artifact.is_shard(results):
                 name = found.name if len(source.artifacts) > 1 else ""
                 gathered.handed.append(Handed(said, name, results, [found]))
                 continue

@@ -1,11 +1,15 @@
 """A comparison that several machines share: planned, measured in parts, merged into one verdict."""
 
 import json
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from perfci.measure.options import MEASURE_ALL
 from tests.e2e.conftest import Repo, Run, adding
 
 LIMITS = "limits: [{cases: '*', metric: time, regression: 50%}]\n"  # however busy the machine, eight pairs tell
@@ -169,3 +173,126 @@ def test_another_working_tree_is_refused(repo: Repo, what: str, said: str) -> No
     assert run.code == 2
     assert f"{said} is not that of the plan" in last_line(run)
     assert not (repo.root / "shard-1" / "results.json").exists()
+
+
+def pairs(journal: Path) -> list[bytes]:
+    lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+    return [line for line in lines if line.endswith(b"\n") and b'"kind":"pair"' in line]
+
+
+@pytest.mark.slow
+def test_a_shard_that_was_killed_goes_on(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    planned(repo, 2)
+    assert shard(repo, "1/2", "--resume").code in (0, 1), "what may be started again always says so"
+    journal = repo.root / "shard-2" / "journal.jsonl"
+    process = repo.start("compare", "--plan", "plan.json", "--shard", "2/2", start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(pairs(journal)) < 3:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = pairs(journal)
+    assert len(before) >= 3
+    assert repo.perfci("report", "--merge", "shard-1", "shard-2").code == 2, "it left no results"
+    assert "which is measured once" in shard(repo, "2/2").err
+    assert shard(repo, "2/2", "--resume").code in (0, 1)
+    assert pairs(journal)[: len(before)] == before
+    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    assert whole.code == 1
+    assert whole.classes()["bee"] == "regression"
+    assert all(
+        [pair["index"] for pair in case["pairs"]] == list(range(len(case["pairs"]))) for case in whole.results["cases"]
+    )
+
+
+@pytest.mark.slow
+def test_a_shard_that_is_interrupted_makes_the_run_an_error(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    planned(repo, 2)
+    assert shard(repo, "1/2").code in (0, 1)
+    process = repo.start("compare", "--plan", "plan.json", "--shard", "2/2")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(pairs(repo.root / "shard-2" / "journal.jsonl")) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 3
+    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    assert whole.code == 3
+    assert whole.report["verdict"] == "error"
+    assert "shard 2/2 (shard-2): interrupted" in whole.report["sentence"]
+
+
+@pytest.mark.slow
+def test_commands_stay_whole_and_run_where_they_are_dealt(repo: Repo) -> None:
+    """Each says where it ran: a shard runs no command of another."""
+    repo.policy(
+        """
+        limits: [{cases: '*', metric: time, regression: 90%}]
+        commands:
+          - {name: first, run: 'echo first >> "$RAN"; sleep 0.02', device: cpu}
+          - {name: second, run: 'echo second >> "$RAN"; sleep 0.02', device: cpu}
+        pass_env: [RAN]
+        """
+    )
+    repo.write("kernels/ant.py", kernel("ant"))
+    repo.write(".gitignore", "plan.json\n")
+    repo.commit()
+    ran = repo.root.parent / "ran"
+    repo.env["RAN"] = str(ran)
+    run = repo.perfci("plan", "--base", "HEAD", "--shards", "3", "--measure-all")
+    assert run.code == 0, run.err
+    plan = json.loads((repo.root / "plan.json").read_text())
+    of = {case["command"]: case["shard"] for case in plan["cases"]}
+    assert sorted(of) == ["", "first", "second"]
+    for name in ("first", "second"):
+        ran.unlink()
+        assert shard(repo, f"{of[name]}/3").code == 0
+        assert set(ran.read_text().split()) == {name}
+    assert shard(repo, f"{of['']}/3").code == 0
+    whole = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-3")
+    assert whole.code == 0, whole.err
+    assert set(whole.classes()) == {"ant", "first", "second"}
+
+
+def test_what_the_plan_has_proved_no_shard_measures(repo: Repo) -> None:
+    repo.env[MEASURE_ALL] = "0"
+    suite(repo)
+    repo.write("docs/why.md", "Because.\n")
+    repo.commit("a document")
+    plan = planned(repo, 2, "--seed", "2")  # which draws no audit
+    proofs = {case["key"]: case["proof"] for case in plan["cases"]}
+    if not all(proof["by"] for proof in proofs.values()):
+        pytest.skip("needs strace")  # without it nothing is proved, as tests/e2e/test_proof.py has it
+    assert plan["plan"]["m"] == 1
+    for number in (1, 2):
+        run = shard(repo, f"{number}/2")
+        assert run.code == 0, run.err
+    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    assert whole.code == 0, whole.err
+    assert "4 cases unchanged (all proved)" in whole.report["sentence"]
+    assert not any(case["pairs"] for case in whole.results["cases"])
+
+
+@pytest.mark.slow
+def test_prepared_sides_serve_plan_and_shards(repo: Repo, tmp_path: Path) -> None:
+    suite(repo)
+    slower(repo)
+    folder = tmp_path / "sides"
+    assert repo.perfci("compare", "--base", "main~1", "--prepare", str(folder)).code == 0
+    planned(repo, 2, "--prepared", str(folder))
+    for number in (1, 2):
+        run = shard(repo, f"{number}/2", "--prepared", str(folder))
+        assert run.code in (0, 1), run.err
+    assert repo.perfci("report", "--merge", "shard-1", "shard-2").code == 1
+
+
+def test_more_shards_than_cases_are_refused(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    run = repo.perfci("plan", "--base", "main~1", "--shards", "5")
+    assert (run.code, "give --shards 4 at most" in run.err) == (2, True)
+    assert not (repo.root / "plan.json").exists()

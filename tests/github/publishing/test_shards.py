@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.results import Part, Reason, Results
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
@@ -69,6 +70,13 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> No
     (single,) = published(hub, alone).publication.shards
     assert shard.report.rows == single.report.rows
     assert (shard.report.verdict, shard.report.sentence) == (single.report.verdict, single.report.sentence)
+
+
+def test_what_was_merged_before_is_published_as_it_is(hub: GitHub) -> None:
+    _, run = scene(hub)
+    hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shared(whole(*RATIOS), 3))])))
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, len(outcome.publication.shards), outcome.publication.missing) == (1, 1, [])
 
 
 def test_a_missing_shard_is_no_pass(hub: GitHub) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -20,7 +20,7 @@ from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks
 from perfci.model.report import Report
-from perfci.model.results import Case, Pair, Part, Reason, Results
+from perfci.model.results import Case, Pair, Part, Results
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
 from tests.stats.recorded import KERNELS, recorded_pairs
@@ -74,14 +74,23 @@ def part_of(plan: Results, deal: Mapping[str, int], number: int) -> Results:
     )
 
 
+class Taken(NamedTuple):
+    """The end of one machine's rounds."""
+
+    pairs: dict[str, int]
+    """Case key → pairs that were taken now."""
+    withheld: bool
+    """True where pairs were found to resemble their neighbours, so that more of them were taken."""
+
+
 class Killed(BaseException):
     """The machine is gone."""
 
 
 def measure(
     made: Results, source: Series, out: Path | None = None, *, resume: bool = False, most: float = math.inf
-) -> dict[str, int]:
-    """Take pairs until all is decided, with a journal in `out`. Returns case key → pairs that were taken now.
+) -> Taken:
+    """Take pairs until all is decided, with a journal in `out`.
 
     `most`: the machine is lost after so many. Raises Killed then.
     """
@@ -111,11 +120,9 @@ def measure(
         loop = Loop(made.plan, {"cuda": bench}, runner, journal, silent, watch, None, Costs(), budget)
         try:
             loop.run(made.cases)
-        except KeyboardInterrupt:
-            made.error = Reason(kind="interrupt", text="interrupted: continue with --resume")
         finally:
             journal.close()
-    return taken
+    return Taken(taken, loop.looks is not made.plan.looks)
 
 
 def judged(report: Report) -> str:

@@ -1,0 +1,210 @@
+"""Shards that belong together become one run; everything else is refused by name."""
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.shards import LIMITS, count
+from perfci.judge.judge import judge
+from perfci.measure.shards.merge import merge
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.fingerprint import Fingerprint
+from perfci.model.results import FileFailure, Reason, Results
+from tests.judge.build import ceilings
+
+from .replay import Series, measure, part_of, planned, series
+
+Change = Callable[[Results], None]
+DEAL = {f"k/n={number}@cuda": 1 + number % 3 for number in range(6)}
+SOURCE: Series = series(7, 6, {4: 1.1})
+
+
+def shard(number: int, *, pairs: int | None = None, error: str = "", started: str = "") -> Results:
+    """One of three shards; `pairs`: of each case no more, as where it was interrupted."""
+    made = part_of(planned(SOURCE), DEAL, number)
+    measure(made, SOURCE)
+    made = Results.model_validate_json(made.model_dump_json())
+    for case in made.cases:
+        case.pairs = case.pairs[:pairs]
+        for pair in case.pairs:
+            pair.at = float(pair.index)
+    made.error = Reason(kind="exit", text=error) if error else None
+    made.started = started or made.started
+    return made
+
+
+def three(change: Change | None = None) -> list[tuple[str, Results]]:
+    """All of them; `change` is of the second."""
+    made = [(f"shard-{number}", shard(number)) for number in (1, 2, 3)]
+    if change is not None:
+        change(made[1][1])
+    return made
+
+
+def refused(found: list[tuple[str, Results]], kind: type[PerfciError] = UsageError) -> str:
+    with pytest.raises(kind) as error:
+        merge(found)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_merged_run_is_judged_as_one() -> None:
+    report = judge(merge(three()))
+    assert (report.verdict, report.exit_code) == ("fail", 1)
+    assert report.counts == {"regression": 1, "unchanged": 5}
+    assert "k/n=4" in report.sentence
+
+
+@pytest.mark.parametrize("gone", [[1], [2, 3]])
+def test_a_missing_shard_is_no_pass(gone: list[int]) -> None:
+    said = refused([one for one in three() if one[1].part and one[1].part.shards[0] not in gone], MachineError)
+    assert ("shard 1 of 3" if gone == [1] else "shards 2, 3 of 3") in said
+
+
+def test_a_decided_shard_is_not_replaced() -> None:
+    assert "again: is shard 2 again, which shard-2 holds" in refused([*three(), ("again", shard(2))])
+
+
+def test_an_attempt_that_gave_nothing_is_replaced() -> None:
+    lost = ("lost", shard(2, pairs=0, error="no GPU"))
+    for found in ([lost, *three()], [*three(), lost]):
+        assert merge(found).model_dump_json() == merge(three()).model_dump_json()
+
+
+def test_an_attempt_that_was_gone_on_with_is_replaced() -> None:
+    assert merge([("begun", shard(2, pairs=3, error="killed")), *three()]).error is None
+
+
+def test_an_attempt_with_other_pairs_is_not_replaced() -> None:
+    """Who throws away what was measured chooses."""
+    begun = shard(2, pairs=3, error="killed")
+    begun.cases[0].pairs[1].values["head"]["time"] *= 1.001
+    assert "shard-2: measured shard 2 anew, of which begun holds 6 pairs" in refused([*three(), ("begun", begun)])
+
+
+def test_an_attempt_whose_case_failed_is_not_replaced() -> None:
+    failed = shard(2, pairs=0, error="killed")
+    failed.cases[0].sides["head"].status = "failed"
+    assert "measured shard 2 anew" in refused([*three(), ("flaky", failed)])
+
+
+def test_a_shard_that_ended_by_an_error_makes_the_run_one() -> None:
+    found = three()
+    found[1] = ("shard-2", shard(2, pairs=4, error="the GPU fell off the bus"))
+    whole = merge(found)
+    report = judge(whole)
+    assert (report.verdict, report.exit_code) == ("error", 3)
+    assert "shard 2/3 (shard-2): the GPU fell off the bus" in report.sentence
+
+
+def test_of_attempts_that_all_ended_by_errors_the_last_one_counts() -> None:
+    first = shard(2, pairs=0, error="first", started="2026-01-01T00:00:00Z")
+    second = shard(2, pairs=0, error="second", started="2026-01-01T00:10:00Z")
+    others = [one for one in three() if one[0] != "shard-2"]
+    for found in ([("a", first), ("b", second)], [("b", second), ("a", first)]):
+        error = merge([*others, *found]).error
+        assert error is not None
+        assert "second" in error.text
+
+
+def _plan(one: Results) -> None:
+    assert one.part is not None
+    one.part.plan = "6" * 64
+
+
+def _number(one: Results) -> None:
+    assert one.part is not None
+    one.part.shards = [9]
+
+
+def _count(one: Results) -> None:
+    assert one.part is not None
+    one.part.of = 4
+
+
+def _no_part(one: Results) -> None:
+    one.part = None
+
+
+def _all(one: Results) -> None:
+    assert one.part is not None
+    one.part.shards = [1, 2]
+
+
+def _m(one: Results) -> None:
+    one.plan.m = 1
+
+
+def _tree(one: Results) -> None:
+    one.sides["head"].tree = "another"
+
+
+def _stolen(one: Results) -> None:
+    one.cases.append(shard(1).cases[0])
+
+
+def _dropped(one: Results) -> None:
+    one.cases.pop()
+
+
+def _card(one: Results) -> None:
+    one.plan.devices = ["cuda"]
+    one.fingerprint.devices = {"cuda": "NVIDIA H100"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_plan, "shard-2: is of plan 666666666666, and shard-1 of plan 555555555555"),
+        (_number, "shard-2: is shard 9 of 3"),
+        (_count, "shard-2: has another number of shards than shard-1"),
+        (_no_part, "shard-2: is no shard of a plan"),
+        (_all, "shard-2: was merged already"),
+        (_m, "shard-2: has another plan than shard-1"),
+        (_tree, "shard-2: has another tree than shard-1"),
+        (_stolen, "shard-2: holds k/n=0@cuda, which shard-1 holds too"),
+        (_dropped, "no shard holds k/n=4@cuda"),
+    ],
+)
+def test_shards_that_do_not_belong_together_are_refused(change: Change, said: str) -> None:
+    assert said in refused(three(change))
+
+
+def test_another_model_of_card_is_refused() -> None:
+    found = three(_card)
+    for _, one in found:
+        one.plan.devices = ["cuda"]
+        one.fingerprint.devices = one.fingerprint.devices or {"cuda": "NVIDIA H200"}
+    assert "shard-2: was measured on NVIDIA H100, and shard-1 on NVIDIA H200" in refused(found)
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    assert "names no results" in refused([])
+
+
+def test_costs_add_up_and_machines_are_told_where_they_differ() -> None:
+    found = three()
+    for number, (_, one) in enumerate(found, 1):
+        one.costs, one.seconds, one.measuring_seconds = {"samples": 2.0, "build": 1.0}, 3.0, 2.0
+        one.notes = ["the same in all", f"of {number}"]
+        one.files = [
+            FileFailure(side="head", file="k.py", reason=Reason(kind="import", text="no", log=f"shard-{number}/log"))
+        ]
+        one.fingerprint = Fingerprint(driver=f"58{number > 1:d}", uuid=f"GPU-{number}", cpu="one")
+        one.fingerprint.ceilings = {"cuda": ceilings(read=number * 1e12, copied=None, float16=4e14 / number)}
+    whole = merge(found)
+    assert whole.costs == {"samples": 6.0, "build": 3.0}
+    assert (whole.seconds, whole.measuring_seconds) == (9.0, 6.0)
+    assert [note for note in whole.notes if note == "the same in all"] == ["the same in all"]
+    assert {"of 1", "of 2", "of 3"} <= set(whole.notes)
+    assert "the shards' machines differ in driver: 580 (shard 1); 581 (shard 2, 3)" in whole.notes
+    assert len(whole.files) == 1
+    assert whole.fingerprint.uuid is None
+    highest = whole.fingerprint.ceilings["cuda"]
+    assert (highest.read.value, highest.matmul["float16"].value) == (3e12, 4e14)
+
+
+@pytest.mark.parametrize("bound", LIMITS)
+def test_no_more_runs_on_unchanged_code_fail(bound: float) -> None:
+    """A few; benchmarks/shards.py takes many."""
+    assert count(12, bound).within
