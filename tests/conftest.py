@@ -20,8 +20,8 @@ os.environ["PERFCI_MEASURE_ALL"] = "1"
 # Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
 sys.dont_write_bytecode = False
 
-ONE_AT_A_TIME = ("nsys", "docker")
-"""Groups of tests that one process runs one after the other: they share nsys's daemons, or an engine."""
+ONE_AT_A_TIME = ("nsys", "docker", "slurm")
+"""Groups of tests that one process runs one after the other: they share nsys's daemons, an engine, or a cluster."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

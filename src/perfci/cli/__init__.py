@@ -4,6 +4,7 @@ Every verb stands here and calls a module beside it; options.py describes their 
 """
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -242,13 +243,21 @@ FIRST_FILES = {
     ".github/workflows/perf.yml": "perf.yml",
 }
 """Files that `perfci init` writes, each with the file in templates/ that it is."""
+SLURM, KUBERNETES = "perf.slurm.sh", "perf-job.yaml"
+"""Files that it writes where it is asked to, beside a policy."""
 
 
 @app.command()
-def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
-    """Write a policy, a first case and a workflow into a repository."""
+def init(
+    where: options.Folder = HERE,
+    slurm: Annotated[bool, typer.Option("--slurm", help=f"Write {SLURM} beside the policy, and nothing else.")] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help=f"Write {KUBERNETES} beside the policy, and nothing else.")
+    ] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Write a policy, a first case and a workflow into a repository; or what a cluster is given."""
     from perfci.sources.git import Repository, lacks_a_name
-    from perfci.system.files import write_atomic
 
     if not where.is_dir():
         raise UsageError(f"{where}: is no folder: make it first")
@@ -256,19 +265,17 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
     if repo is not None and repo.root != where.resolve():
         where = repo.root  # where every verb looks for the policy, and GitHub for workflows
         typer.echo(f"into   {where}, the root of the repository")
+    if slurm or kubernetes:
+        _write_for_cluster(where, [SLURM] * slurm + [KUBERNETES] * kubernetes)
+        return
     if (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is there already: edit it, or remove it first")
-    templates = Path(__file__).parent / "templates"
     for name, template in FIRST_FILES.items():
         path = where / name
         if path.exists():
             typer.echo(f"kept   {name}")
             continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
-        write_atomic(path, (templates / template).read_text(encoding="utf-8"))
+        _write_template(path, template)
         typer.echo(f"wrote  {name}")
     first = "git init && " if repo is None else ""
     typer.echo(
@@ -281,6 +288,33 @@ def init(where: options.Folder = HERE, debug: options.Debug = False) -> None:
             "git does not know yet who commits here: first `git config --global user.name NAME`, "
             "and `git config --global user.email ADDRESS`."
         )
+
+
+def _write_for_cluster(where: Path, names: list[str]) -> None:
+    """Write files of templates/ beside the policy; none where one of them is there. Raises UsageError."""
+    if not (where / "perfci.yaml").exists():
+        raise UsageError(f"{where / 'perfci.yaml'}: is missing: `perfci init` writes one")
+    for name in names:
+        if os.path.lexists(where / name):
+            raise UsageError(f"{where / name}: is there already: edit it, or remove it first")
+    for name in names:
+        _write_template(where / name, name)
+        typer.echo(f"wrote  {name}")
+    if SLURM in names:
+        (where / SLURM).chmod(0o755)
+        typer.echo(f"\nNow: see what to change at its head, commit, and call `./{SLURM}` where sbatch is.")
+    if KUBERNETES in names:
+        typer.echo(f"\nNow: see what to change in {KUBERNETES}, and apply it step by step, as its head says.")
+
+
+def _write_template(path: Path, template: str) -> None:
+    from perfci.system.files import write_atomic
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
+    write_atomic(path, (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8"))
 
 
 @app.command()
