@@ -116,8 +116,8 @@ def report(debug: options.Debug = False, **asked: Any) -> None:
     base, device, costs = asked.pop("base") or [], asked.pop("device"), asked.pop("costs")
     by, items = asked.pop("by"), asked.pop("items") or []
     if merge:
-        if imported:
-            raise UsageError("--merge: takes what shards of a plan measured: leave out --import")
+        if imported or base or device or by or items:
+            raise UsageError("--merge: takes what shards of a plan measured: leave out --import and what goes with it")
         from perfci.cli.shards import judge_merged
 
         judge_merged(results, costs=costs, **asked)

@@ -32,6 +32,8 @@ def starved(results: Results, context: Context) -> tuple[str, str] | None:
         return sentence, f"Give a much larger budget: not one pair was finished in {budget}. Or name fewer cases."
     before = results.seconds - results.measuring_seconds - sum(results.costs.get(name, 0.0) for name in BEYOND)
     need = max(0.0, before) + ROOM * results.measuring_seconds / pairs * results.plan.convicting * len(asked)
+    if results.part is not None:
+        need /= len(results.part.shards)  # each has the budget for itself, and all seconds are added up here
     return sentence, _would_do(max(need, 1.1 * results.plan.budget))
 
 

@@ -98,6 +98,9 @@ def refused_merges(repo: Repo) -> None:
     foreign = repo.perfci("report", "--merge", "shard-1", "again", "shard-3")
     assert foreign.code == 2
     assert "again: is of plan 000000000000" in foreign.err
+    imported = repo.perfci("report", "--merge", "shard-1", "--import", "x.json")
+    assert (imported.code, "leave out --import" in imported.err) == (2, True)
+    assert repo.perfci("report", "--merge", "shard-9").code == 2
     merged = repo.perfci("report", "--merge", "perfci-out")
     assert (merged.code, "was merged already" in merged.err) == (2, True)
     shutil.rmtree(root / "again")

@@ -204,6 +204,18 @@ def test_costs_add_up_and_machines_are_told_where_they_differ() -> None:
     assert (highest.read.value, highest.matmul["float16"].value) == (3e12, 4e14)
 
 
+def test_a_budget_that_would_do_is_that_of_a_shard() -> None:
+    found = three()
+    for _, one in found:
+        one.plan.budget, one.seconds, one.measuring_seconds = 10.0, 12.0, 8.0
+        for case in one.cases:
+            case.pairs, case.stopped = case.pairs[:4], "budget"
+    whole, alone = judge(merge(found)), judge(found[0][1])
+    assert (whole.verdict, alone.verdict) == ("error", "error")
+    assert whole.advice == alone.advice
+    assert "would do" in whole.advice
+
+
 @pytest.mark.parametrize("bound", LIMITS)
 def test_no_more_runs_on_unchanged_code_fail(bound: float) -> None:
     """A few; benchmarks/shards.py takes many."""
