@@ -299,6 +299,7 @@ def test_of_two_hundred_cases_one_chart_is_drawn(browser, files):
 
 
 @pytest.mark.node
+@pytest.mark.skipif(not STYLE.exists(), reason="no node_modules here: install Node.js with npm")
 @pytest.mark.parametrize("width", [390, 780])
 @pytest.mark.parametrize("state", ["mixed", "many", "wrong"])
 def test_a_comments_rows_need_no_scrolling_on_a_telephone(browser, tmp_path, state, width):

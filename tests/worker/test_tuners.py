@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -207,6 +208,7 @@ def test_what_was_imported_for_the_suite_beforehand_is_not_taken_for_torchs(tmp_
     assert told == {"beforehand": "launches.so works on the GPU, and what it chooses cannot be told"}
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_a_library_that_launches_work_by_itself_is_told(tmp_path: Path) -> None:
     """Built here from C: `cudaLaunchKernel` stands in it. Another one, and what Triton builds, are not told."""
     for name, symbol in (("launches", "cudaLaunchKernel"), ("harmless", "add"), ("cache/stub", "cuLaunchKernel")):
