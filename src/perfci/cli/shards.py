@@ -107,10 +107,11 @@ def _goes_on(options: Options, shard: Shard) -> bool:
     again: nobody may choose between two measurements."""
     path = options.out / JOURNAL
     records = read_lines(path) if path.exists() else []
+    begun = any(record.get("kind") in ("pair", "failed") for record in records)
     if options.resume:
-        return bool(records)
+        return begun  # else nothing is lost by beginning, on another machine too
     own = records and records[0].get("identity", {}).get("the shard") == shard.name
-    if own and any(record.get("kind") in ("pair", "failed") for record in records):
+    if own and begun:
         raise UsageError(
             f"{options.out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
             "make a new plan"
