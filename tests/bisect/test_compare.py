@@ -137,6 +137,24 @@ def test_a_mistake_before_anything_was_measured_stands_in_nobodys_way(made: Made
     assert not opened(made, Measured(), case=["other"]).resumed
 
 
+def test_a_mistake_loses_nothing_of_the_bisect_before(made: Made) -> None:
+    comparisons = opened(made, Measured(log=0.06))
+    comparisons.ask(step(made))
+    comparisons.end(deeper=False)
+    comparisons.close()
+    out = made.folder.parent / "out"
+    (out / "bisect.md").write_text("found")
+    for name in ("mistyped", "mistyped again"):
+        with pytest.raises(UsageError):
+            opened(made, Measured(fails=UsageError("no such case")), case=[name]).ask(
+                Asked("whole", made.commits["good"], made.commits["bad"])
+            )
+        (out / "comparisons" / "01-whole-x-y" / "logs").mkdir(parents=True)  # which a build leaves
+        previous = out / "previous"
+        assert (previous / "bisect.md").read_text() == "found" and not (out / "bisect.md").exists()
+        assert len(list((previous / "comparisons").iterdir())) == 1 and (previous / JOURNAL).exists()
+
+
 def test_on_another_machine_it_refuses(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     comparisons = opened(made, Measured())
     comparisons.ask(step(made))

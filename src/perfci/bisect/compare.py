@@ -24,10 +24,14 @@ from perfci.model.metrics import Direction
 from perfci.model.results import Results
 from perfci.model.text import one_line
 from perfci.sources.git import Repository
-from perfci.system.files import Appender, read_lines, remove_tree
+from perfci.system.files import Appender, disk_errors, read_lines, remove_tree
 
 JOURNAL = "journal.jsonl"
 COMPARISONS = "comparisons"
+ANSWERS = ("bisect.md", "bisect.json", "bisect.log")
+"""Files that a bisect leaves for people and programs, beside its comparisons."""
+PREVIOUS = "previous"
+"""Folder of the bisect before."""
 MORE = 3.0
 """A comparison that the budget left undecided goes on once, with a budget this many times as large."""
 _EXPLAINED = 5
@@ -83,8 +87,7 @@ class Comparisons:
         self.resumed = path.exists() and not restart and self._load(path, identity, deeper=deeper)
         """True where an unfinished bisect is gone on with."""
         if not self.resumed:
-            path.unlink(missing_ok=True)
-            remove_tree(subject.options.out / COMPARISONS)
+            _put_away(subject.options.out)
         self._file = Appender(path)
         if not self.resumed:
             self._file.append({"kind": "header", "identity": dict(identity)}, sync=True)
@@ -219,6 +222,20 @@ class Comparisons:
                 raise
             remove_tree(options.out)  # it was begun with other files, or on another machine
             return self.measure(replace(options, resume=False))
+
+
+def _put_away(out: Path) -> None:
+    """Move an earlier bisect into PREVIOUS, in the place of the one before; one that measured nothing is forgotten."""
+    previous, everything = out / PREVIOUS, (JOURNAL, COMPARISONS, *ANSWERS)
+    with disk_errors("moved", out):
+        if any((out / name).exists() for name in ANSWERS) or any((out / COMPARISONS).glob(f"*/{PAIRS}")):
+            remove_tree(previous)
+            previous.mkdir()
+            for name in everything:
+                if (out / name).exists():
+                    (out / name).rename(previous / name)
+        (out / JOURNAL).unlink(missing_ok=True)
+        remove_tree(out / COMPARISONS)
 
 
 def _about(results: Results) -> About:

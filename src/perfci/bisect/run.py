@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfci.bisect import walk
-from perfci.bisect.compare import Comparisons, Measure, Subject
+from perfci.bisect.compare import ANSWERS, Comparisons, Measure, Subject
 from perfci.bisect.document import Bisect, CommitFacts, Compared
 from perfci.bisect.search import Asked, search_all
 from perfci.bisect.words import answer
@@ -16,7 +16,7 @@ from perfci.model.text import count
 from perfci.sources.git import Repository
 from perfci.system.files import make_scratch, write_atomic
 
-LOG = "bisect.log"
+LOG = ANSWERS[2]
 
 
 @dataclass(frozen=True)

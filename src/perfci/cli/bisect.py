@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 
 from perfci.bisect import words as rendered
-from perfci.bisect.compare import COMPARISONS
+from perfci.bisect.compare import ANSWERS, COMPARISONS
 from perfci.bisect.document import CommitFacts, Compared
-from perfci.bisect.run import LOG, Bisecting, bisect
+from perfci.bisect.run import Bisecting, bisect
 from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
 from perfci.cli.output import tell_files, write_all
 from perfci.cli.progress import Teller
@@ -25,7 +25,7 @@ from perfci.system.users import Outputs, find_account, keep_outputs
 
 FOLDER = "bisect"
 """Within --out, so that the last comparison stays as it is."""
-FILES = ("bisect.md", "bisect.json", LOG, f"{COMPARISONS}/")
+FILES = (*ANSWERS, f"{COMPARISONS}/")
 
 
 def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | None, **asked: Any) -> None:
@@ -62,16 +62,14 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
     signal.signal(signal.SIGTERM, interrupt)
     console = Console(stderr=True)
     with keep_outputs(out, where, find_account()) as outputs:
-        for name in FILES[:3]:  # of an earlier bisect
-            (options.out / name).unlink(missing_ok=True)
         try:
             found = bisect(one, partial(_measure, console, outputs), partial(_note, console), partial(_tell, console))
         except KeyboardInterrupt:
             typer.echo("perfci: interrupted: the same command goes on", err=True)
             raise typer.Exit(MachineError.exit_code) from None
         outputs.require()  # nothing of the code under test runs any more
-        write_atomic(options.out / "bisect.json", found.model_dump_json(indent=1) + "\n")
-        write_atomic(options.out / "bisect.md", rendered.render(found))
+        write_atomic(options.out / ANSWERS[1], found.model_dump_json(indent=1) + "\n")
+        write_atomic(options.out / ANSWERS[0], rendered.render(found))
     if asked["json"]:
         typer.echo(found.model_dump_json(indent=1))
     else:
