@@ -23,7 +23,7 @@ NOTHING = "<!-- -->"
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
-_SHORT = 20
+_SHORT = 16
 """Characters of a name that the narrowest comment has room for, on a telephone beside a column of numbers."""
 _FORMULA = "=+-@\t\r＝＋－＠"
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
