@@ -194,6 +194,7 @@ def test_whatever_the_history_nobody_is_accused_without_a_change_of_its_own(tmp_
         raise AssertionError(f"one step is found: {found.sentence}")
 
 
+@pytest.mark.slow
 def test_planted_changes_are_found_by_recorded_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert bisects.run(50, seed=7), capsys.readouterr().out
 

@@ -152,6 +152,7 @@ def test_killed_in_the_middle_it_goes_on(repo: Repo) -> None:
     assert "going on" not in again.err, "what has ended begins anew"
 
 
+@pytest.mark.slow
 def test_faster_is_found_too_and_its_parent_is_held_against_it(repo: Repo) -> None:
     line = Line(repo)
     repo.write("kernels/adding.py", adding(spin=SPIN))
@@ -199,6 +200,7 @@ def test_an_end_without_the_case_cannot_be_measured(repo: Repo) -> None:
     assert last(run).startswith("no commit is accused: whether time changes from "), last(run)
 
 
+@pytest.mark.slow
 def test_commits_from_before_the_suite_are_asked_with_that_of_another(repo: Repo) -> None:
     repo.write(".gitignore", "perfci-out/\n__pycache__/\n")
     body, _, kernel = adding().partition("@perfci.kernel")

@@ -50,6 +50,7 @@ def last_line(run: Run) -> str:
     return run.err.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_three_shards_are_one_verdict(repo: Repo) -> None:
     suite(repo)
     slower(repo)
@@ -263,6 +264,7 @@ def test_commands_stay_whole_and_run_where_they_are_dealt(repo: Repo) -> None:
     assert set(whole.classes()) == {"ant", "first", "second"}
 
 
+@pytest.mark.slow
 def test_what_the_plan_has_proved_no_shard_measures(repo: Repo) -> None:
     repo.env[MEASURE_ALL] = "0"
     suite(repo)
