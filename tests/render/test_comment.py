@@ -67,6 +67,7 @@ class Seen(HTMLParser):
             self.rows[-1] += 1
         elif tag == "code":
             self.code.append("")
+            self.plain += "`"  # what stands before code and what stands behind it are no one text
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
