@@ -119,7 +119,7 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
     if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
-        return [f"nothing moved in what was seen of base and head{end}"]
+        return ["nothing moved in what was seen of base and head, which is not their kernels"]
     return []
 
 
