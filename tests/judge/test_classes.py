@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
+from perfci.model.base import SIDES
+from perfci.model.fingerprint import Environments, Interpreter
 from perfci.model.report import CLASSES
 from perfci.model.results import Check, FileFailure, Moments, Reason, Scatter, Work
 from perfci.model.timing import Timing
@@ -393,6 +395,24 @@ def test_a_different_question_is_named_and_not_compared(fields, words):
     assert row.base == pytest.approx(T, rel=0.01)
     assert row.head == pytest.approx(3 * T, rel=0.01)
     assert row.change is None
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_settings_that_follow_from_environments_are_compared_where_these_were_asked_for(asked):
+    """`--env TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1`: what torch then says of TF32 is the change. A policy's own `env:`
+    is head's, and no way around the question."""
+    timing = Timing(mode="rotating", settings={"timer": "events", "tf32": True})
+    given = results([case(ratio=3.0, head=side(timing=timing))])
+    given.environments = Environments(
+        asked=asked, interpreters={name: Interpreter(path="python", python="3.12") for name in SIDES}
+    )
+    report = judge(given)
+    assert [row.class_ for row in report.rows] == ["regression" if asked else "changed"]
+    assert [(one.name, one.base, one.head) for one in report.environments.settings] == [("tf32", None, "True")]
+    timing.settings["timer"] = "wall"
+    report = judge(given)
+    assert [row.class_ for row in report.rows] == ["changed"], "the timer is perfci's own"
+    assert [one.name for one in report.environments.settings] == ["tf32"]
 
 
 @pytest.mark.parametrize(("fields", "words"), REDECLARED)

@@ -22,8 +22,11 @@ from perfci.measure import loop as measure_loop
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
+from perfci.model.base import SIDES
+from perfci.model.fingerprint import Environments, Interpreter
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case
+from perfci.model.timing import Timing
 from perfci.stats.answer import answer
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results, side
@@ -75,9 +78,10 @@ class Replayed:
         clocks: bool = True,
         refuses: bool = False,
         told: bool = False,
+        environments: Environments | None = None,
     ) -> None:
         """`refuses`: a budget too short to show a regression ends the run, as it does; else it goes on to its end."""
-        self.clocks, self.told = clocks, told
+        self.clocks, self.told, self.environments = clocks, told, environments
         self.rng = random.Random(seed)
         self.clock = Clock()
         self.factors = factors or {}
@@ -113,16 +117,23 @@ class Replayed:
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""
         tuner = "" if self.told else None
-        cases = [empty_case(name, ratio=None, base=side(tuner=tuner), head=side(tuner=tuner)) for name in self.sources]
+        tf32 = {"tf32": True} if self.environments is not None else {}
+        timing = Timing(mode="rotating", settings={"timer": "events", **tf32})
+        cases = [
+            empty_case(name, ratio=None, base=side(tuner=tuner), head=side(tuner=tuner, timing=timing))
+            for name in self.sources
+        ]
         made = results(
             cases, [limit(name, bound=r) for name in self.sources], looks=looks or Looks.fitted(len(self.sources))
         )
         plan = made.plan.model_copy(update={"budget": budget})
-        self.made = made.model_copy(update={"plan": plan})
+        self.made = made.model_copy(update={"plan": plan, "environments": self.environments})
         # What samples take is not known: whether a budget will do is asked after the first pair alone.
         setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0))
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups, spare={})
-        self.loop = Loop(plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0))
+        self.loop = Loop(
+            plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0), self.environments
+        )
         self.loop.run(self.made.cases)
         return self.made.cases, plan
 
@@ -326,3 +337,13 @@ def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(monkeypat
     assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 30
     assert any(decision.last and decision.status == "regression" for run in found for decision in run)
     assert 0.1 <= failing(found) / 200 <= 0.3 + 3 * (0.3 * 0.7 / 200) ** 0.5
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_settings_that_environments_change_are_measured_to_an_answer(monkeypatch, asked):
+    """Those that the command line asks for; others make of it another question, for which pairs tell nothing."""
+    both = {name: Interpreter(path="python", python="3.12") for name in SIDES}
+    replayed = Replayed(monkeypatch, 1, cases=4, environments=Environments(asked=asked, interpreters=both))
+    cases, _ = replayed.run(1e6)
+    assert {len(case.pairs) >= 8 for case in cases} == {asked}
+    assert {row.class_ for row in judge(replayed.made).rows} == {"unchanged" if asked else "changed"}

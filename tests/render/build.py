@@ -303,6 +303,7 @@ ENVIRONMENTS = Environments(
         Variable(name="API_TOKEN", hidden=True),
         Variable(name="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", base=None, head="1"),
     ],
+    settings=[Variable(name="tf32", base="False", head="True")],
 )
 
 
@@ -342,6 +343,7 @@ def reports() -> dict[str, Report]:
         interpreters={side: Interpreter(path=f"/`{side}`|<b>/python", python="3.12") for side in ("base", "head")},
         packages=[Package(name=name, base="1", head=f"2 {name}"[:100]) for name in HOSTILE],
         variables=[Variable(name="SHOWN", base=name) for name in HOSTILE],
+        settings=[Variable(name=name[:60], base=name[:60], head="True") for name in HOSTILE],
     )
     hostile.sides["head"].commit = None
     hostile.sides["head"].ref = "feature/`|<b>@org"

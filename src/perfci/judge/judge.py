@@ -11,6 +11,7 @@ from perfci.judge.proved import remarks
 from perfci.judge.speed_of_light import TIMED
 from perfci.judge.status import ANSWERED, Context, file_rows, order
 from perfci.model.base import DeviceKind
+from perfci.model.comparison import settings_apart
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
@@ -45,6 +46,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         compared=results.mode == "compare",
         criteria=_by_case(asked),
         custom=results.custom_metrics,
+        environments=results.environments,
     )
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
@@ -98,7 +100,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         command=results.command,
         repository=results.repository,
         fingerprint=results.fingerprint,
-        environments=results.environments,
+        environments=results.environments and settings_apart(results.environments, cases),
         sides=results.sides,
         policy_from=results.policy_from,
     )

@@ -11,6 +11,7 @@ from perfci.judge.hints import hinted
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
 from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Environments
 from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.plan import Looks
 from perfci.model.policy import Severity
@@ -40,6 +41,8 @@ class Context:
     criteria: dict[str, list[Criterion]]
     """Case key → its criteria."""
     custom: dict[str, CustomMetric]
+    environments: Environments | None = None
+    """Of base and head, where they differ."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the same case; None without one."""
@@ -210,7 +213,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
         case "failed", _:
             return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
-    if not case.proved and (different := differences(base, head)):
+    if not case.proved and (different := differences(base, head, context.environments)):
         return "changed", context.effect("changed"), "; ".join([*different, *redeclared(base, head)])
     return None
 

@@ -15,7 +15,8 @@ from perfci.measure.sampling import LEAST_PAIRS, adapt, hopeless, next_batch, pa
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
-from perfci.model.plan import Looks, Plan
+from perfci.model.fingerprint import Environments
+from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.model.units import show_budget
 from perfci.stats.answer import answer
@@ -42,9 +43,12 @@ class Loop:
         lock: Lock | None,
         costs: Costs,
         budget: Budget,
+        environments: Environments | None = None,
     ) -> None:
         self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
         self.progress, self.watch, self.lock, self.costs, self.budget = progress, watch, lock, costs, budget
+        self.environments = environments
+        """Of base and head, where they differ."""
         self.looks = plan.looks
         """Those that a case must satisfy to end."""
         self.outlook: dict[str, tuple[int, bool]] = {}
@@ -102,12 +106,12 @@ class Loop:
         """
         plan, left = self.plan, self.budget.left
         taken, first = max((len(spent) for spent in self.spent.values()), default=0), plan.looks.pairs[0]
-        waits = any(criteria_of(case, plan) and len(case.pairs) < first for case in cases)
+        waits = any(self._criteria(case) and len(case.pairs) < first for case in cases)
         if plan.exact_pairs is not None or plan.max_pairs < plan.convicting or taken > 1 or not waits:
             return False
         least = likely = 0.0
         for case in cases:
-            wanted = plan.convicting if criteria_of(case, plan) and not case.proved else first
+            wanted = plan.convicting if self._criteria(case) and not case.proved else first
             cost = pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner)
             todo = max(0, wanted - len(case.pairs))
             planned = min(todo, max(0, LEAST_PAIRS - len(case.pairs)))
@@ -130,9 +134,21 @@ class Loop:
         if plan.exact_pairs is not None and pairs < plan.exact_pairs:
             return True
         if pairs >= (plan.exact_pairs or plan.max_pairs):
-            case.stopped = "decided" if settled(case, plan, self.looks) else "cap"
+            case.stopped = "decided" if self._settled(case) else "cap"
             return False
-        return not plan.looks.at(pairs) or not settled(case, plan, self.looks)
+        return not plan.looks.at(pairs) or not self._settled(case)
+
+    def _settled(self, case: Case) -> bool:
+        """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
+        asked = self._criteria(case)
+        return all(answer(case, one, self.looks, self.plan.m).decision.status != "continue" for one in asked)
+
+    def _criteria(self, case: Case) -> list[Criterion]:
+        """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
+        base, head = case.sides.get("base"), case.sides["head"]
+        compared = base is not None and base.status == "ok" and not case.proved
+        compared = compared and not differences(base, head, self.environments)
+        return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _worthwhile(self, cases: list[Case]) -> list[Case]:
         """Return `cases`, or none where all that are open are hopeless and what is left of the budget does not take
@@ -206,15 +222,3 @@ class Loop:
 def can_measure(case: Case) -> bool:
     """Tell whether pairs of this case are worth taking: head works."""
     return case.sides["head"].status == "ok"
-
-
-def settled(case: Case, plan: Plan, looks: Looks) -> bool:
-    """Tell whether the pairs so far answer every criterion that pairs of the case decide, by `looks`."""
-    return all(answer(case, one, looks, plan.m).decision.status != "continue" for one in criteria_of(case, plan))
-
-
-def criteria_of(case: Case, plan: Plan) -> list[Criterion]:
-    """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
-    base, head = case.sides.get("base"), case.sides["head"]
-    compared = base is not None and base.status == "ok" and not differences(base, head) and not case.proved
-    return [one for one in plan.timed if one.case_key == case.key and (compared or not one.relative)]

@@ -111,7 +111,10 @@ class Measurement:
 
         if some:
             stage("measuring")
-        loop = Loop(plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs, budget)
+        loop = Loop(
+            plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs, budget,
+            place.environments,
+        )  # fmt: skip
         self.spent = loop.spent
         try:
             loop.run(measured)

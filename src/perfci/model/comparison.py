@@ -1,17 +1,22 @@
 """Check that base and head of a case are the same question, so that their numbers may be compared."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfci.model.results import CaseSide
+from perfci.model.base import SIDES
+from perfci.model.fingerprint import Environments, Variable
+from perfci.model.results import Case, CaseSide
 from perfci.model.text import one_line
+from perfci.model.timing import Setting
 
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding over the sums, far below any change that
 matters."""
 
 _TEXT = 60
+_SAMPLERS = frozenset({"timer", "allocator"})
+"""Settings that are perfci's own; the others are those of libraries."""
 
 
 def _both(name: str, base: Any, head: Any) -> str:
@@ -42,15 +47,42 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
     return [_both("the reference's result", f"{base[at]:.7g}", f"{head[at]:.7g}")]
 
 
-def differences(base: CaseSide, head: CaseSide) -> list[str]:
+def differences(base: CaseSide, head: CaseSide, environments: Environments | None = None) -> list[str]:
     """Return what makes the sides two different questions, one phrase each with both values; empty where they are
-    the same."""
+    the same.
+
+    Settings of libraries are no such thing where the command line set the environments apart: they follow from these.
+    """
     found = _dicts("parameter", base.params, head.params)
     if base.inputs != head.inputs:
         mine, theirs = (side.inputs[:12] or "unknown" for side in (base, head))
         found.append(_both("the inputs' digest", mine, theirs))
     timings = [side.timing.told() if side.timing else {} for side in (base, head)]
+    if environments is not None and environments.asked:
+        follow = {name for side in (base, head) for name in _settings(side)} - _SAMPLERS
+        timings = [{name: value for name, value in one.items() if name not in follow} for one in timings]
     return found + _dicts("timing", *timings)
+
+
+def settings_apart(environments: Environments, cases: Sequence[Case]) -> Environments:
+    """Return the environments with the settings of libraries that differ between the sides of any of the cases."""
+    found = set()
+    for case in cases:
+        base, head = (_settings(case.sides[side]) for side in SIDES)
+        if base and head:
+            names = (base.keys() | head.keys()) - _SAMPLERS
+            differ = [name for name in names if base.get(name) != head.get(name)]
+            found |= {(one_line(name, _TEXT), _said(base, name), _said(head, name)) for name in differ}
+    settings = [Variable(name=name, base=old, head=new) for name, old, new in sorted(found, key=str)]
+    return environments.model_copy(update={"settings": settings})
+
+
+def _settings(side: CaseSide) -> Mapping[str, Setting]:
+    return side.timing.settings if side.timing is not None else {}
+
+
+def _said(settings: Mapping[str, Setting], name: str) -> str | None:
+    return one_line(settings[name], _TEXT) if name in settings else None
 
 
 def alternatives(base: CaseSide, head: CaseSide) -> str:

@@ -156,3 +156,5 @@ class Environments(Document):
     interpreters: dict[Side, Interpreter]
     packages: Items[Package] = Field(default_factory=list)
     variables: Items[Variable] = Field(default_factory=list)
+    settings: Items[Variable] = Field(default_factory=list)
+    """Settings of libraries that times depend on and that differ, of a report: `tf32`, `cudnn_benchmark`."""

@@ -69,6 +69,9 @@ def environments(found: Environments) -> list[str]:
         shown = [_variable(one) for one in found.variables[:_MOST]]
         more = f" and {len(found.variables) - _MOST} more" if len(found.variables) > _MOST else ""
         lines.append(f"{count(len(found.variables), 'variable')}: {', '.join(shown)}{more}")
+    if found.settings:
+        shown = [_variable(one) for one in found.settings]
+        lines.append(f"{count(len(found.settings), 'setting')} of libraries: {', '.join(shown)}")
     return lines
 
 
