@@ -146,8 +146,10 @@ class Loop:
     def _criteria(self, case: Case) -> list[Criterion]:
         """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
         base, head = case.sides.get("base"), case.sides["head"]
-        compared = base is not None and base.status == "ok" and not case.proved
-        compared = compared and not differences(base, head, self.environments)
+        compared = (
+            base is not None and base.status == "ok" and not case.proved
+            and not differences(base, head, self.environments)
+        )  # fmt: skip
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _worthwhile(self, cases: list[Case]) -> list[Case]:
