@@ -1,0 +1,243 @@
+"""The ELF file of a cubin, machine code that a driver loads: its sections, symbols and relocations, within bounds.
+
+Fields are those of the System V ABI's 64-bit ELF, little-endian ("Sections", "Symbol Table", "Relocation"). A file
+comes from the code under test: what is not as compilers write it is refused. Segments, which repeat what sections say,
+are not read.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+LARGEST, LARGEST_TABLE, LARGEST_TEXTS = 2**28, 2**22, 2**24
+"""Bytes at most of an image, of what in it is read entry by entry, and of names: some seconds."""
+LONGEST_NAME = 2**16
+"""Bytes; templates of CUTLASS have names of 10 000."""
+
+CUDA = 190
+"""`EM_CUDA`."""
+EXECUTABLE = 2
+"""`ET_EXEC`: linked; what the driver loads."""
+PROGBITS, SYMTAB, STRTAB, RELA, NOBITS, REL = 1, 2, 3, 4, 8, 9
+MERCURY_RELA, MERCURY_SYMTAB = 0x7000_0082, 0x7000_0085
+"""NVIDIA's own kinds of sections, in images for compute capability 10.0 and later."""
+ALLOCATED, EXECUTED, COMPRESSED = 2, 4, 1 << 11
+ABSOLUTE, COMMON = 0xFFF1, 0xFFF2
+"""Indices of sections that name none."""
+OBJECT, FUNCTION, SECTION = 1, 2, 3
+"""Types of symbols."""
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA, _REL = struct.Struct("<QIIq"), struct.Struct("<QII")
+
+
+class Unreadable(Exception):
+    """An image that cannot be read, and why."""
+
+    def __str__(self) -> str:
+        return f"the image cannot be read: {self.args[0]}"
+
+
+class Section(NamedTuple):
+    """The header of a section."""
+
+    name: str
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    """Bytes."""
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Symbol(NamedTuple):
+    """An entry of a table of symbols."""
+
+    name: str
+    info: int
+    """Binding in the upper four bits, type in the lower."""
+    other: int
+    section: int
+    """Index of the section that it lies in; 0 where the image does not define it."""
+    value: int
+    size: int
+
+
+class Relocation(NamedTuple):
+    """A place in a section that the address of a symbol is put into."""
+
+    offset: int
+    kind: int
+    symbol: int
+    addend: int | None
+    """None where it stands in what is relocated."""
+
+
+class Image:
+    """The sections and symbols of a cubin. Raises Unreadable, as its methods do."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > LARGEST:
+            raise Unreadable(f"it is over {LARGEST >> 20} MiB")
+        if data[:4] != b"\x7fELF":
+            raise Unreadable("it is no ELF file")
+        if len(data) < _HEADER.size:
+            raise Unreadable("it is truncated")
+        identity, kind, machine, toolkit, entry, segments, table, flags, *sizes = _HEADER.unpack_from(data)
+        header_size, segment_size, segment_count, section_size, count, names = sizes
+        if identity[4:7] != b"\x02\x01\x01":
+            raise Unreadable("it is no 64-bit ELF file, little-endian")
+        if machine != CUDA:
+            raise Unreadable("it holds no machine code for NVIDIA's GPUs")
+        if kind != EXECUTABLE:
+            raise Unreadable("it is not linked")
+        if header_size != _HEADER.size or section_size != _SECTION.size or not count or names >= count:
+            raise Unreadable("its header is damaged")
+        if segments + segment_size * segment_count > len(data):
+            raise Unreadable("its segments reach beyond its end")
+        self.data = data
+        self.header = (identity[7:], toolkit, entry)
+        """ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
+        self.flags = flags
+        """`e_flags`: the architecture, and of what kind the code is."""
+        raw = list(self._records(_SECTION, "the table of its sections", table, count * _SECTION.size))
+        for number, (_, kind, bits, _, offset, size, *_) in enumerate(raw):
+            if kind != NOBITS and offset + size > len(data):
+                raise Unreadable(f"section {number} reaches beyond its end")
+            if bits & COMPRESSED:
+                raise Unreadable(f"section {number} is compressed")
+        _refuse_overlaps(
+            [(0, _HEADER.size), (table, count * _SECTION.size), (segments, segment_count * segment_size)],
+            [(offset, size) for _, kind, _, _, offset, size, *_ in raw if kind != NOBITS],
+        )
+        texts = _Texts(data, raw[names][4], raw[names][5])
+        self.sections = tuple(Section(texts.at(name), *rest) for name, *rest in raw)
+        self.named = _unique((section.name, number) for number, section in enumerate(self.sections))
+        """Index of each section by its name."""
+
+    def _records(self, record: struct.Struct, what: str, offset: int, size: int) -> Iterator[tuple[int, ...]]:
+        if offset + size > len(self.data):
+            raise Unreadable(f"{what} reaches beyond its end")
+        if size > LARGEST_TABLE:
+            raise Unreadable(f"{what} is over {LARGEST_TABLE >> 20} MiB")
+        if size % record.size:
+            raise Unreadable(f"{what} ends within an entry")
+        return record.iter_unpack(memoryview(self.data)[offset : offset + size])
+
+    def content(self, section: Section) -> bytes:
+        """Return the bytes of a section; none where the file holds none of it (`NOBITS`)."""
+        return b"" if section.kind == NOBITS else self.data[section.offset : section.offset + section.size]
+
+    @cached_property
+    def symbols(self) -> dict[int, tuple[Symbol, ...]]:
+        """The symbols of each table, by the index of its section."""
+        tables = [n for n, section in enumerate(self.sections) if section.kind in (SYMTAB, MERCURY_SYMTAB)]
+        if len(tables) > 2:
+            raise Unreadable("it has too many tables of symbols")
+        return {number: self._symbols(self.sections[number]) for number in tables}
+
+    def _symbols(self, table: Section) -> tuple[Symbol, ...]:
+        if table.entry_size != _SYMBOL.size:
+            raise Unreadable(f"{table.name} is damaged")
+        texts = self.texts(table)
+        records = self._records(_SYMBOL, table.name, table.offset, table.size)
+        found = tuple(Symbol(texts.at(name), *rest) for name, *rest in records)
+        for symbol in found:
+            if symbol.section >= len(self.sections) and symbol.section not in (ABSOLUTE, COMMON):
+                raise Unreadable(f"symbol {symbol.name[:100]} lies in no section")
+        _unique((symbol.name, number) for number, symbol in enumerate(found))
+        return found
+
+    def texts(self, table: Section) -> "_Texts":
+        """Return the texts that entries of `table` point at."""
+        if table.link >= len(self.sections) or self.sections[table.link].kind != STRTAB:
+            raise Unreadable(f"{table.name} has no names")
+        strings = self.sections[table.link]
+        return _Texts(self.data, strings.offset, strings.size)
+
+    def symbol(self, table: int, number: int) -> Symbol:
+        """Return symbol `number` of the table that is section `table`."""
+        if table not in self.symbols or number >= len(self.symbols[table]):
+            raise Unreadable("it names a symbol that it does not have")
+        return self.symbols[table][number]
+
+    def has_function(self, name: str) -> bool:
+        """Tell whether it defines a function of this name, at the beginning of a section."""
+        return any(
+            symbol.name == name and symbol.info & 15 == FUNCTION and symbol.section and not symbol.value
+            for symbols in self.symbols.values()
+            for symbol in symbols
+        )
+
+    def relocations(self, section: Section) -> Sequence[Relocation]:
+        """Return what `section` (`.rel…` or `.rela…`) relocates, in its order."""
+        record = _REL if section.kind == REL else _RELA
+        if section.entry_size != record.size:
+            raise Unreadable(f"{section.name[:100]} is damaged")
+        return [
+            Relocation(offset, kind, symbol, addend[0] if addend else None)
+            for offset, kind, symbol, *addend in self._records(record, section.name[:100], section.offset, section.size)
+        ]
+
+
+class _Texts:
+    """Texts that a zero ends each; in all, what is read of them is bounded by their size."""
+
+    def __init__(self, data: bytes, offset: int, size: int) -> None:
+        if offset + size > len(data):
+            raise Unreadable("its names reach beyond its end")
+        if size > LARGEST_TEXTS:
+            raise Unreadable(f"its names are over {LARGEST_TEXTS >> 20} MiB")
+        self.data, self.start, self.end = data, offset, offset + size
+        self.left = 2 * size + LONGEST_NAME
+        """Bytes: linkers let names share their ends, a forger lets thousands share one."""
+        self.known: dict[int, str] = {}
+
+    def at(self, offset: int) -> str:
+        if offset in self.known:
+            return self.known[offset]
+        start = self.start + offset
+        stop = self.data.find(0, start, min(self.end, start + LONGEST_NAME)) if start < self.end else -1
+        if stop < 0:
+            raise Unreadable("a name in it has no end")
+        self.left -= stop - start
+        if self.left < 0:
+            raise Unreadable("its names are too long")
+        try:
+            text = self.data[start:stop].decode()
+        except UnicodeDecodeError:
+            raise Unreadable("a name in it is no text") from None
+        if not text.isprintable():
+            raise Unreadable("a name in it does not print")
+        self.known[offset] = text
+        return text
+
+
+def _refuse_overlaps(headers: Iterable[tuple[int, int]], sections: Sequence[tuple[int, int]]) -> None:
+    """Refuse bytes that two hold, but where two sections are all the same bytes, as in images for 10.0."""
+    twice: dict[tuple[int, int], int] = {}
+    for span in sections:
+        twice[span] = twice.get(span, 0) + 1
+    end = 0
+    for offset, size in sorted([*headers, *twice]):
+        if size and (offset < end or twice.get((offset, size), 0) > 2):
+            raise Unreadable("its sections overlap")
+        end = max(end, offset + size)
+
+
+def _unique(names: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the index of each that has a name."""
+    found: dict[str, int] = {}
+    for name, number in names:
+        if name in found:
+            raise Unreadable(f"two sections or symbols in it are called {name[:100]}")
+        if name:
+            found[name] = number
+    return found

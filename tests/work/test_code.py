@@ -1,0 +1,367 @@
+"""What compilers make of sources that differ, or only seem to: tests/data/cubins/build.py says how they were built."""
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfci.work.code import Code, same, same_function
+from perfci.work.cubin import Unknown
+from perfci.work.image import NOBITS
+
+from .cubins import ARCHITECTURES, cubin, image, with_bytes, with_header, with_section
+
+ALL = ["calls", "chooses", "looks_up", "math", "prints", "reduce", "scale", "spills", "tile"]
+LINKED = ["chosen", "far", "plain", "recurses"]
+CHANGED = {
+    "factor": ("scale", "its machine code differs"),
+    "block": ("reduce", "its machine code differs"),
+    "type": ("reduce", "its machine code differs"),
+    "deep": ("calls", "its machine code differs"),
+    "near": ("calls", "its machine code differs"),
+    "first": ("looks_up", "constant bank 3 differs"),
+    "bias": ("looks_up", "section .nv.global.init differs"),
+    "format": ("prints", "constant bank 4 differs"),
+    "scratch": ("spills", "its machine code differs"),
+    "slack": ("tile", "its shared memory differs"),
+    "dynamic": ("tile", "its shared memory differs"),
+    "alignment": ("reduce", "its shared memory differs"),
+    "bounds": ("scale", "its resources differ"),
+    "cluster": ("scale", "its resources differ"),
+    "parameter": ("scale", "its resources differ"),
+    "registers": ("scale", "its resources differ"),
+    "fast": ("math", "its machine code differs"),
+    "debug": ("scale", "its machine code differs"),
+    "linked_outer": ("far", "its callee _Z5outerf differs"),
+    "linked_inner": ("far", "its callee _Z5innerf differs"),
+    "linked_right": ("chosen", "its machine code differs"),
+}
+OF_ONE = ["factor", "block", "type", "deep", "near", "scratch", "slack", "alignment", "bounds", "cluster", "parameter"]
+"""Changes of which the other kernels know nothing."""
+UNCHANGED = ["again", "elsewhere", "comments", "added_before", "added_between", "added_after", "swapped"]
+
+
+def base_of(build: str) -> str:
+    return "linked" if build.startswith("linked") else "base"
+
+
+def builds(names):
+    """With each architecture; compute capability 8.0 has no clusters."""
+    return [(one, name) for one in ARCHITECTURES for name in names if (one, name) != ("sm_80", "cluster")]
+
+
+@pytest.mark.parametrize(("architecture", "build"), builds(CHANGED))
+def test_each_change_is_found(architecture, build):
+    function, why = CHANGED[build]
+    base, head = cubin(architecture, base_of(build)), cubin(architecture, build)
+    assert same_function(base, head, function) == why
+    assert same_function(head, base, function) == why
+
+
+@pytest.mark.parametrize(("architecture", "build"), builds(OF_ONE))
+def test_a_change_of_one_kernel_is_none_of_the_others(architecture, build):
+    base, head = Code(cubin(architecture, "base")), Code(cubin(architecture, build))
+    assert [one for one in ALL if same(base, head, one)] == [CHANGED[build][0]]
+
+
+@pytest.mark.parametrize(("architecture", "build"), builds(UNCHANGED))
+def test_what_does_not_execute_changes_nothing(architecture, build):
+    base, head = Code(cubin(architecture, "base")), Code(cubin(architecture, build))
+    assert {one: same(base, head, one) for one in ALL} == dict.fromkeys(ALL, "")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_lines_of_a_build_with_them_change_nothing(architecture):
+    base, head = cubin(architecture, "lines"), cubin(architecture, "comments_lines")
+    assert base != head
+    assert {one: same_function(base, head, one) for one in ALL} == dict.fromkeys(ALL, "")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_kernel_added_to_linked_files_changes_nothing(architecture):
+    base, head = cubin(architecture, "linked"), cubin(architecture, "linked_added")
+    assert base != head
+    assert {one: same_function(base, head, one) for one in LINKED} == dict.fromkeys(LINKED, "")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_only_what_is_called_counts(architecture):
+    base = Code(cubin(architecture, "linked"))
+    for build, differing in (("linked_inner", ["far"]), ("linked_right", ["chosen"])):
+        head = Code(cubin(architecture, build))
+        assert [one for one in LINKED if same(base, head, one)] == differing
+
+
+def test_a_call_through_a_pointer_is_proved_of_an_equal_image_alone():
+    base, head = cubin("sm_90a", "linked"), cubin("sm_90a", "linked_added")
+    assert same_function(base, base, "indirect") == ""
+    assert same_function(base, head, "indirect") == "indirect calls through a pointer"
+
+
+def test_device_malloc_is_not_followed():
+    base, head = cubin("sm_90a", "linked"), cubin("sm_90a", "linked_added")
+    assert same_function(base, head, "allocates") == "allocates calls malloc of the driver"
+    assert same(Code(base), Code(base), "allocates") == "allocates calls malloc of the driver"
+    assert same_function(base, base, "allocates") == ""
+
+
+def test_another_architecture_is_not_the_same():
+    base = cubin("sm_90a", "base")
+    assert same_function(base, cubin("sm_80", "base"), "scale") == "its machine code differs"
+    # sm_90, whose instructions are those of sm_90a here
+    assert same_function(base, with_header(base, flags=image("sm_90a", "base").flags ^ 8), "scale") == (
+        "the architecture differs"
+    )
+
+
+def test_a_build_with_lines_is_not_shown_to_be_one_without():
+    assert same_function(cubin("sm_90a", "base"), cubin("sm_90a", "lines"), "scale") == "the kind of build differs"
+
+
+@pytest.mark.parametrize("name", ["added", "", "deep", "table", ".text.scale", "scale\0", "sc\u00e4le", "x" * 10**6])
+def test_a_function_that_is_not_there_is_not_the_same(name):
+    base = cubin("sm_90a", "base")
+    for head in (base, cubin("sm_90a", "comments_lines")):
+        why = same_function(base, head, name)
+        assert why.startswith("the image has no function")
+        assert len(why) < 200
+
+
+def test_a_function_that_was_added_or_renamed_is_not_the_same():
+    base, head = cubin("sm_90a", "base"), cubin("sm_90a", "added_after")
+    assert same_function(base, head, "added") == same_function(head, base, "added") == "the image has no function added"
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "why"),
+    [
+        (".nv.compat", {"kind": 0x7000_00FF}, "section .nv.compat is unknown"),
+        (".text.math", {"kind": NOBITS}, "section .text.math is unknown"),
+        (".nv.constant3", {"kind": NOBITS}, "section .nv.constant3 is unknown"),
+        (".nv.compat", {"link": 1}, "section .nv.compat is linked to another"),
+        (".nv.constant3", {"info": 5}, "section .nv.constant3 is linked to another"),
+        (".nv.info", {"info": 5}, "a table of the image is relocated"),
+        (".rela.nv.constant4", {"info": 4}, "section .rela.nv.constant4 is unknown"),
+        (".rela.nv.constant4", {"link": 4}, "the image cannot be read: it names a symbol that it does not have"),
+        (".rela.nv.constant4", {"entry_size": 16}, "the image cannot be read: .rela.nv.constant4 is damaged"),
+        (".text.scale", {"link": 0}, "the image cannot be read: it names a symbol that it does not have"),
+    ],
+)
+def test_a_section_that_is_not_as_compilers_write_it_is_no_proof(section, fields, why):
+    """Both sides have it, in images that differ where nothing executes."""
+    base, head = (with_section(cubin("sm_90a", build), section, **fields) for build in ("base", "swapped"))
+    assert base != head
+    assert same_function(base, head, "scale") == why
+
+
+def test_an_unknown_attribute_is_no_proof():
+    base, head = (with_bytes(cubin("sm_90a", build), ".nv.info.scale", 1, b"\x67") for build in ("base", "swapped"))
+    assert same_function(base, head, "scale") == "attribute 0x67 of .nv.info.scale is unknown"
+    assert same_function(base, head, "math") == ""
+
+
+def test_an_unknown_section_is_no_proof_of_images_that_differ():
+    names = image("sm_90a", "base").content(image("sm_90a", "base").sections[1])
+    base = with_bytes(cubin("sm_90a", "base"), ".shstrtab", names.index(b".nv.compat"), b".nv.secret")
+    names = image("sm_90a", "swapped").content(image("sm_90a", "swapped").sections[1])
+    head = with_bytes(cubin("sm_90a", "swapped"), ".shstrtab", names.index(b".nv.compat"), b".nv.secret")
+    assert same_function(base, head, "scale") == "section .nv.secret is unknown"
+    assert same_function(base, base, "scale") == ""
+
+
+def test_what_is_left_out_is_nothing_that_code_refers_to():
+    """An address, put among those that kernels read, of a section whose content is not compared."""
+    built = []
+    for build in ("base", "swapped"):
+        found = image("sm_90a", build)
+        lines = [one.name for one in found.symbols[found.named[".symtab"]]].index(".debug_frame")
+        built.append(with_bytes(cubin("sm_90a", build), ".rela.nv.constant4", 12, struct.pack("<I", lines)))
+    assert same_function(*built, "scale") == "section .nv.constant4 refers to .debug_frame"
+
+
+def test_a_call_of_no_function_is_no_proof():
+    built = []
+    for build in ("base", "swapped"):
+        found = image("sm_90a", build)
+        driver = [one.name for one in found.symbols[found.named[".symtab"]]].index("vprintf")
+        built.append(with_bytes(cubin("sm_90a", build), ".nv.callgraph", 8, struct.pack("<I", driver)))
+    assert same_function(*built, "scale") == "vprintf calls, and is no function of the image"
+
+
+def test_a_function_is_where_its_symbol_is():
+    """A symbol that leads to another kernel's instructions, beside instructions that no symbol leads to."""
+    found = image("sm_90a", "base")
+    scale = [one.name for one in found.symbols[found.named[".symtab"]]].index("scale")
+    base, head = (
+        with_bytes(cubin("sm_90a", build), ".symtab", 24 * scale + 6, struct.pack("<H", found.named[".text.math"]))
+        for build in ("base", "bounds")
+    )
+    assert same_function(base, head, "scale") == "the image has no function scale"
+
+
+def test_the_capsule_of_another_section_is_no_proof():
+    """From 10.0 on, the first word of what the driver may translate is the index of the function's instructions."""
+    base, head = (
+        with_bytes(cubin("sm_100a", build), ".nv.capmerc.text.scale", 0, b"\x7f") for build in ("base", "swapped")
+    )
+    assert same_function(base, head, "scale") == "section .nv.capmerc.text.scale is of an unknown form"
+
+
+def test_a_call_graph_without_parts_is_no_proof():
+    base, head = (
+        with_bytes(cubin("sm_90a", build), ".nv.callgraph", 0, struct.pack("<II", 0, 7))
+        for build in ("base", "swapped")
+    )
+    assert same_function(base, head, "scale") == "a part of .nv.callgraph is unknown"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_variables_that_a_function_may_read(architecture):
+    found = {one.name: one for one in Code(cubin(architecture, "base")).used_symbols("looks_up")}
+    assert {"table", "bias", "counter"} <= set(found)
+    assert (found["table"].section, found["table"].offset, found["table"].size) == (".nv.constant3", 0, 32)
+    assert (found["bias"].section, found["bias"].size) == (".nv.global.init", 16)
+    assert (found["counter"].section, found["counter"].size) == (".nv.global", 4)
+
+
+def test_variables_of_linked_files_are_those_that_are_named():
+    code = Code(cubin("sm_90a", "linked"))
+    assert [one.name for one in code.used_symbols("plain")] == []
+    with pytest.raises(Unknown, match="indirect calls through a pointer"):
+        code.used_symbols("indirect")
+
+
+# ---------------------------------------------------------------- damage
+
+
+COMPARED = [".text.{}", ".nv.info.{}", ".nv.constant0.{}", ".nv.constant3", ".nv.constant4", ".nv.global.init"]
+COMPARED += [".nv.compat", ".nv.capmerc.text.{}", ".nv.merc.nv.info.{}", ".nv.merc.rela.text.{}", ".rela.text.{}"]
+COMPARED += [".rela.nv.constant4", ".rela.nv.global.init", ".nv.merc.nv.constant.user", ".nv.constant2.{}"]
+
+
+def compared(architecture, build, function):
+    """Where in the file what is compared of a function lies."""
+    found = image(architecture, build)
+    names = [name.format(function) for name in COMPARED]
+    sections = [found.sections[found.named[name]] for name in names if name in found.named]
+    return [at for section in sections for at in range(section.offset, section.offset + len(found.content(section)))]
+
+
+CASES = [
+    ("sm_80", "base", "chooses"),
+    ("sm_90a", "base", "scale"),
+    ("sm_90a", "linked", "far"),
+    ("sm_100a", "base", "calls"),
+    ("sm_100a", "linked", "chosen"),
+]
+
+
+@settings(max_examples=300)
+@given(case=st.sampled_from(CASES), data=st.data())
+def test_no_bit_of_what_is_compared_may_change(case, data):
+    architecture, build, function = case
+    base = cubin(architecture, build)
+    head = bytearray(base)
+    head[data.draw(st.sampled_from(compared(*case)))] ^= 1 << data.draw(st.integers(0, 7))
+    assert same_function(base, bytes(head), function)
+    assert same_function(bytes(head), base, function)
+
+
+def test_every_bit_of_a_kernel_counts():
+    base = cubin("sm_90a", "base")
+    section = image("sm_90a", "base").sections[image("sm_90a", "base").named[".text.scale"]]
+    code = Code(base)
+    for at in range(section.offset, section.offset + section.size):
+        head = bytearray(base)
+        head[at] ^= 1 << at % 8
+        assert same(code, Code(bytes(head)), "scale") == "its machine code differs"
+
+
+@settings(max_examples=300)
+@given(case=st.sampled_from(CASES), data=st.data())
+def test_damage_is_never_an_error_and_never_hides_a_change(case, data):
+    """Some bytes anywhere, most of them in headers and tables, in an image whose kernel differs."""
+    architecture, build, function = case
+    base = cubin(architecture, build)
+    kernel = image(architecture, build).sections[image(architecture, build).named[f".text.{function}"]]
+    head = bytearray(base)
+    table = struct.unpack_from("<Q", base, 40)[0]
+    places = st.one_of(st.integers(0, 63), st.integers(table, len(base) - 1), st.integers(0, len(base) - 1))
+    for _ in range(data.draw(st.integers(0, 6))):
+        head[data.draw(places)] = data.draw(st.integers(0, 255))
+    same_function(base, bytes(head), function)
+    if data.draw(st.booleans()):
+        head = head[: data.draw(st.integers(0, len(head)))]
+    same_function(base, bytes(head), function)
+    head[kernel.offset : kernel.offset + 1] = bytes([base[kernel.offset] ^ 1])
+    assert same_function(base, bytes(head), function)
+
+
+@settings(max_examples=100)
+@given(case=st.sampled_from(CASES), data=st.data())
+def test_sections_that_trade_places_are_not_the_same(case, data):
+    architecture, build, function = case
+    base = cubin(architecture, build)
+    found = image(architecture, build)
+    first, second = data.draw(
+        st.lists(st.sampled_from([one for one in found.sections if one.size]), min_size=2, max_size=2, unique=True)
+    )
+    head = with_section(base, first.name, offset=second.offset, size=second.size)
+    head = with_section_of(head, found, second.name, offset=first.offset, size=first.size)
+    why = same_function(base, head, function)
+    if {first.name, second.name} & {name.format(function) for name in COMPARED}:
+        assert why or found.content(first) == found.content(second)
+
+
+def with_section_of(data, found, section, **fields):
+    """As with_section, of an image whose sections overlap until this is done."""
+    offset = struct.unpack_from("<Q", data, 40)[0] + 64 * found.named[section]
+    changed = bytearray(data)
+    struct.pack_into("<QQ", changed, offset + 24, fields["offset"], fields["size"])
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("digit", ["\u0663".encode(), b"+3", b"3 "])
+def test_a_constant_bank_has_a_number(digit):
+    builds = []
+    for build in ("base", "swapped"):
+        names = image("sm_90a", build).content(image("sm_90a", build).sections[1])
+        at = names.index(b".nv.constant3\0") + len(b".nv.constant3") - len(digit)
+        builds.append(with_bytes(cubin("sm_90a", build), ".shstrtab", at, digit))
+    assert same_function(*builds, "scale").endswith(" is unknown")
+
+
+def test_millions_of_entries_are_refused_before_they_are_read():
+    base = cubin("sm_90a", "base")
+    grown = base + b"\x01\x01\0\0" * (5 << 20)
+    head = with_section(grown, ".nv.info", offset=len(base), size=len(grown) - len(base))
+    tracemalloc.start()
+    try:
+        assert same_function(base, head, "scale") == "the image cannot be read: its tables are over 4 MiB"
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_images_by_an_older_compiler_are_compared_too(architecture):
+    """Of CUDA 12.8, as Triton 3.5 bundles it."""
+    base = Code(cubin(architecture, "old"))
+    found = {build: Code(cubin(architecture, build)) for build in ("old_added", "old_factor", "old_registers", "base")}
+    assert {one: same(base, found["old_added"], one) for one in ALL} == dict.fromkeys(ALL, "")
+    assert [one for one in ALL if same(base, found["old_factor"], one)] == ["scale"]
+    assert same(base, found["old_registers"], "scale") == "its resources differ"
+    assert all(same(base, found["base"], one) for one in ALL)
+
+
+def test_registers_in_the_header_of_a_section_count():
+    """Up to ABI 7 they stand above the symbol's index."""
+    base = cubin("sm_80", "old")
+    assert image("sm_80", "old").header[0][1] == 7
+    info = image("sm_80", "old").sections[image("sm_80", "old").named[".text.scale"]].info
+    assert info >> 24
+    assert same_function(base, with_section(base, ".text.scale", info=info + (1 << 24)), "scale") == (
+        "its machine code differs"
+    )
