@@ -207,3 +207,17 @@ def test_the_shell_takes_what_install_completion_writes(repo: Repo, tmp_path: Pa
         ["bash", "-c", '. "$HOME/.bashrc" && complete -p perfci'], env=env, check=True, capture_output=True, text=True
     ).stdout
     assert re.search(r"-F \w+ perfci", told)
+
+
+def test_explain_without_a_gpu_says_that_nothing_is_known(repo: Repo) -> None:
+    repo.write("perfci.yaml", "version: 1\nsuite: [k.py]\n")
+    repo.write("k.py", adding())
+    repo.commit()
+    repo.write("k.py", adding() + "\n# a line\n")
+    run = repo.perfci("explain", "*", "--base", "HEAD")
+    assert run.code == 3, run.out + run.err
+    assert run.err.splitlines()[-1] == (
+        "perfci: explain: torch uses no GPU here, and without one no work can be recorded: see perfci doctor"
+    )
+    none = repo.perfci("explain")
+    assert (none.code, none.err) == (2, "perfci explain: Missing argument 'CASE' (see `perfci explain --help`)\n")

@@ -49,9 +49,6 @@ def test_sections_symbols_and_relocations_are_read():
     moved = found.relocations(found.sections[found.named[".rela.nv.constant4"]])
     table = found.named[".symtab"]
     assert {found.symbol(table, one.symbol).name for one in moved} == {"bias", "counter", "$str", "vprintf"}
-    assert found.has_function("scale")
-    assert not found.has_function("vprintf")
-    assert not found.has_function("$calls$_Z4deepf")
 
 
 def test_two_sections_of_the_same_bytes_are_as_compilers_write_them():
@@ -125,10 +122,9 @@ def test_bytes_that_hundreds_of_sections_share_are_refused():
     assert refused(made([(1 + 5 * one, 1, 64 + one, 100, 0, 0) for one in range(300)], names)) == "its sections overlap"
 
 
-def test_an_image_without_sections_has_no_functions():
+def test_an_image_without_sections_has_no_symbols():
     found = Image(made([]))
     assert found.symbols == {}
-    assert not found.has_function("")
 
 
 @given(st.binary(max_size=300))

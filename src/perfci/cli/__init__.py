@@ -184,6 +184,19 @@ def bisect(
     find_commit(good, bad, case, **asked)
 
 
+@app.command()
+@taking(options.Explaining)
+def explain(cases: options.SomeCases, debug: options.Debug = False, **asked: Any) -> None:
+    """Say whether a change reaches the GPU at all: kernels, launches, arguments, data and machine code, side by side.
+
+    Nothing is timed. Ends with 0 where base and head give the GPU the same work in all these cases, 1 where that is
+    not known.
+    """
+    from perfci.cli.explain import explain_cases
+
+    explain_cases(cases, **asked)
+
+
 @app.command("list")
 @taking(options.Listing)
 def list_(debug: options.Debug = False, **asked: Any) -> None:

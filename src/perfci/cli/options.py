@@ -255,6 +255,21 @@ class Bisecting:
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False
 
 
+class Explaining:
+    """Options of `perfci explain`."""
+
+    base: Base = None
+    committed: Annotated[bool, typer.Option("--committed", help="Take HEAD as committed, not the working tree.")] = (
+        False
+    )
+    python: Python = None
+    seed: Seed = None
+    wait: Wait = "10m"
+    out: Out = OUT
+    where: Where = HERE
+    json: Annotated[bool, typer.Option("--json", help="Print the work of both sides as JSON and nothing else.")] = False
+
+
 class Listing:
     """Options of `perfci list`."""
 

@@ -66,18 +66,32 @@ class Bench:
         """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
         return self.loaded(self.begin(name, under, log))
 
-    def begin(self, name: Side, under: Under | None = None, log: Path | None = None, *, beside: bool = False) -> Worker:
+    def begin(
+        self,
+        name: Side,
+        under: Under | None = None,
+        log: Path | None = None,
+        *,
+        beside: bool = False,
+        work: bool = False,
+    ) -> Worker:
         """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
 
         `beside`: it runs beside a worker of the other side. Then it writes no bytecode: one of base would mend what
         head's code did to base's, and nobody would see it. And both make their context on the GPU at the same time.
+        `work`: it sees all machine code that is loaded.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
         with self.costs.phase("start"):
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
         worker.begin(
-            "load", suite=side.suite, forbidden=self.forbidden, bytecode=not beside, context=beside and self.context
+            "load",
+            suite=side.suite,
+            forbidden=self.forbidden,
+            bytecode=not beside,
+            context=beside and self.context,
+            work=work,
         )
         return worker
 

@@ -9,14 +9,10 @@ function in the image moves, and compared. Nothing here runs or disassembles cod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 from perfci.work.cubin import CAPSULE, INDIRECT, LEFT_OUT, TEXT, Cubin, Named, Unknown, brief, whose
-from perfci.work.image import FUNCTION, OBJECT, SECTION, Image, Section, Unreadable
+from perfci.work.image import FUNCTION, SECTION, Section, Unreadable
 
-CONSTANTS = ".nv.constant3"
-"""Where `__constant__` variables lie."""
-VARIABLES = (CONSTANTS, ".nv.global", ".nv.global.init")
 SYMBOL_TABLES = ("", ".symtab", ".nv.merc.symtab")
 """Sections that others may be linked to."""
 HARMLESS = ("vprintf", "__assertfail")
@@ -30,25 +26,18 @@ Content = tuple[object, ...]
 def same_function(base: bytes, head: bytes, name: str) -> str:
     """Return why it is not shown that function `name` (mangled) executes the same in two cubins, as a clause.
 
-    The empty string where it is shown. It never raises.
+    The empty string where it is shown. It never raises. Of equal images, too, it tells where a function calls what the
+    image does not hold.
     """
     try:
-        if base == head:
-            return "" if Image(base).has_function(name) else f"the image has no function {brief(name)}"
-        return same(Code(base), Code(head), name)
+        ours = Code(base)
+        return _same(ours, ours if base == head else Code(head), name)
     except (Unreadable, Unknown) as why:
         return str(why)
 
 
-def same(base: "Code", head: "Code", name: str) -> str:
-    """As `same_function`, of images that are read once for many functions.
-
-    Of equal images, too, it tells where a function calls what the image does not hold.
-    """
-    try:
-        ours, theirs = base.executed(name), head.executed(name)
-    except (Unreadable, Unknown) as why:
-        return str(why)
+def _same(base: "Code", head: "Code", name: str) -> str:
+    ours, theirs = base.executed(name), head.executed(name)
     absent = object()
     different = [key for key in {**ours, **theirs} if ours.get(key, absent) != theirs.get(key, absent)]
     if not different:
@@ -58,17 +47,6 @@ def same(base: "Code", head: "Code", name: str) -> str:
         return f"its callee {brief(function)} differs"
     verb = "differ" if what.endswith("s") else "differs"
     return f"its {what} {verb}" if function else f"{what} {verb}"
-
-
-class Variable(NamedTuple):
-    """A `__constant__` or `__device__` variable."""
-
-    name: str
-    section: str
-    offset: int
-    """Bytes from the section's beginning."""
-    size: int
-    """Bytes."""
 
 
 class Code:
@@ -99,34 +77,14 @@ class Code:
                 self.unfollowed[function] = "through a pointer"
         self.inside: dict[str, list[Named]] = defaultdict(list)
         """Symbols within each function's sections."""
-        self.constants: list[Named] = []
         for table, symbols in self.image.symbols.items():
             for number, symbol in enumerate(symbols):
                 one = self.cubin.named(table, number)
                 if symbol.info & 15 != SECTION and (function := whose(one.place)[1]):
                     self.inside[function].append(one)
-                elif one.place == CONSTANTS:
-                    self.constants.append(one)
 
     def executed(self, name: str) -> Mapping[Key, object]:
         """Return all that function `name` executes and is given: equal for two images where it is the same."""
-        return self._reached(name)[0]
-
-    def used_symbols(self, name: str) -> list[Variable]:
-        """Return the variables of the image that function `name` may read, and perhaps some that others do.
-
-        Instructions do not name constants, and a whole program keeps the addresses of variables in one place for all of
-        its functions.
-        """
-        used = {*self._reached(name)[1], *self.constants}
-        return sorted(
-            Variable(one.name, one.place, one.value, one.size)
-            for one in used
-            if one.info & 15 == OBJECT and one.place in VARIABLES
-        )
-
-    def _reached(self, name: str) -> tuple[dict[Key, object], list[Named]]:
-        """Return what is compared of function `name`, and all symbols that this refers to."""
         if not any(
             one.name == name and one.place == f"{TEXT}.{name}" and one.info & 15 == FUNCTION and not one.value
             for one in self.inside.get(name, [])
@@ -145,7 +103,7 @@ class Code:
             found |= {(function, what): value for what, value in self._function(function, referred)}
             waiting += sorted({*self.callees[function], *(whose(one.place)[1] for one in referred[before:])} - done)
             before = len(referred)
-        return found, referred
+        return found
 
     @cached_property
     def _common(self) -> tuple[dict[Key, object], list[Named]]:

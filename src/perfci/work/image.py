@@ -168,14 +168,6 @@ class Image:
             raise Unreadable("it names a symbol that it does not have")
         return self.symbols[table][number]
 
-    def has_function(self, name: str) -> bool:
-        """Tell whether it defines a function of this name, at the beginning of a section."""
-        return any(
-            symbol.name == name and symbol.info & 15 == FUNCTION and symbol.section and not symbol.value
-            for symbols in self.symbols.values()
-            for symbol in symbols
-        )
-
     def relocations(self, section: Section) -> Sequence[Relocation]:
         """Return what `section` (`.rel…` or `.rela…`) relocates, in its order."""
         record = _REL if section.kind == REL else _RELA

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 import types
+from pathlib import Path
 from typing import Any, Optional
 
 from . import bench, ceilings, declare, discover, guard, profile, tuners, versus
@@ -19,6 +20,9 @@ from .cpu import CpuSampler
 from .gpu import ColdSampler, rig
 from .graph import GraphSampler, probe
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
+from .work.driver import Unreadable
+from .work.images import Images
+from .work.record import record
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
@@ -105,6 +109,9 @@ class Server:
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
         self.capture = contextlib.ExitStack()
+        self.images: Optional[Images] = None
+        self.unreadable = ""
+        """Why machine code is not seen."""
         os.register_at_fork(after_in_child=channel.close)
 
     def run(self) -> None:
@@ -178,6 +185,11 @@ class Server:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
         root, site = self.setup["tree"], self.setup["site"]
         sys.dont_write_bytecode |= not message.get("bytecode", True)
+        if message.get("work"):
+            try:
+                self.images = Images()
+            except Unreadable as error:
+                self.unreadable = str(error)
         with discover.timed_imports(root, site) as imports:
             found = discover.discover(root, message["suite"])
         tuners.find()
@@ -373,6 +385,28 @@ class Server:
             del one
             gc.collect()
             _give_back()
+
+    def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Write what a case gives the GPU to do, of `sets` input sets, into `folder`. The answer's `refused` says why
+        that is not known, and is empty where it is."""
+        if self.images is None:
+            return {"refused": self.unreadable}
+        kernel = self.kernels[message["kernel"]]
+        params, device, seed = message["params"], message["device"], message["seed"]
+        made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
+        own = [self.setup[name] for name in ("tree", "site", "cache") if self.setup.get(name)]
+        try:
+            record([one.fn for one in made], self.images, Path(message["folder"]), own)
+        except Unreadable as error:
+            return {"refused": str(error)}
+        except Exception as error:
+            return {"refused": described(error)}
+        finally:
+            while made:
+                made.pop().bench.release()
+            gc.collect()
+            sys.modules["torch"].cuda.empty_cache()  # the next case's memory does not hang on this one's
+        return {"refused": ""}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case.

@@ -1,0 +1,64 @@
+"""`perfci explain`: whether a change reaches the GPU at all, by the work that base and head give it."""
+
+import itertools
+import json as jsonlib
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfci.cli.measure import read_options
+from perfci.cli.progress import Teller
+from perfci.measure.work import explain_work
+from perfci.model.base import SIDES
+from perfci.model.text import count
+from perfci.system.users import find_account, keep_outputs
+from perfci.work.files import Compared
+
+_SHOWN = 60
+"""Nodes that are listed."""
+_SAME = "base and head give the GPU the same work"
+
+
+def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
+    """Record and compare the work of cases. Ends the process: 0 where it is the same in all, 1 where it is not known to
+    be."""
+    options = read_options("compare", cases=cases, device=None, **asked)
+    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()) as outputs:
+        found = explain_work(options, teller)
+        outputs.require()
+    if json:
+        shown = {name: one.model_dump() for name, one in found.items()}
+        typer.echo(jsonlib.dumps(shown, indent=1))
+    else:
+        console = Console()
+        for name, one in found.items():
+            _tell(name, one, console)
+        console.print(_total(list(found.values())), highlight=False, soft_wrap=True)
+    raise typer.Exit(int(any(one.why_not for one in found.values())))
+
+
+def _total(found: Sequence[Compared]) -> str:
+    """Return the last line: how many of the cases have the same work."""
+    different = sum(bool(one.why_not) for one in found)
+    rest = f"; not known of {different}" if different else ""
+    return f"{len(found) - different} of {count(len(found), 'case')}: the same work in base and head{rest}"
+
+
+def _tell(name: str, one: Compared, console: Console) -> None:
+    """Print both work lists side by side, and the answer behind them."""
+    console.print(Text(name, style="bold"))
+    if one.work:
+        table = Table("", *SIDES, box=None, pad_edge=False)
+        pairs = list(itertools.zip_longest(*(one.work[side] for side in SIDES), fillvalue=""))
+        for number, (base, head) in enumerate(pairs[:_SHOWN], 1):
+            table.add_row(str(number), Text(base), Text("same" if head == base else head))
+        console.print(table)
+        if len(pairs) > _SHOWN:
+            console.print(f"and {count(len(pairs) - _SHOWN, 'node')} more", highlight=False)
+    answer = f"{_SAME}" if not one.why_not else f"not known to be the same work: {one.why_not}"
+    console.print(Text(answer), soft_wrap=True)
+    console.print()

@@ -1,0 +1,93 @@
+"""Work lists as files: a folder for each process, with its list and the machine code that it launches.
+
+What wrote them ran the code under test: they are read within bounds, in a process of their own
+(`perfci.system.bounded`).
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from perfci.model.base import SIDES, Document, Side
+from perfci.model.text import one_line, shorten
+from perfci.work.code import same_function
+from perfci.work.lists import WorkList
+from perfci.work.same import Recorded, rows, walk, why_not_same
+
+FILE = "work.json"
+"""As `perfci.worker.work.record` names it."""
+LARGEST = 64 << 20
+"""Bytes of a work list, and of the machine code of one image, that are read."""
+_MOST_ROWS = 2000
+
+
+class Compared(Document):
+    """The answer to whether base and head give the GPU the same work."""
+
+    why_not: Annotated[str, Field(max_length=1000)]
+    """Why that is not known, or what differs, as a clause; empty where it is the same."""
+    work: dict[Side, list[Annotated[str, Field(max_length=300)]]]
+    """Side → its nodes in words, as they were added."""
+
+
+def refused(why: str) -> Compared:
+    """Return the answer where there is nothing to compare."""
+    return Compared(why_not=one_line(why, 1000), work={})
+
+
+def compare(cases: dict[str, dict[Side, list[Path]]]) -> dict[str, Compared]:
+    """Compare what was recorded of cases: for each the folders of two processes of a side, or more."""
+    return {name: _compared(folders) for name, folders in cases.items()}
+
+
+def _compared(folders: dict[Side, list[Path]]) -> Compared:
+    found: dict[Side, list[Recorded]] = {side: [] for side in SIDES}
+    for side, places in folders.items():
+        for place in places:
+            read = _read(place)
+            if isinstance(read, str):
+                return refused(f"{side}: {read}")
+            found[side].append(read)
+    why = one_line(why_not_same(found["base"], found["head"], same_function), 1000)
+    shown = {side: [shorten(row, 300) for row in rows(lists[0].work)[:_MOST_ROWS]] for side, lists in found.items()}
+    return Compared(why_not=why, work=shown)
+
+
+def _read(folder: Path) -> Recorded | str:
+    """Return what one process recorded, or why it cannot be used."""
+    try:
+        work = WorkList.model_validate_json(_bytes(folder / FILE))
+        images = {}
+        for digest in {one for _, node in walk(work) if (one := node.image)}:
+            images[digest] = _bytes(folder / digest)
+            if hashlib.sha256(images[digest]).hexdigest() != digest:
+                return "its machine code is not what it was recorded as"
+    except ValidationError as error:
+        return f"its work list is none ({error.errors(include_url=False, include_input=False)[0]['type']})"
+    except OSError as error:
+        return f"its work list cannot be read ({error.strerror})"
+    except _Large:
+        return f"its work list or machine code has more than {LARGEST >> 20} MiB"
+    return Recorded(work, images)
+
+
+class _Large(Exception):
+    """A file has more bytes than are read."""
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds. Raises OSError, _Large."""
+    # A pipe would be waited for, a link leads out of the folder.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no ordinary file")
+        held = file.read(LARGEST + 1)
+    if len(held) > LARGEST:
+        raise _Large
+    return held

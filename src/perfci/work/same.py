@@ -1,0 +1,264 @@
+"""The proof that base and head give the GPU the same work: two recorded work lists of each side, or why it is none.
+
+Pure: it runs from what was recorded. Whatever is not known to be the same is a difference. Two lists of a side, of two
+processes, say what is the same in every process of it; what is not is no work that could be compared, but for the
+padding in parameters of libraries' kernels, which nobody writes: it holds whatever lay there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfci.model.text import count, escaped
+from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
+
+SameCode = Callable[[bytes, bytes, str], str]
+"""`perfci.work.code.same_function`."""
+Facts = list[tuple[str, Any]]
+_COMPARED = frozenset({"tensor", "of the graph", "device", "host"})
+"""Kinds of memory whose contents are compared, or that has none."""
+_ADDRESSES = ":names addresses"
+"""Behind the digest of memory that holds addresses: what lies there was not looked at."""
+_WORD = 8
+_NAME, _REASON = 60, 400
+"""Characters of a kernel's name in a sentence, and of a reason that was recorded."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The work list of one process."""
+
+    work: WorkList
+    images: Mapping[str, bytes]
+    """SHA-256 → machine code that a node launches."""
+
+
+def why_not_same(base: Sequence[Recorded], head: Sequence[Recorded], same_code: SameCode) -> str:
+    """Return why base and head are not known to give the GPU the same work, as a clause; empty where they are.
+
+    `base`, `head`: what was recorded in two processes of each side, or more.
+    """
+    if min(len(base), len(head)) < 2:
+        return "one process of a side does not tell what is the same in all"
+    for side, lists in (("base", base), ("head", head)):
+        for one in lists:
+            if why := _unknown(one):
+                return f"{side}: {why}"
+    hidden = _padding(base, head)
+    for side, lists in (("base", base), ("head", head)):
+        for one in lists[1:]:
+            if why := _difference(lists[0], one, hidden, same_code):
+                return f"{side} differs from process to process: {why}"
+    return _difference(base[0], head[0], hidden, same_code)
+
+
+def rows(work: WorkList) -> list[str]:
+    """Return the nodes of a work list in words, a line each, those of child graphs behind theirs."""
+    return [f"{'  ' * depth}{_named(node)}{_shape(node)}" for depth, node in walk(work)]
+
+
+# ---------------------------------------------------------------- what one list tells of itself
+
+
+def _unknown(one: Recorded) -> str:
+    work = one.work
+    if work.unread:
+        return escaped(work.unread[0], _REASON)
+    for _, node in walk(work):
+        if node.kind == "kernel" and node.image not in one.images:
+            return f"the machine code of {_named(node)} was not recorded"
+        if node.kind == "kernel" and node.parameters is None:
+            return f"the parameters of {_named(node)} were not recorded"
+    for number, memory in enumerate(work.memory):
+        if memory.kind not in _COMPARED:
+            return f"allocation {number} is {_shown(memory.kind)} memory, which is not compared"
+        if memory.digest.endswith(_ADDRESSES):
+            return f"allocation {number} holds addresses, and what lies there is not compared"
+        if not memory.digest and memory.kind != "of the graph":
+            return f"it is not known what allocation {number} holds"
+    for variable in work.variables:
+        if not variable.digest:
+            return f"it is not known what the variable {_shown(variable.name)} holds"
+        if variable.digest.endswith(_ADDRESSES):
+            return f"the variable {_shown(variable.name)} holds addresses, and what lies there is not compared"
+    return ""
+
+
+# ---------------------------------------------------------------- padding
+
+
+def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
+    """Return the bytes, as node, parameter and place, of parameters of libraries' kernels that are no data: those that
+    differ between captures or processes of a side, and addresses of the host where every process has one."""
+    found: set[tuple[int, int, int]] = set()
+    walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
+    for number, nodes in enumerate(zip(*walks, strict=False)):
+        # Another image may have other parameters in the same places, and own code may compute what differs.
+        if len({node.image for node in nodes}) != 1 or any(node.own is not False for node in nodes):
+            continue
+        for index, same in enumerate(zip(*(node.parameters or [] for node in nodes), strict=False)):
+            values = [bytes.fromhex(one.bytes) for one in same]
+            if len({len(value) for value in values}) != 1:
+                continue
+            found |= {(number, index, at) for one in same for at in one.loose}
+            for at in set.intersection(*(set(one.host) for one in same)):
+                found |= {(number, index, place) for place in range(at, at + _WORD)}
+            for side in (values[: len(base)], values[len(base) :]):
+                found |= {(number, index, at) for at, held in enumerate(zip(*side, strict=True)) if len(set(held)) > 1}
+    return found
+
+
+# ---------------------------------------------------------------- what differs between two lists
+
+
+def _difference(one: Recorded, other: Recorded, hidden: set[tuple[int, int, int]], same_code: SameCode) -> str:
+    """Return the first difference, as a clause; empty where there is none."""
+    mine, theirs = list(walk(one.work)), list(walk(other.work))
+    for number, ((depth, ours), (beside, their)) in enumerate(zip(mine, theirs, strict=False)):
+        if why := _of_nodes(number, ours, their, hidden):
+            return f"node {number + 1} of {len(mine)}, {_named(ours)}: {why}"
+        if depth != beside:
+            return f"node {number + 1} of {len(mine)} belongs to another graph"
+    if len(mine) != len(theirs):
+        return f"{count(len(mine), 'node')} → {count(len(theirs), 'node')}"
+    for graph, another in zip(_graphs(one.work), _graphs(other.work), strict=True):
+        if len(graph.nodes) != len(another.nodes) or sorted(graph.edges) != sorted(another.edges):
+            return "nodes wait for others"
+    facts = zip(_surroundings(one.work), _surroundings(other.work), strict=False)
+    for (name, value), (_, second) in facts:
+        if value != second:
+            return f"{name} {_shown(value)} → {_shown(second)}"
+    return (
+        _of_code(one, other, same_code) or _of_variables(one, other) or _of_memory(one.work.memory, other.work.memory)
+    )
+
+
+def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, int]]) -> str:
+    left, right = list(_facts(number, one, hidden)), list(_facts(number, other, hidden))
+    for (name, value), (second, beside) in zip(left, right, strict=False):
+        if name != second:
+            return f"{name} → {second}"
+        if value != beside:
+            return f"{name} {_shown(value)} → {_shown(beside)}"
+    return "" if len(left) == len(right) else "it has other parts"
+
+
+def _facts(number: int, node: Node, hidden: set[tuple[int, int, int]]) -> Iterator[tuple[str, Any]]:
+    """Yield what a node is, but for its machine code and the graph that it may hold, as name and value."""
+    yield "kind", node.kind
+    plain = node.model_dump(exclude={"kind", "image", "own", "launch", "attributes", "parameters", "graph", "source",
+                                     "target"})  # fmt: skip
+    for name, value in plain.items():
+        yield _WORDS.get(name, name), value
+    for what, held in (("launch attribute", node.launch), ("function attribute", node.attributes)):
+        for name, value in sorted((held or {}).items()):
+            yield f"{what} {_shown(name)}", value
+    for name, end in (("source", node.source), ("target", node.target)):
+        if isinstance(end, End):
+            for part, value in end.model_dump().items():
+                yield f"{name}, {part}", value
+        else:
+            yield name, end
+    yield "number of parameters", None if node.parameters is None else len(node.parameters)
+    for index, parameter in enumerate(node.parameters or []):
+        yield f"place of parameter {index}", (parameter.offset, len(parameter.bytes) // 2)
+        for at, allocation, offset, alignment in parameter.places:
+            yield f"parameter {index}, address at byte", at
+            yield f"parameter {index}, allocation", allocation
+            yield f"parameter {index}, offset in its allocation", offset
+            yield f"parameter {index}, alignment", alignment
+        for at in range(0, len(parameter.bytes) // 2, _WORD):
+            yield f"parameter {index}, bytes from {at}", _visible(number, index, at, parameter, hidden)
+
+
+_WORDS = {"shared": "bytes of dynamic shared memory", "element": "bytes of an element"}
+
+
+def _visible(number: int, index: int, first: int, parameter: Parameter, hidden: set[tuple[int, int, int]]) -> str:
+    return "".join(
+        "__" if (number, index, at) in hidden else parameter.bytes[2 * at : 2 * at + 2]
+        for at in range(first, min(first + _WORD, len(parameter.bytes) // 2))
+    )
+
+
+def _surroundings(work: WorkList) -> Facts:
+    names = sorted(work.context)
+    return [
+        ("executions in the graph", work.executions),
+        ("allocations", len(work.memory)),
+        ("limits that are known", names),
+        *((f"limit {_shown(name)}", work.context[name]) for name in names),
+    ]
+
+
+def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
+    for number, (ours, theirs) in enumerate(zip(one, other, strict=True)):
+        if ours.kind != theirs.kind:
+            return f"allocation {number}: {_shown(ours.kind)} → {_shown(theirs.kind)}"
+        if ours.bytes != theirs.bytes:
+            return f"allocation {number}: {ours.bytes} → {theirs.bytes} bytes"
+        if ours.digest != theirs.digest:
+            return f"allocation {number} of {ours.bytes} bytes holds other values"
+    return ""
+
+
+def _of_variables(one: Recorded, other: Recorded) -> str:
+    """Compare variables by name and contents, wherever they lie: an image may have another digest and the same code."""
+
+    def known(work: WorkList) -> list[tuple[str, int, str]]:
+        return sorted((each.name, each.bytes, each.digest) for each in work.variables)
+
+    ours, theirs = known(one.work), known(other.work)
+    if ours == theirs:
+        return ""
+    name = min(set(ours) ^ set(theirs), default=("", 0, ""))[0]
+    return f"the variable {_shown(name)} is not the same"
+
+
+def _of_code(one: Recorded, other: Recorded, same_code: SameCode) -> str:
+    seen: set[tuple[str, str, str]] = set()
+    for (_, ours), (_, their) in zip(walk(one.work), walk(other.work), strict=True):
+        if ours.kind != "kernel" or ours.image is None or their.image is None:
+            continue
+        key = (ours.image, their.image, ours.function or "")
+        # What a library calls beside its image is the library's; own code may be led to what differs.
+        if (ours.image == their.image and ours.own is False and their.own is False) or key in seen:
+            continue
+        seen.add(key)
+        if why := same_code(one.images[ours.image], other.images[their.image], ours.function or ""):
+            return f"{_named(ours)}: {why}"
+    return ""
+
+
+# ---------------------------------------------------------------- the parts of a list
+
+
+def walk(graph: Graph, depth: int = 0) -> Iterator[tuple[int, Node]]:
+    """Yield each node with its depth, as they were added, those of a child graph behind the node that holds it."""
+    for node in graph.nodes:
+        yield depth, node
+        if node.graph is not None:
+            yield from walk(node.graph, depth + 1)
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        if node.graph is not None:
+            yield from _graphs(node.graph)
+
+
+def _named(node: Node) -> str:
+    return f"{_shown(node.kind)} `{_shown(node.function)}`" if node.function else _shown(node.kind)
+
+
+def _shape(node: Node) -> str:
+    if node.grid is None or node.block is None:
+        return ""
+    return f" {' × '.join(map(str, node.grid))} blocks of {' × '.join(map(str, node.block))}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(str, value)) + ")" if len(value) < 10 else f"{len(value)} values"
+    return escaped("none" if value is None else value, _NAME).replace("`", "'")

@@ -1,0 +1,184 @@
+"""The machine code that is loaded into this process, as CUPTI hands it over, and the module that each image became.
+
+Names do not tell it: every specialisation of a Triton kernel has the same one. A module that a call of the driver
+returns is that of the image which was loaded meanwhile; one that a library loads by itself is known by the functions
+that it has, where only one image has them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from .driver import Driver, Unreadable
+from .elf import HEADER, extent, functions
+
+_DRIVER_API, _RESOURCE = 1, 3
+"""CUpti_CallbackDomain."""
+_MODULE_LOADED, _MODULE_UNLOADING = 6, 7
+"""CUpti_CallbackIdResource."""
+_EXIT = 1
+"""CUPTI_API_EXIT."""
+_LOADS = re.compile(r"cuModuleLoad(Data(Ex)?|FatBinary)?|cuLibraryLoadData")
+_LIBRARY = b"cuLibraryLoadData"
+_MOST_CALLBACKS = 2000
+"""Numbers of the driver's calls that are looked through."""
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+
+
+class _Call(ctypes.Structure):
+    """CUpti_CallbackData."""
+
+    _fields_ = [
+        ("site", ctypes.c_int), ("name", ctypes.c_char_p), ("params", ctypes.c_void_p), ("returned", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class _Resource(ctypes.Structure):
+    """CUpti_ResourceData."""
+
+    _fields_ = [("context", ctypes.c_void_p), ("handle", ctypes.c_void_p), ("descriptor", ctypes.c_void_p)]
+
+
+class _Module(ctypes.Structure):
+    """CUpti_ModuleResourceData."""
+
+    _fields_ = [("number", ctypes.c_uint32), ("size", ctypes.c_size_t), ("image", ctypes.c_void_p)]
+
+
+def _mapped() -> list[str]:
+    """Return the files that are mapped into this process."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return sorted({f"/{path}" for line in lines if (path := line.partition("/")[2]) and Path(f"/{path}").is_file()})
+
+
+def _cupti() -> Any:
+    """Return the CUPTI that torch has loaded: another one in the same process sees nothing. Raises Unreadable."""
+    for path in _mapped():
+        if re.search(r"/libcupti\.so[.0-9]*$", path):
+            return ctypes.CDLL(path)
+    raise Unreadable("torch has loaded no CUPTI, by which machine code is seen")
+
+
+class Images:
+    """All machine code that was loaded since this was made, which must be before the first use of the GPU."""
+
+    def __init__(self) -> None:
+        """Raises Unreadable."""
+        self.held: dict[str, bytes] = {}
+        """SHA-256 → image."""
+        self.paired: dict[int, str] = {}
+        """Handle of a module that a call returned → the image's SHA-256."""
+        self.libraries: dict[int, str] = {}
+        """Handle of a library that was loaded from one image → the image's SHA-256: its module comes later."""
+        self.sets: dict[str, frozenset[str]] = {}
+        """SHA-256 → names of the image's kernels."""
+        self.named: dict[str, bool] = {}
+        self.library = _cupti()
+        self.during = threading.local()
+        self.trouble = ""
+        """An error while images were loaded: then none is sure."""
+        self.callback = _CALLBACK(self._called)
+        self.subscriber = ctypes.c_void_p()
+        self._call("cuptiSubscribe", ctypes.byref(self.subscriber), self.callback, None)
+        for number in (_MODULE_LOADED, _MODULE_UNLOADING):
+            self._call("cuptiEnableCallback", 1, self.subscriber, _RESOURCE, number)
+        found = [number for number in range(1, _MOST_CALLBACKS) if _LOADS.fullmatch(self._named(number))]
+        if not found:
+            raise Unreadable("this CUPTI does not name the driver's calls that load machine code")
+        for number in found:
+            self._call("cuptiEnableCallback", 1, self.subscriber, _DRIVER_API, number)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Hear of no more: as the interpreter ends, nothing here could be called."""
+        atexit.unregister(self.close)
+        self.library.cuptiUnsubscribe(self.subscriber)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        try:
+            result = int(getattr(self.library, name)(*arguments))
+        except AttributeError as error:
+            raise Unreadable(f"this CUPTI has no {name}") from error
+        if result != 0:
+            raise Unreadable(f"{name} failed with {result}: does another tool watch this process?")
+
+    def _named(self, number: int) -> str:
+        name = ctypes.c_char_p()
+        if self.library.cuptiGetCallbackName(_DRIVER_API, ctypes.c_uint32(number), ctypes.byref(name)) != 0:
+            return ""
+        return (name.value or b"").decode("ascii", "replace")
+
+    def _called(self, _: int, domain: int, number: int, data: int) -> None:
+        try:
+            if domain == _RESOURCE:
+                descriptor = _Resource.from_address(data).descriptor
+                if number == _MODULE_LOADED:
+                    self._loaded(_Module.from_address(descriptor))
+            elif domain == _DRIVER_API:
+                self._loads(_Call.from_address(data))
+        except BaseException as error:  # nothing may be raised into the driver, and nothing be lost
+            self.trouble = f"{type(error).__name__} while machine code was loaded"
+
+    def _loaded(self, module: _Module) -> None:
+        image = ctypes.string_at(module.image, module.size)
+        digest = hashlib.sha256(image).hexdigest()
+        self.held.setdefault(digest, image)
+        self.during.seen = [*getattr(self.during, "seen", []), digest]
+
+    def _loads(self, call: _Call) -> None:
+        if call.site != _EXIT:
+            self.during.seen = []
+            return
+        seen, self.during.seen = getattr(self.during, "seen", []), []
+        # The first parameter of all these calls is where the handle goes, the second one what is loaded.
+        where, code = (ctypes.c_void_p * 2).from_address(call.params)
+        handle = ctypes.c_void_p.from_address(where).value if where else None
+        if handle is None:
+            return
+        if call.name == _LIBRARY:
+            self.libraries.pop(handle, None)
+            if code and (size := extent(ctypes.string_at(code, HEADER))):
+                self.libraries[handle] = hashlib.sha256(ctypes.string_at(code, size)).hexdigest()
+            return
+        if len(seen) == 1:
+            self.paired[handle] = seen[0]
+        else:  # loaded later, or several at once: known by its functions, if at all
+            self.paired.pop(handle, None)
+
+    def of(self, driver: Driver, library: int, module: int, function: str) -> Optional[str]:
+        """Return the SHA-256 of the image that a module with this function was loaded from; None where it is not sure.
+
+        `library`: the handle of the function's library; 0 where it has none. Raises Unreadable.
+        """
+        if self.trouble:
+            raise Unreadable(self.trouble)
+        digest = self.paired.get(module) or self.libraries.get(library)
+        if digest is not None and digest in self.held:
+            return digest if function in self._functions(digest) else None
+        having = [digest for digest in self.held if function in self._functions(digest)]
+        if len(having) > 1:
+            names = frozenset(driver.functions(module))
+            having = [digest for digest in having if self._functions(digest) == names]
+        return having[0] if len(having) == 1 else None
+
+    def is_own(self, module: int, function: str, folders: Sequence[str]) -> bool:
+        """Tell whether a kernel may be the side's own: loaded by a call, as compilers in the process do, or named in a
+        library that lies in one of `folders`."""
+        if module in self.paired:
+            return True
+        if function not in self.named:
+            libraries = [path for path in _mapped() if any(path.startswith(f"{one}/") for one in folders)]
+            self.named[function] = any(function.encode() in Path(path).read_bytes() for path in libraries)
+        return self.named[function]
+
+    def _functions(self, digest: str) -> frozenset[str]:
+        if digest not in self.sets:
+            self.sets[digest] = functions(self.held[digest])
+        return self.sets[digest]

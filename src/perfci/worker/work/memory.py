@@ -1,0 +1,145 @@
+"""The memory that a graph's nodes name: each allocation by first use, with a digest of what it holds.
+
+An address says nothing in another process; the allocation that it lies in does, with the offset, the alignment and the
+contents: an index tensor, a mask or a size that changed code computed is data of the work.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+
+from .driver import Driver
+
+ALIGNED = 512
+"""Bytes: as torch aligns every block. Beyond it nothing that a kernel or a library asks of an address differs."""
+_CHUNK = 1 << 22
+"""Words of 8 bytes that are digested at once: 32 MiB."""
+_MULTIPLY = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+_SPREAD = -0x61C8864680B583EB
+"""Constants of SplitMix64 (Steele, Lea, Flood 2014) as signed numbers. A digest against chance, not against intent."""
+_AROUND, _MOST_LIKELY = 1 << 36, 1000
+"""Bytes on both sides of torch's memory in which other allocations of the driver are looked for: one word in 2^26 of
+random data lies there. So many are looked up."""
+_LARGEST = 8 << 30
+"""Bytes of an allocation that are digested: a second of an H200."""
+_LEAST_ADDRESS = 1 << 20
+"""No allocation lies lower: smaller words are numbers."""
+
+
+def _mapped() -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each piece of memory of this process that can be read (proc_pid_maps(5))."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines():
+        place, rights = line.split(" ", 2)[:2]
+        if rights.startswith("r"):
+            begin, end = place.split("-")
+            yield int(begin, 16), int(end, 16)
+
+
+class Memory:
+    """The allocations that are named, in the order in which they are."""
+
+    def __init__(self, torch: Any, driver: Driver, pool: tuple[int, int], *, contents: bool = True) -> None:
+        """`pool`: that of the graph's own memory, of which nothing is computed before it is replayed. `contents`: what
+        allocations hold is digested."""
+        self.contents = contents
+        self.torch, self.driver, self.pool = torch, driver, tuple(pool)
+        self.listed: list[dict[str, Any]] = []
+        self.numbers: dict[int, int] = {}
+        """First address of an allocation → its number in `listed`."""
+        segments = torch.cuda.memory_snapshot()
+        self.segments = sorted(
+            ((one["address"], one["address"] + one["total_size"], one) for one in segments), key=lambda one: one[0]
+        )
+        self.begins = [begin for begin, _, _ in self.segments]
+        self.shared = driver.shares_host_memory(torch.cuda.current_device())
+        """True where the GPU follows any address of the host: then such an address is data."""
+        self.hosts = sorted(_mapped())
+
+    def is_host(self, address: int) -> bool:
+        """Tell whether memory of this process lies at an address."""
+        at = bisect.bisect_right(self.hosts, (address, float("inf"))) - 1
+        return address >= _LEAST_ADDRESS and at >= 0 and address < self.hosts[at][1]
+
+    def find(self, address: int) -> Optional[tuple[int, int, int]]:
+        """Return the number of the allocation at an address, the offset in it and the alignment; None for what is no
+        address."""
+        if address < _LEAST_ADDRESS:
+            return None
+        seen = self.driver.memory(address)
+        if seen is None:
+            return None
+        kind, begin, end = seen
+        block = self._block(address) if kind == "device" else None
+        if block is not None:
+            kind, begin, end = block
+        if begin not in self.numbers:
+            self.numbers[begin] = len(self.listed)
+            self.listed.append({"kind": kind, "bytes": end - begin, "digest": self._digest(kind, begin, end)})
+        return self.numbers[begin], address - begin, min(address & -address, ALIGNED)
+
+    def _block(self, address: int) -> Optional[tuple[str, int, int]]:
+        """Return the kind, begin and end of torch's own block at an address; None for memory that is not torch's."""
+        at = bisect.bisect_right(self.begins, address) - 1
+        if at < 0 or address >= self.segments[at][1]:
+            return None
+        begin, _, segment = self.segments[at]
+        private = tuple(segment.get("segment_pool_id", (0, 0))) == self.pool
+        for block in segment["blocks"]:
+            end = begin + block["size"]
+            if begin <= address < end:
+                if private:
+                    return "of the graph", begin, end
+                if block["state"] != "active_allocated":
+                    return "freed", begin, end
+                return "tensor", begin, begin + (block.get("requested_size") or block["size"])
+            begin = end
+        return None
+
+    def _digest(self, kind: str, begin: int, end: int) -> str:
+        """Return a digest of what an allocation holds; empty of one that holds nothing yet, or nothing certain."""
+        if not self.contents or end - begin > _LARGEST:
+            return ""
+        if kind in ("tensor", "device"):
+            return self.digest(begin, end - begin)
+        if kind == "host":
+            return hashlib.sha256(ctypes.string_at(begin, end - begin)).hexdigest()
+        return ""
+
+    def digest(self, begin: int, size: int) -> str:
+        """Return a digest of memory of the device, and a mark behind it where a word of it is an address."""
+        torch = self.torch
+        whole = size // 8
+        sums = [0, 0]
+        names = False
+        for first in range(0, whole, _CHUNK):
+            words = self._view(begin + first * 8, min(_CHUNK, whole - first), "<i8")
+            place = torch.arange(first, first + words.numel(), device="cuda", dtype=torch.int64)
+            for number, multiply in enumerate(_MULTIPLY):
+                mixed = (words + place * _SPREAD) * multiply
+                mixed = (mixed ^ (mixed >> 31)) * _MULTIPLY[1 - number]
+                sums[number] += int((mixed ^ (mixed >> 29)).sum())
+            names = names or self._names(words)
+        rest = bytes(self._view(begin + whole * 8, size % 8, "|u1").tolist()) if size % 8 else b""
+        text = ":".join([*(f"{one % (1 << 64):016x}" for one in sums), rest.hex(), str(size)])
+        return text + (":names addresses" if names else "")
+
+    def _names(self, words: Any) -> bool:
+        """Tell whether a word is an address of the GPU's memory: what lies there would have to be compared, too."""
+        if not self.segments:
+            return False
+        low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
+        likely = words[(words >= low) & (words < high)]
+        if likely.numel() > _MOST_LIKELY:
+            return True
+        return any(self.driver.memory(one) is not None for one in likely.tolist())
+
+    def _view(self, address: int, count: int, kind: str) -> Any:
+        """Return `count` elements of memory of the device as a tensor, without a copy (CUDA Array Interface 3)."""
+        interface = {"shape": (count,), "typestr": kind, "data": (address, False), "version": 3}
+        return self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")

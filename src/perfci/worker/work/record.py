@@ -1,0 +1,216 @@
+"""The work list of a case: nodes and edges of the graph that is timed, what each launches, and on which memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from ..graph import GraphSampler
+from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
+from .elf import variables
+from .images import Images
+from .memory import Memory
+
+_WORD = 8
+_MOST_NODES = 20_000
+STIRRED = 4
+"""Captures beside the first one, to see which bytes of parameters nobody writes."""
+_LIBC = ctypes.CDLL(None)
+_LIBC.malloc.restype = ctypes.c_void_p
+_BALLAST = 500
+"""Pieces of memory, of up to 4 KiB: as small as what torch's calls allocate."""
+
+
+class _Noise(ctypes.Structure):
+    _fields_ = [("held", ctypes.c_ubyte * (1 << 16))]
+
+
+FILE = "work.json"
+
+
+def record(fns: Sequence[Callable[[], Any]], images: Images, folder: Path, own: Sequence[str]) -> None:
+    """Write the work list of a graph of one execution of each of `fns` to FILE in `folder`, and beside it the images
+    that it launches, each in a file named by its SHA-256. What cannot be read is said under `unread`.
+
+    `own`: folders in which the side's own libraries may lie. Raises Unreadable, what capture raises, OSError.
+    """
+    driver = Driver()
+    sampler = GraphSampler(fns)
+    sampler.warm()
+    try:
+        sampler.capture(len(fns), keep=True)
+    except TypeError as error:
+        raise Unreadable("this torch does not keep the graph that it captures") from error
+    if not hasattr(sampler.graph, "raw_cuda_graph"):
+        raise Unreadable("this torch does not tell the graph that it captures")
+    sampler.rig.synchronize()
+    torch = sampler.rig.torch
+    recorder = _Recorder(driver, images, Memory(torch, driver, sampler.rig.pool), own)
+    found = recorder.graph(int(sampler.graph.raw_cuda_graph()))
+    held: list[int] = []
+    for _ in range(STIRRED):
+        _stir(torch, held)
+        sampler.capture(len(fns), keep=True)
+        again = _Recorder(driver, images, Memory(torch, driver, sampler.rig.pool, contents=False), own)
+        _loosen(found, again.graph(int(sampler.graph.raw_cuda_graph())))
+    for address in held:
+        _LIBC.free(ctypes.c_void_p(address))
+    for digest in recorder.used:
+        (folder / digest).write_bytes(images.held[digest])
+    whole = {
+        **found,
+        "memory": recorder.memory.listed,
+        "variables": recorder.variables(),
+        "context": driver.context(),
+        "executions": len(fns),
+        "unread": sorted(recorder.unread),
+    }
+    (folder / FILE).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _stir(torch: Any, held: list[int]) -> None:
+    """Leave other values on the stack than before, where parameters are put together next, and another heap: what
+    nobody writes shows. `held`: addresses of memory that keeps its place until it is freed."""
+    held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
+    _LIBC.getpid(_Noise.from_buffer_copy(os.urandom(ctypes.sizeof(_Noise))))  # a structure by value lies on the stack
+    some = torch.arange(2 + os.urandom(1)[0])
+    # As deep in torch as the case's own calls, by the kinds of functions that they go through.
+    torch.index_select(torch.sum(some.view(1, -1) + some.view(-1, 1), 0), 0, some[:2]).sort()
+
+
+def _loosen(graph: dict[str, Any], again: dict[str, Any]) -> None:
+    """Note under `loose` which bytes of parameters of libraries' kernels are others in `again`, as long as both are the
+    same graphs."""
+    for one, other in zip(graph["nodes"], again["nodes"]):
+        if one.get("function") != other.get("function") or one["kind"] != other["kind"]:
+            return
+        if "graph" in one:
+            _loosen(one["graph"], other["graph"])
+        if one.get("own", True):
+            continue
+        for mine, theirs in zip(one.get("parameters", []), other.get("parameters", [])):
+            left, right = bytes.fromhex(mine["bytes"]), bytes.fromhex(theirs["bytes"])
+            if mine["places"] == theirs["places"] and len(left) == len(right):
+                differ = {at for at, held in enumerate(left) if held != right[at]}
+                mine["loose"] = sorted(differ.union(mine.get("loose", [])))
+
+
+class _Recorder:
+    def __init__(self, driver: Driver, images: Images, memory: Memory, own: Sequence[str]) -> None:
+        self.driver, self.images, self.memory, self.own = driver, images, memory, own
+        self.used: dict[str, int] = {}
+        """Image → a module of it."""
+        self.unread: set[str] = set()
+        """Why the list is not whole, each reason once."""
+        self.count = 0
+
+    def graph(self, graph: int) -> dict[str, Any]:
+        handles = self.driver.nodes(graph)
+        self.count += len(handles)
+        if self.count > _MOST_NODES:
+            raise Unreadable(f"it has more than {_MOST_NODES} nodes")
+        numbers = {handle: number for number, handle in enumerate(handles)}
+        edges = sorted([numbers[one], numbers[other], data] for one, other, data in self.driver.edges(graph))
+        return {"nodes": [self.node(handle) for handle in handles], "edges": edges}
+
+    def node(self, handle: int) -> dict[str, Any]:
+        kind = self.driver.kind(handle)
+        name = NODE_KINDS[kind] if kind < len(NODE_KINDS) else f"kind {kind}"
+        try:
+            if kind == KERNEL:
+                return {"kind": name, **self.kernel(handle)}
+            if kind == COPY:
+                return {"kind": name, **self.copy(self.driver.copy(handle))}
+            if kind == MEMSET:
+                set_ = self.driver.memset(handle)
+                sizes = {"pitch": set_.pitch, "value": set_.value, "element": set_.element,
+                         "width": set_.width, "height": set_.height}  # fmt: skip
+                return {"kind": name, "target": self.place(set_.target), **sizes}
+            if kind == CHILD:
+                return {"kind": name, "graph": self.graph(self.driver.child(handle))}
+        except Unreadable as error:
+            self.unread.add(f"{name}: {error}")
+        else:
+            if kind != EMPTY:
+                self.unread.add(f"{name}: such nodes are not compared")
+        return {"kind": name}
+
+    def kernel(self, handle: int) -> dict[str, Any]:
+        params = self.driver.kernel(handle)
+        name, module, attributes = self.driver.function(params.func)
+        image = self.images.of(self.driver, self.driver.library_of(params.kern or 0), module, name)
+        if image is None:
+            self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
+        else:
+            self.used[image] = module
+        launch = self.driver.launch_attributes(handle)
+        if any(bytes.fromhex(launch.pop("access window", ""))):
+            self.unread.add(f"kernel {name}: it sets an access policy window")
+        found = {
+            "function": name,
+            "image": image or "",
+            "own": self.images.is_own(module, name, self.own),
+            "grid": list(params.grid),
+            "block": list(params.block),
+            "shared": params.shared,
+            "launch": launch,
+            "attributes": attributes,
+        }
+        try:
+            found["parameters"] = self.parameters(params, own=bool(found["own"]))
+        except Unreadable as error:
+            self.unread.add(f"kernel {name}: {error}")
+        return found
+
+    def parameters(self, params: KernelParams, *, own: bool) -> list[dict[str, Any]]:
+        """Return the parameters of a launch. Addresses of the host in those of a library's kernel are left-overs in
+        padding, or of host code: a GPU that has none of the host's page tables cannot follow them."""
+        found = []
+        for offset, value in self.driver.parameters(params):
+            plain, places = bytearray(value), []
+            for at in range(0, len(value) - _WORD + 1, _WORD):
+                place = self.memory.find(int.from_bytes(value[at : at + _WORD], "little"))
+                if place is not None:
+                    plain[at : at + _WORD] = bytes(_WORD)
+                    places.append([at, *place])
+            host = []
+            if not own and not self.memory.shared:
+                taken = {at for first, *_ in places for at in range(first, first + _WORD)}
+                for at in range(0, len(value) - _WORD + 1, _WORD // 2):
+                    free = taken.isdisjoint(range(at, at + _WORD))
+                    if free and self.memory.is_host(int.from_bytes(value[at : at + _WORD], "little")):
+                        host.append(at)
+            found.append({"offset": offset, "bytes": plain.hex(), "places": places, "host": host})
+        return found
+
+    def place(self, address: int) -> list[int]:
+        place = self.memory.find(address)
+        if place is None:
+            self.unread.add("it copies from or to memory of the host that the driver does not know")
+        return [] if place is None else list(place)
+
+    def copy(self, params: CopyParams) -> dict[str, Any]:
+        found: dict[str, Any] = {"width": params.width, "rows": params.rows, "depth": params.depth}
+        for name, end in (("source", params.source), ("target", params.target)):
+            if end.array:
+                self.unread.add("copy: arrays are not compared")
+            address = end.host if end.kind == 1 else end.device  # CU_MEMORYTYPE_HOST
+            shape = {"x": end.x, "y": end.y, "z": end.z, "lod": end.lod, "pitch": end.pitch, "height": end.height}
+            found[name] = {"kind": end.kind, "place": self.place(int(address or 0)), **shape}
+        return found
+
+    def variables(self) -> list[dict[str, Any]]:
+        """Return the variables of the images that are launched, with digests of what they hold now."""
+        found = []
+        for image, module in sorted(self.used.items()):
+            for name in variables(self.images.held[image]):
+                place = self.driver.symbol(module, name)
+                held = self.memory.digest(*place) if place is not None and place[1] else ""
+                if not held:
+                    self.unread.add(f"variable {name}: the driver does not find it")
+                found.append({"image": image, "name": name, "bytes": place[1] if place else 0, "digest": held})
+        return found

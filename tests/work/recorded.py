@@ -1,0 +1,35 @@
+"""Work lists that `perfci explain` recorded on an NVIDIA H200 (torch 2.11, CUDA 13) of the cases of
+`tests/e2e/gpu/test_gpu_work.py`: two processes of each side. Images of torch's own libraries are left out."""
+
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+
+from perfci.work.lists import WorkList
+from perfci.work.same import Recorded, walk
+
+FILE = Path(__file__).parent.parent / "data" / "work" / "h200.json.xz"
+SAME = {
+    "another_behind", "another_kernel", "comment", "docstring", "rebuilt", "indirect", "triton_same", "index_same",
+    "streams_same", "product", "product_bf16", "sum", "sort", "softmax", "embedding",
+}  # fmt: skip
+
+
+@cache
+def documents() -> dict:
+    return json.loads(lzma.decompress(FILE.read_bytes()))
+
+
+def images(work: WorkList) -> dict[str, bytes]:
+    held = documents()["images"]
+    return {node.image: bytes.fromhex(held.get(node.image, "")) for _, node in walk(work) if node.image}
+
+
+def recorded(lists: list[dict]) -> list[Recorded]:
+    works = [WorkList.model_validate(one) for one in lists]
+    return [Recorded(work, images(work)) for work in works]
+
+
+def case(name: str) -> dict[str, list[dict]]:
+    return documents()["cases"][name]

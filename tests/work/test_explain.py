@@ -1,0 +1,50 @@
+"""The words of `perfci explain`, of what was recorded."""
+
+from rich.console import Console
+
+from perfci.cli.explain import _tell, _total
+from perfci.work.files import Compared
+
+KERNELS = ["copy", "kernel `_layernorm` 512 × 1 × 1 blocks of 128 × 1 × 1"]
+
+
+def printed(one: Compared) -> list[str]:
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as capture:
+        _tell("layernorm/n=1", one, console)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_equal_work_is_told_in_a_line() -> None:
+    lines = printed(Compared(why_not="", work={"base": KERNELS, "head": KERNELS}))
+    assert lines == [
+        "layernorm/n=1",
+        "   base                                                   head",
+        "1  copy                                                   same",
+        "2  kernel `_layernorm` 512 × 1 × 1 blocks of 128 × 1 × 1  same",
+        "base and head give the GPU the same work",
+        "",
+    ]
+
+
+def test_the_first_difference_stands_behind_both_lists() -> None:
+    other = KERNELS[1].replace("512", "256")
+    why = "node 2 of 2, kernel `_layernorm`: grid (512, 1, 1) → (256, 1, 1)"
+    lines = printed(Compared(why_not=why, work={"base": KERNELS, "head": [KERNELS[0], other, "copy"]}))
+    assert lines[2].split() == ["1", "copy", "same"]
+    assert "256 × 1 × 1" in " ".join(lines)
+    assert f"not known to be the same work: {why}" in lines
+
+
+def test_what_was_not_recorded_has_no_lists() -> None:
+    assert printed(Compared(why_not="base: it cannot be captured", work={})) == [
+        "layernorm/n=1",
+        "not known to be the same work: base: it cannot be captured",
+        "",
+    ]
+
+
+def test_the_last_line_counts() -> None:
+    same, other = Compared(why_not="", work={}), Compared(why_not="grid 1 → 2", work={})
+    assert _total([same]) == "1 of 1 case: the same work in base and head"
+    assert _total([same, other, other]) == "1 of 3 cases: the same work in base and head; not known of 2"
