@@ -23,7 +23,14 @@ OLD = {
 }  # fmt: skip
 """Words that another took the place of: docs/README.md has those that stand."""
 PHRASES = ("launch pair", "own word", "let go", "lets go", "none is left", "goes red", "go red")
-LAUNCHES = ("perfci/profilers/", "perfci/judge/explain/", "perfci/model/", "perfci/worker/", "perfci/render/", "perfci/work/")
+LAUNCHES = (
+    "perfci/profilers/",
+    "perfci/judge/explain/",
+    "perfci/model/",
+    "perfci/worker/",
+    "perfci/render/",
+    "perfci/work/",
+)
 """Where a launch is that of a kernel; a process of a side is a worker."""
 LOOKS = re.compile(r"_?(|of_|last_|first_|early_|quick_|bound_)looks?(_at)?", re.IGNORECASE)
 """The interim looks of the sequential test; profiles are profiled, files are read."""
