@@ -192,6 +192,31 @@ def test_code_that_was_not_recorded_is_not_the_same() -> None:
     assert "parameters of kernel `f` were not recorded" in told([simple(parameters=None)] * 2, [simple()] * 2)
 
 
+PLACE = {"kind": 2, "place": [0, 0, 512], "x": 0, "y": 0, "z": 0, "lod": 0, "pitch": 0, "height": 0}
+COPY = {"kind": "copy", "source": PLACE, "target": PLACE, "width": 8, "rows": 1, "depth": 1}
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"kind": "host"}, "host: such nodes are not compared"),
+        ({"kind": "conditional"}, "conditional: such nodes are not compared"),
+        ({"kind": "made up"}, "made up: such nodes are not compared"),
+        ({"kind": "child graph"}, "the graph of child graph were not recorded"),
+        ({"kind": "empty", "graph": {"nodes": [], "edges": []}}, "holds a graph and is none"),
+        (COPY | {"source": PLACE | {"place": []}}, "memory that the driver does not know"),
+        (COPY | {"width": None}, "the width of copy were not recorded"),
+        (COPY | {"target": [0, 0, 512]}, "memory that the driver does not know"),
+        (COPY, ""),
+    ],
+)
+def test_nodes_are_whole_or_not_compared(node: dict, words: str) -> None:
+    lists = [simple() | {"nodes": [node]}] * 2
+    why = told(lists, lists)
+    assert words in why
+    assert bool(why) == bool(words)
+
+
 def test_padding_of_a_librarys_kernel_is_no_data() -> None:
     """It is what differs between processes of a side, or captures of a process; of own code, that is a difference."""
     base = [simple(**parameter("00112233")), simple(**parameter("00552233"))]

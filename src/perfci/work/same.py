@@ -17,6 +17,14 @@ SameCode = Callable[[bytes, bytes, str], str]
 Facts = list[tuple[str, Any]]
 _COMPARED = frozenset({"tensor", "of the graph", "device", "host"})
 """Kinds of memory whose contents are compared, or that has none."""
+_PARTS = {
+    "kernel": ("function", "image", "own", "grid", "block", "shared", "launch", "attributes", "parameters"),
+    "copy": ("source", "target", "width", "rows", "depth"),
+    "memset": ("target", "pitch", "value", "element", "width", "height"),
+    "child graph": ("graph",),
+    "empty": (),
+}
+"""Kind of node → the parts that it must have. Other kinds are not compared."""
 _ADDRESSES = ":names addresses"
 """Behind the digest of memory that holds addresses: what lies there was not looked at."""
 _WORD = 8
@@ -65,10 +73,16 @@ def _unknown(one: Recorded) -> str:
     if work.unread:
         return escaped(work.unread[0], _REASON)
     for _, node in walk(work):
+        if (parts := _PARTS.get(node.kind)) is None:
+            return f"{_shown(node.kind)}: such nodes are not compared"
+        if absent := next((part for part in parts if getattr(node, part) is None), ""):
+            return f"the {_WORDS.get(absent, absent)} of {_named(node)} were not recorded"
+        if (node.kind == "child graph") != (node.graph is not None):
+            return f"{_named(node)} holds a graph and is none, or is one and holds none"
         if node.kind == "kernel" and node.image not in one.images:
             return f"the machine code of {_named(node)} was not recorded"
-        if node.kind == "kernel" and node.parameters is None:
-            return f"the parameters of {_named(node)} were not recorded"
+        if node.kind in ("copy", "memset") and not all(_places(node)):
+            return f"{_named(node)} is from or to memory that the driver does not know"
     for number, memory in enumerate(work.memory):
         if memory.kind not in _COMPARED:
             return f"allocation {number} is {_shown(memory.kind)} memory, which is not compared"
@@ -169,6 +183,13 @@ def _facts(number: int, node: Node, hidden: set[tuple[int, int, int]]) -> Iterat
             yield f"parameter {index}, alignment", alignment
         for at in range(0, len(parameter.bytes) // 2, _WORD):
             yield f"parameter {index}, bytes from {at}", _visible(number, index, at, parameter, hidden)
+
+
+def _places(node: Node) -> list[Sequence[int]]:
+    """Return where a copy or memset reads and writes; empty places where that is not known."""
+    if node.kind == "memset":
+        return [node.target if isinstance(node.target, list) else ()]
+    return [end.place if isinstance(end, End) else () for end in (node.source, node.target)]
 
 
 _WORDS = {"shared": "bytes of dynamic shared memory", "element": "bytes of an element"}
