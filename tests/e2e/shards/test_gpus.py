@@ -96,7 +96,7 @@ def test_cases_without_a_pair_go_to_the_others(repo: Repo) -> None:
     kill_when(process, shard(repo, 2), lambda journal: True)
     run = ended(repo, process)
     is_of_all(run)
-    assert "CPU 1: its measuring process killed by SIGKILL" in run.out
+    assert "CPU 1: its measuring process ended: killed by SIGKILL" in run.out
     assert "2 cases without a pair: measured elsewhere" in run.out
     again = ended(repo, start(repo, "--resume"))
     assert (again.code, "holds nothing that can be gone on with" in again.err) == (2, True)
@@ -112,7 +112,7 @@ def test_what_a_lost_gpu_had_begun_is_not_answered(repo: Repo) -> None:
     run = ended(repo, process)
     assert run.code == 3, run.out + run.err
     assert run.report["verdict"] == "error"
-    assert "CPU 0: its measuring process killed by SIGKILL" in run.report["sentence"]
+    assert "CPU 0: its measuring process ended: killed by SIGKILL" in run.report["sentence"]
     begun = {case["id"] for case in json.loads((shard(repo, 1) / "results.json").read_text())["cases"]}
     assert begun
     for name in begun:
@@ -125,7 +125,7 @@ def test_what_a_lost_gpu_had_begun_is_not_answered(repo: Repo) -> None:
 def test_an_interrupted_run_goes_on(repo: Repo) -> None:
     suite(repo)
     slower(repo)
-    process = start(repo)
+    process = start(repo, gpus=5)  # of which one has nothing to do
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(pairs(shard(repo, 1) / "journal.jsonl")) < 2:
         time.sleep(0.02)
@@ -133,10 +133,12 @@ def test_an_interrupted_run_goes_on(repo: Repo) -> None:
     run = ended(repo, process)
     assert run.code == 3
     assert "interrupted: go on with --resume" in run.err
-    before = {number: pairs(shard(repo, number) / "journal.jsonl") for number in (1, 2)}
+    before = {number: pairs(shard(repo, number) / "journal.jsonl") for number in range(1, 5)}
     assert sum(map(len, before.values())) >= 2
-    run = ended(repo, start(repo, "--resume"))
+    run = ended(repo, start(repo, "--resume", gpus=5))
     is_of_all(run)
+    assert "CPU 4 stays idle: 4 cases to share out" in run.err
+    assert run.results["part"]["shards"] == [1, 2, 3, 4]
     for number, kept in before.items():
         assert pairs(shard(repo, number) / "journal.jsonl")[: len(kept)] == kept, "none is measured twice"
     no_process_is_left(repo)

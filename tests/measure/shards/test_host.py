@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
+from perfci.measure.costs import Budget
 from perfci.measure.options import Options
+from perfci.measure.run import Measurement
 from perfci.measure.shards import host
 from perfci.measure.shards.deal import dealt_as
 from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
@@ -29,6 +31,7 @@ from perfci.measure.shards.host import Member, measure_together
 from perfci.measure.shards.merge import merge
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Results
+from tests.e2e.conftest import Repo, adding
 
 from .replay import SILENT, Killed, Series, judged, measure, planned, series
 
@@ -72,7 +75,7 @@ class Host:
     def one(self, member: Member, options: Options) -> str | None:
         life = self.lives.pop(0) if self.lives else None
         results = begun(self.made, options)
-        options.out.mkdir(parents=True)
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "results.json").write_text(results.model_dump_json())
         try:
             taken = measure(results, self.source, options.out, most=float("inf") if life is None else life)
@@ -125,7 +128,7 @@ def test_any_loss_gives_the_rows_of_one_machine_or_none(
         assert judged(report) == judged(expected)
         return
     assert (report.verdict, report.exit_code) == ("error", 3)
-    assert "its measuring process killed by SIGKILL" in whole.error.text
+    assert "its measuring process ended: killed by SIGKILL" in whole.error.text
     rows = {row.case: row for row in expected.rows}
     for row in report.rows:
         assert row.class_ == "inconclusive" or row == rows[row.case], row
@@ -160,6 +163,26 @@ def test_what_was_dealt_again_is_not_gone_on_with(tmp_path: Path) -> None:
         host.plan_host(options, [Member("GPU 0", {})], tmp_path / "sides", QUIET)
 
 
+def test_nothing_of_an_earlier_run_is_taken_for_this_one(tmp_path: Path) -> None:
+    """A process that dies before it has written anything leaves all its cases to the others."""
+    source = series(1, 2, {})
+    made = planned(source)
+    plan = shared(made, [1, 2], ["", ""])
+    run(made, plan, Host(made, source, []), 2, tmp_path)
+
+    class Late(Host):
+        def together(self, asked: Sequence[tuple[Member, Options]], progress: object) -> list[str | None]:
+            if len(asked) == 1:
+                return super().together(asked, progress)
+            return [*super().together(asked[:1], progress), "killed by SIGKILL"]
+
+    late = Late(made, source, [])
+    whole = run(made, plan, late, 2, tmp_path)
+    assert {name for _, name in late.taken} == {"GPU 0"}
+    assert whole.error is None
+    assert (tmp_path / "shards" / "shard-2" / "journal.previous.jsonl").exists()
+
+
 def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
     made = planned(series(1, 3, {}))
     (tmp_path / "shards").mkdir()
@@ -187,6 +210,40 @@ def test_a_case_belongs_to_one_part(numbers: list[int], others: list[int]) -> No
 
 
 # ---------------------------------------------------------------- processes in step
+
+
+def test_a_run_waits_before_and_behind_all_that_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    repo = Repo(tmp_path / "repo", env)
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write("kernels/adding.py", adding(n=4000))
+    repo.commit("base")
+    repo.write("kernels/adding.py", adding(n=4000) + "# more\n")
+    repo.commit("change")
+    out = repo.root / "perfci-out"
+    met: list[tuple[bool, int, int]] = []
+    said: list[str] = []
+
+    def barrier() -> None:
+        records = [json.loads(line)["kind"] for line in (out / "journal.jsonl").read_text().splitlines()]
+        met.append(("measuring what the machine can do" in said, records.count("checked"), records.count("pair")))
+
+    progress: Any = SimpleNamespace(stage=said.append, note=lambda text: None, pair=lambda *numbers: None)
+    options = Options(
+        mode="compare", where=repo.root, out=out, base="main~1", committed=True, exact_pairs=2, measure_all=True,
+        quick=True,
+    )  # fmt: skip
+    Measurement(options, progress, barrier=barrier).measure()
+    assert met == [(False, 0, 0), (True, 0, 0), (True, 2, 0), (True, 2, 2)]
+
+
+def test_waiting_does_not_use_up_the_budget() -> None:
+    budget = Budget(100.0, time.monotonic())
+    end = budget.end
+    budget.outside(lambda: time.sleep(0.05))
+    assert budget.end >= end + 0.05
+
 
 STEPS = 4
 

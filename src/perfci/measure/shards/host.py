@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfci.measure.journal import JOURNAL, Journal, begun
+from perfci.measure.journal import JOURNAL, PREVIOUS, Journal, begun
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
@@ -29,13 +29,13 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Reason, Results
 from perfci.model.text import count, listed, one_line
 from perfci.system.child import Exit
-from perfci.system.files import disk_errors, remove_tree, write_atomic
+from perfci.system.files import disk_errors, write_atomic
 from perfci.system.lease import Lease
 from perfci.system.users import find_account
 
 FOLDER = "shards"
 """Below the output folder: the plan, and a folder of each process."""
-PLAN = "plan.json"
+PLAN, RESULTS = "plan.json", "results.json"
 LEASE = "several GPUs"
 """Whoever holds several leases at once holds this one, too: two of them would wait for each other."""
 GRACE = 60.0
@@ -96,10 +96,9 @@ def plan_host(options: Options, members: Sequence[Member], home: Path, progress:
         if known is not None:
             return known
         planning = replace(options, prepared=options.prepared or home, gpu=members[0].gpu)
-        plan = Measurement(planning, progress).plan(len(members), options.out / "results.json", fewer=True)
-    with disk_errors("emptied", folder):
-        remove_tree(folder)
-        folder.mkdir()
+        plan = Measurement(planning, progress).plan(len(members), options.out / RESULTS, fewer=True)
+    with disk_errors("made", folder):
+        folder.mkdir(exist_ok=True)
     write_atomic(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     return plan
 
@@ -132,6 +131,10 @@ def _measure_parts(
     options: Options, members: Sequence[Member], plan: SharedPlan, progress: Progress
 ) -> tuple[list[Path], list[str]]:
     alive, notes, done = list(members), list[str](), list[_Part]()
+    if idle := [member.name for member in members[plan.shards :]]:
+        progress.note(
+            f"{listed(idle, 20)} stays idle: {count(plan.shards, 'case')} to share out (those of a command as one)"
+        )
     todo = [[case.key for case in plan.cases if case.shard == number] for number in range(1, plan.shards + 1)]
     started = 0
     while todo:
@@ -143,6 +146,8 @@ def _measure_parts(
         asked = []
         for number, part in enumerate(parts, len(done) + 1):
             resume = options.resume and bool(begun(part.folder / JOURNAL))
+            if not resume:
+                _clear(part.folder)
             asked.append(
                 replace(
                     options, out=part.folder, shard=Shard(whole, number), resume=resume, gpu=part.member.gpu,
@@ -160,7 +165,7 @@ def _measure_parts(
                 done.append(part)
             if died is not None:
                 alive.remove(part.member)
-                text = f"{part.member.name}: its measuring process {died}"
+                text = f"{part.member.name}: its measuring process ended: {died}"
                 progress.note(text)
                 notes += [f"{text}; {count(len(lost), 'case')} without a pair: measured elsewhere"] if lost else []
                 if part.keys:
@@ -178,6 +183,14 @@ def _measure_parts(
     return [part.folder for part in done], notes
 
 
+def _clear(folder: Path) -> None:
+    """Let nothing of an earlier run be taken for what is measured now."""
+    with disk_errors("removed", folder):
+        (folder / RESULTS).unlink(missing_ok=True)
+        if (folder / JOURNAL).exists():
+            (folder / JOURNAL).replace(folder / PREVIOUS)
+
+
 def _unmeasured(part: _Part, plan: SharedPlan) -> list[str]:
     """Return the cases of a part whose process is gone of which no pair was taken; those of a command go together."""
     known = begun(part.folder / JOURNAL)
@@ -188,7 +201,7 @@ def _unmeasured(part: _Part, plan: SharedPlan) -> list[str]:
 
 def _salvage(part: _Part, why: str) -> None:
     """Let the results of a part whose process is gone hold what its journal does: pairs, and the error that it is."""
-    path = part.folder / "results.json"
+    path = part.folder / RESULTS
     if not path.exists():
         raise MachineError(f"{why}: go on with --resume")
     results = Results.model_validate_json(path.read_bytes())
@@ -206,7 +219,7 @@ def _salvage(part: _Part, why: str) -> None:
 def _number(parts: Sequence[_Part], plan: SharedPlan) -> None:
     """Let results be of the shards that `plan` has in the end: a part may have lost cases to later ones."""
     for number, part in enumerate(parts, 1):
-        path, shard = part.folder / "results.json", Shard(plan, number)
+        path, shard = part.folder / RESULTS, Shard(plan, number)
         if not path.exists():
             raise MachineError(f"{part.member.name}: left no results in {part.folder}: run again")
         results = Results.model_validate_json(path.read_bytes())
@@ -302,10 +315,12 @@ def _start(member: Member, options: Options) -> _Running:
 
 
 def _end(process: SpawnProcess) -> str:
-    """Return how a process ended that said nothing: `was killed by signal 9 (SIGKILL)`."""
+    """Return how a process ended that said nothing, such as `killed by SIGSEGV`."""
     process.join(GRACE)
     code = process.exitcode
-    return Exit(None, -code, 0.0).words() if code is not None and code < 0 else Exit(code, None, 0.0).words()
+    if code is None:
+        return "its line was cut, and it is ended"  # by `measure_together`
+    return Exit(None, -code, 0.0).words() if code < 0 else Exit(code, None, 0.0).words()
 
 
 def _hear(one: _Running, running: Sequence[_Running], teller: _Teller) -> None:
@@ -407,7 +422,7 @@ def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
 
 
 def _keep(results: Results, out: Path) -> None:
-    write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
+    write_atomic(out / RESULTS, results.model_dump_json(indent=1) + "\n")
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
