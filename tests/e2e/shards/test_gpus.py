@@ -8,10 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 import pytest
+import typer
 
+from perfci.cli import gpus as cli
+from perfci.measure.options import Options
+from perfci.system.gpus import HostGpu
 from tests.e2e.conftest import PLAIN_PYTHON, SYSTEM_PYTHON, Repo, Run, as_root
 
 from .test_shards import KERNELS, LIMITS, kernel, pairs, slower, suite
@@ -175,6 +180,37 @@ def test_code_of_another_user(two_users: Repo) -> None:
     owner = repo.root.stat()
     for path in (repo.root / "perfci-out").rglob("*"):
         assert (path.lstat().st_uid, path.lstat().st_gid) == (owner.st_uid, owner.st_gid), path
+
+
+def test_each_process_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several are measured by processes of their own; one as by a plain comparison, which asks for that GPU too."""
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cli, "compare_on", lambda members, options, json: called.append((members, options)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    asked: dict[str, Any] = {"where": tmp_path, "out": tmp_path / "out", "cases": [], "device": None, "json": False}
+    two = [HostGpu(0, "GPU-a", (0, 1)), HostGpu(2, "GPU-b", (2, 3))]
+    monkeypatch.setattr(cli, "host_gpus", lambda text: two)
+    cli.compare_on_gpus("all", **asked)
+    members, options = called.pop()
+    assert [(one.name, one.gpu, one.cores) for one in members] == [
+        ("GPU 0", "GPU-a", (0, 1)),
+        ("GPU 2", "GPU-b", (2, 3)),
+    ]
+    assert [one.env["CUDA_VISIBLE_DEVICES"] for one in members] == ["GPU-a", "GPU-b"]
+    assert options.gpu is None
+    monkeypatch.setattr(cli, "host_gpus", lambda text: two[1:])
+    monkeypatch.setattr(cli, "compare_on", pytest.fail)
+
+    def plain(options: Options, json: bool) -> NoReturn:
+        called.append((options, dict(os.environ)))
+        raise typer.Exit(0)
+
+    monkeypatch.setattr(cli, "tell_measured", plain)
+    with pytest.raises(typer.Exit):
+        cli.compare_on_gpus("2", **asked)
+    options, env = called.pop()
+    assert (options.gpu, env["CUDA_VISIBLE_DEVICES"]) == ("GPU-b", "GPU-b")
 
 
 def test_without_a_gpu_it_is_refused(repo: Repo) -> None:
