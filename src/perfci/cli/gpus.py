@@ -16,7 +16,7 @@ from perfci.cli.report import judged, tell_judged
 from perfci.cli.shards import keep_samples, read_shards
 from perfci.measure.options import Options
 from perfci.measure.shards.document import SharedPlan
-from perfci.measure.shards.host import Member, measure_host, plan_host
+from perfci.measure.shards.host import FOLDER, PLAN, Member, measure_host, plan_host
 from perfci.model.base import MachineError, UsageError
 from perfci.model.results import Results
 from perfci.system.files import make_scratch
@@ -59,7 +59,8 @@ def compare_on(members: list[Member], options: Options, *, json: bool) -> NoRetu
             try:
                 folders, notes = measure_host(options, members, plan, home, teller)
             except KeyboardInterrupt:
-                raise MachineError("interrupted: go on with --resume") from None
+                goes_on = (options.out / FOLDER / PLAN).exists()  # not where a GPU was lost before
+                raise MachineError(f"interrupted: {'go on with --resume' if goes_on else 'run again'}") from None
         outputs.require()  # nothing of the code under test runs any more
         results = _merged(folders, options.out, built)
         results.notes += notes

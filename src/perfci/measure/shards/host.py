@@ -40,8 +40,6 @@ LEASE = "several GPUs"
 """Whoever holds several leases at once holds this one, too: two of them would wait for each other."""
 GRACE = 60.0
 """Seconds for an interrupted process to write what it has."""
-Told = tuple[Any, ...]
-"""A message of a measuring process: its kind, and what belongs to it."""
 
 
 @dataclass(frozen=True)
