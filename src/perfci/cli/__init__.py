@@ -63,10 +63,17 @@ def compare(
     pull_request: options.PullRequest = False,
     plan: options.PlanFile = None,
     shard: options.ShardOf = None,
+    gpus: options.Gpus = None,
     debug: options.Debug = False,
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
+    if gpus is not None and (plan is not None or shard is not None):
+        raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --plan and --shard")
+    if gpus is not None:
+        from perfci.cli.gpus import compare_on_gpus
+
+        compare_on_gpus(gpus, cases=cases, base=base, pull_request=pull_request, **asked)
     if plan is not None and shard is not None:
         from perfci.cli.shards import measure_shard
 

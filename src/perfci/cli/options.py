@@ -114,6 +114,12 @@ ShardOf = Annotated[
 ]
 
 
+Gpus = Annotated[
+    str | None,
+    typer.Option(metavar="all|N,M", help="Share the cases among these GPUs of this host, as nvidia-smi numbers them."),
+]
+
+
 class Environments:
     """Options of a comparison of environments: interpreters and variables."""
 

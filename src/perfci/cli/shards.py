@@ -14,7 +14,7 @@ from perfci.cli.measure import interrupt, read_options, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, write_all
 from perfci.cli.progress import Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
-from perfci.measure.journal import JOURNAL, SAMPLES
+from perfci.measure.journal import JOURNAL, SAMPLES, begun
 from perfci.measure.options import OUT, Options
 from perfci.measure.run import Measurement
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
@@ -106,12 +106,10 @@ def _goes_on(options: Options, shard: Shard) -> bool:
     """Return whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
     again: nobody may choose between two measurements."""
     path = options.out / JOURNAL
-    records = read_lines(path) if path.exists() else []
-    begun = any(record.get("kind") in ("pair", "failed") for record in records)
+    some = bool(begun(path))
     if options.resume:
-        return begun  # else nothing is lost by beginning, on another machine too
-    own = records and records[0].get("identity", {}).get("the shard") == shard.name
-    if own and begun:
+        return some  # else nothing is lost by beginning, on another machine too
+    if some and read_lines(path)[0].get("identity", {}).get("the shard") == shard.name:
         raise UsageError(
             f"{options.out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
             "make a new plan"
@@ -168,11 +166,11 @@ def judge_merged(
         folder.mkdir(parents=True, exist_ok=True)
     if out is None:
         write_atomic(folder / ".gitignore", "*\n")
-    _keep_samples(folders.values(), folder)
+    keep_samples(folders.values(), folder)
     tell_judged(report, folder, write_all(folder, report, results, asked), costs=costs, json=json)
 
 
-def _keep_samples(folders: Iterable[Path], out: Path) -> None:
+def keep_samples(folders: Iterable[Path], out: Path) -> None:
     """Put the samples of all shards into one file of `out`, for the plots; those that cannot be read are left out."""
     (out / SAMPLES).unlink(missing_ok=True)
     appender = Appender(out / SAMPLES)

@@ -1,7 +1,7 @@
 """The account of a run: each second of it belongs to one phase, and those after the builds to the budget."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from perfci.model.results import Phase
@@ -26,6 +26,12 @@ class Budget:
     def spent(self) -> float:
         """Seconds since its begin."""
         return self.seconds - self.end + time.monotonic()
+
+    def outside(self, wait: Callable[[], None]) -> None:
+        """Do `wait`, which does not count: whoever waits for others keeps what it has."""
+        begun = time.monotonic()
+        wait()
+        self.end += time.monotonic() - begun
 
     def profiling(self, needed: bool) -> float:
         """Return how many seconds profilers may take from here on: a fifth of the budget; where what they tell is

@@ -33,6 +33,15 @@ def earlier(out: Path) -> dict[str, Proof] | None:
     return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
 
 
+def begun(path: Path) -> set[str]:
+    """Return the cases of a journal that have a pair, or have failed as one was taken; none where there is no journal.
+
+    Raises MachineError where it cannot be read.
+    """
+    records = read_lines(path) if path.exists() else []
+    return {str(record.get("key")) for record in records if record.get("kind") in ("pair", "failed")}
+
+
 class Journal:
     """Append-only record of one run. Raises MachineError when the disk refuses."""
 

@@ -106,6 +106,10 @@ class Options:
     wait: float = 600.0
     """Seconds to wait for another perfci on the same device."""
     command: list[str] = field(default_factory=list)
+    gpu: str | None = None
+    """UUID, with `GPU-` in front, of the GPU that this process is to measure on; None takes the first that it sees."""
+    neighbours: int = 0
+    """Processes that measure on other GPUs of this host meanwhile."""
 
     @property
     def environments(self) -> bool:

@@ -24,6 +24,7 @@ from perfci.model.base import DeviceKind, MachineError, Side, UsageError
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
+from perfci.model.text import escaped
 from perfci.system.child import Arena, Died
 from perfci.system.clocks import parse
 from perfci.system.facts import driver_version, free_memory, host_facts
@@ -111,7 +112,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     if options.shard is not None:
         options.shard.plan.require(claims.of_sources(sources, sides))
     first = next(iter(sides.values()))
-    memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides))
+    memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides) / (1 + options.neighbours))
     nowhere = scratch / NOWHERE
     for folder in (nowhere, nowhere / "site", nowhere / "cache"):
         folder.mkdir()
@@ -186,6 +187,8 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
             if apart or name == "head"
         }
     facts = _facts(seen["head"])
+    for name, one in seen.items():
+        _require_gpu(options.gpu, name, one)
     environments = compare_environments(sides, seen, asked=options.environments) if apart else None
     lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
     if lost and not (listing and options.devices is None):
@@ -216,6 +219,21 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
     return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, environments, lost)
+
+
+def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
+    """Raise UsageError where a side sees another GPU than it is to be measured on, MachineError where it sees none."""
+    if asked is None:
+        return
+    if seen.gpu is None:
+        raise MachineError(f"--gpus: torch in {name}'s interpreter can use no GPU here: see `perfci doctor`")
+    if not seen.uuid:
+        raise UsageError(f"--gpus: torch {escaped(seen.torch or '')} tells no UUID: update it, or leave out --gpus")
+    if seen.uuid.removeprefix("GPU-") != asked.removeprefix("GPU-"):
+        raise UsageError(
+            f"--gpus: {name} sees GPU {escaped(seen.uuid)}, and is to be measured on {escaped(asked)}: leave "
+            "CUDA_VISIBLE_DEVICES out of env: in perfci.yaml, --env and --base-env"
+        )
 
 
 def _cores(threads: int) -> list[int]:

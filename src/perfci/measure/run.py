@@ -43,12 +43,18 @@ class Measurement:
     """One run or comparison. `measure()` fills `results`, which are worth writing even when it raises."""
 
     def __init__(
-        self, options: Options, progress: Progress, timed: Callable[[Results], None] = lambda results: None
+        self,
+        options: Options,
+        progress: Progress,
+        timed: Callable[[Results], None] = lambda results: None,
+        barrier: Callable[[], None] = lambda: None,
     ) -> None:
-        """`timed` is told the results once all pairs are taken, where profilers come next."""
+        """`timed` is told the results once all pairs are taken, where profilers come next. `barrier` returns once all
+        that measure on this host at this time have come as far: see `_together`."""
         self.options = options
         self.progress = progress
         self.timed = timed
+        self.barrier = barrier
         self.costs = Costs()
         self.results: Results | None = None
         self.spent: Mapping[str, Sequence[float]] = {}
@@ -98,10 +104,12 @@ class Measurement:
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
 
+        self._together(budget)
         if any(case.origin == "kernel" and can_measure(case) for case in measured):
             stage("measuring what the machine can do")
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)
+        self._together(budget)
         with self.costs.phase("check"):
             probes = check_all(measured, place, found, journal, budget, fuzz=not options.quick, note=stage)
         journal.restore(measured)
@@ -109,6 +117,7 @@ class Measurement:
         alike = compared if place.environments is None else []  # a calibration is of forks of one environment
         results.notes += history.remarks(alike, plan, facts, strict=options.strict)
 
+        self._together(budget)
         if some:
             stage("measuring")
         loop = Loop(
@@ -121,6 +130,7 @@ class Measurement:
         finally:
             results.measuring_seconds = loop.seconds if some else 0.0
             results.budget_needed = loop.needed
+        self._together(budget)
         late = place.runner.late_cases(cases, options.cases)
         cases += late
         measured += late
@@ -135,8 +145,9 @@ class Measurement:
             with self.costs.phase("profile", whole=True):
                 say = partial(self.timed, results)
                 results.notes += observe(
-                    place, profilers, compared, plan, scratch, stage, options.profile, budget, say, options.trace
-                )
+                    place, profilers, compared, plan, scratch, stage, options.profile, budget, say, options.trace,
+                    self.barrier,
+                )  # fmt: skip
         results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
         results.moments = watch.moments
         if lock is not None:
@@ -145,6 +156,12 @@ class Measurement:
             require_untouched(place)
         self.settle(results)
         return results
+
+    def _together(self, budget: Budget) -> None:
+        """Wait for those who measure beside this. Called before and behind all that is timed, the same number of times
+        in every run: neither imports and checks nor profilers run beside another's pairs."""
+        with self.costs.phase("wait"):
+            budget.outside(self.barrier)
 
     def _discovered(self, place: Place) -> tuple[dict[Side, Found], list[Case], Declared, list[str]]:
         """Return the suites, the cases to be measured, all that is declared, and notes on limits that judge nothing.
@@ -167,10 +184,10 @@ class Measurement:
         require_some(cases, found, known, options.cases if options.shard is None else [])
         return found, cases, known, self._covered(place, found)
 
-    def plan(self, shards: int, last: Path) -> SharedPlan:
+    def plan(self, shards: int, last: Path, *, fewer: bool = False) -> SharedPlan:
         """Return the plan of this comparison for `shards` machines: all up to the first sample. Raises PerfciError.
 
-        `last`: results that tell what each case costs.
+        `last`: results that tell what each case costs. `fewer`: where there are fewer cases, for as many as there are.
         """
         with ExitStack() as stack:
             place = self._open(stack)
@@ -180,7 +197,7 @@ class Measurement:
             require_untouched(place)
             for line in [*unproved, *idle, *told(plan.criteria)]:
                 self.progress.note(line)
-            return share_out(self.options, place, cases, plan, run, shards, last)
+            return share_out(self.options, place, cases, plan, run, shards, last, fewer=fewer)
 
     def _prove(
         self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan

@@ -115,6 +115,20 @@ class Gpu:
             return None, f"the state of GPU {escaped(which)} is unknown: NVML says {escaped(error)}"
         return cls(library, handle, uuid), ""
 
+    @classmethod
+    def every(cls, library: Any = None) -> "tuple[list[Gpu], str]":
+        """Return all GPUs, in NVML's order; or none and why, in one line: where one does not answer, too."""
+        first, why = cls.open(0, library)
+        if first is None:
+            return [], why
+        try:
+            number = int(first._library.nvmlDeviceGetCount())
+        except first._library.NVMLError as error:
+            return [], f"the number of GPUs is unknown: NVML says {escaped(error)}"
+        found = [cls.open(index, library) for index in range(number)]
+        lost = next((why for gpu, why in found if gpu is None), "")
+        return [] if lost else [gpu for gpu, _ in found if gpu is not None], lost
+
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return what the function `name` of the library says of this GPU; None where it says nothing."""
         try:

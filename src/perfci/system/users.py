@@ -67,7 +67,8 @@ class Account:
         with disk_errors(_GIVEN, path):
             os.chown(path, *self.ids, follow_symlinks=False)
             for name, folder, _ in _below(path):
-                os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
+                with suppress(FileNotFoundError):  # caches: another process of the same user has just removed it
+                    os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
 
     def seal(self, folder: Path) -> None:
         """Take back a folder: the user reads all that is in it, may add to it, and can change nothing of it.
@@ -113,7 +114,8 @@ class Account:
                     os.chown(name, os.geteuid(), os.getegid(), dir_fd=inside)
                     os.chmod(name, 0o644, dir_fd=inside)
                 else:
-                    os.unlink(name, dir_fd=inside)
+                    with suppress(FileNotFoundError):  # another process of perfci's takes it back, too
+                        os.unlink(name, dir_fd=inside)
 
     def adopt(self) -> None:
         """Become the one to whom orphans fall, so that none of the user's processes gets away from `sweep`."""

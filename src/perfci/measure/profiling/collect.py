@@ -140,10 +140,12 @@ def observe(
     budget: Budget | None = None,
     begin: Callable[[], None] = lambda: None,
     more: Collection[Traced] = (),
+    barrier: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Profile the cases that need it, or all, into `case.sides[…].profile`, as far as `budget` allows. Returns notes.
 
     `begin` is called before the first profiler starts, where one does. `more`: what is traced of commands besides.
+    `barrier` returns once no other process on this host runs code of these sides any more.
     """
     start = time.monotonic()
     traced, counted = wanted(cases, plan, place.limits.profile)
@@ -182,6 +184,7 @@ def observe(
             asked = _asked(place, command, own, plan, more)
             metrics = tuple(dict.fromkeys(one for names, _ in asked_alike(own, plan, part) for one in names))
             _profile_command(place, profilers, part, asked, own, metrics, scratch, note, turns)
+    barrier()
     for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
             read_code(profiler, list(place.sides.values()), counted, note, place.parent.account)

@@ -1,0 +1,89 @@
+"""`perfci compare --gpus`: one comparison on several GPUs of this host, one verdict."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from perfci.cli.measure import interrupt, measure_and_report, read_options, tell_measured
+from perfci.cli.output import write_all
+from perfci.cli.progress import Teller
+from perfci.cli.report import judged, tell_judged
+from perfci.cli.shards import keep_samples, read_shards
+from perfci.measure.options import Options
+from perfci.measure.shards.document import SharedPlan
+from perfci.measure.shards.host import FOLDER, PLAN, Member, measure_host, plan_host
+from perfci.model.base import MachineError, UsageError
+from perfci.model.results import Results
+from perfci.system.files import make_scratch
+from perfci.system.gpus import ORDER, VISIBLE, host_gpus
+from perfci.system.users import find_account, keep_outputs
+
+_REFUSED = {"cache": "--cache", "keep": "--keep"}
+"""Options of builds that are kept → as they are written."""
+
+
+def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
+    """Compare on the GPUs that `--gpus` names. Ends the process with the exit code."""
+    if asked.get("prepare"):
+        measure_and_report("compare", **asked)  # which builds, and needs no GPU
+    for name, written in _REFUSED.items():
+        if asked.get(name):
+            raise UsageError(f"{written}: base and head are built once for all GPUs of this run: leave it out")
+    options = read_options("compare", **asked)
+    if options.devices not in (None, ["cuda"]):
+        raise UsageError("--gpus: measures on GPUs alone: leave out --device cpu, or compare there by itself")
+    gpus = host_gpus(text)
+    members = [Member(gpu.name, {VISIBLE: gpu.uuid, ORDER: "PCI_BUS_ID"}, gpu.uuid, gpu.cores) for gpu in gpus]
+    if len(members) == 1:
+        os.environ.update(members[0].env)
+        tell_measured(replace(options, gpu=members[0].gpu), json=asked["json"])
+    compare_on(members, options, json=asked["json"])
+
+
+def compare_on(members: list[Member], options: Options, *, json: bool) -> NoReturn:
+    """Compare on the devices of `members`, judge, write and tell. Ends the process with the exit code."""
+    signal.signal(signal.SIGTERM, interrupt)
+    account = find_account()
+    with keep_outputs(options.out, options.where, account) as outputs:
+        with Teller(Console(stderr=True)) as teller, make_scratch() as scratch:
+            account.show(scratch)
+            begun, home = time.monotonic(), scratch / "sides"
+            plan = plan_host(options, members, home, teller)
+            built = time.monotonic() - begun
+            _require_devices(plan, members)
+            try:
+                folders, notes = measure_host(options, members, plan, home, teller)
+            except KeyboardInterrupt:
+                goes_on = (options.out / FOLDER / PLAN).exists()  # not where a GPU was lost before
+                raise MachineError(f"interrupted: {'go on with --resume' if goes_on else 'run again'}") from None
+        outputs.require()  # nothing of the code under test runs any more
+        results = _merged(folders, options.out, built)
+        results.notes += notes
+        report = judged(results, None, strict=options.strict)
+        keep_samples(folders, options.out)
+        files = write_all(options.out, report, results)
+    tell_judged(report, options.out, files, costs=False, json=json)
+
+
+def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
+    """Raise UsageError where a case is measured on something else than GPUs."""
+    if all(one.gpu for one in members) and set(plan.devices) != {"cuda"}:
+        raise UsageError(
+            "--gpus: the policy measures on the CPU, whose cores are shared here: give --device cuda, and compare "
+            "with --device cpu by itself"
+        )
+
+
+def _merged(folders: list[Path], out: Path, built: float) -> Results:
+    """Return the results of all. `built`: seconds until all was built and planned, once for all of them."""
+    results, _ = read_shards(folders, out)
+    for side in results.sides.values():
+        side.build_seconds /= len(folders)  # each tells the one build
+    results.costs["build"] = results.costs.get("build", 0.0) + built
+    results.seconds += built
+    return results

@@ -1,0 +1,427 @@
+"""One host with several GPUs: a measuring process for each, in step with the others; each measures a shard of one plan.
+
+All wait for each other before and behind what is timed, so that neither imports and checks nor profilers run beside
+pairs. A process that is gone is not waited for: its end of a pipe closes when it dies, however that is. Of its cases
+those that took no pair go to the other GPUs, as new shards of the same run; those that did stay its own, unanswered.
+"""
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from perfci.measure.journal import JOURNAL, PREVIOUS, Journal, begun
+from perfci.measure.options import Options, Progress
+from perfci.measure.place import prepare_sides
+from perfci.measure.run import Measurement, failed_results
+from perfci.measure.shards.deal import asked_of, dealt_as, share_again
+from perfci.measure.shards.document import Shard, SharedPlan, read_plan
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.results import Reason, Results
+from perfci.model.text import count, listed, one_line
+from perfci.system.child import Exit
+from perfci.system.files import disk_errors, write_atomic
+from perfci.system.lease import Lease
+from perfci.system.users import find_account
+
+FOLDER = "shards"
+"""Below the output folder: the plan, and a folder of each process."""
+PLAN, RESULTS = "plan.json", "results.json"
+LEASE = "several GPUs"
+"""Whoever holds several leases at once holds this one, too: two of them would wait for each other."""
+GRACE = 60.0
+"""Seconds for an interrupted process to write what it has."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One measuring process to be, and its device."""
+
+    name: str
+    """As people are told, such as `GPU 0`."""
+    env: Mapping[str, str]
+    """Variables by which it sees its device alone."""
+    gpu: str | None = None
+    """UUID."""
+    cores: Sequence[int] = ()
+    """Of its own; empty leaves it all."""
+
+
+@dataclass
+class _Part:
+    """The cases of one shard, and where they are measured."""
+
+    keys: list[str]
+    folder: Path
+    member: Member
+
+
+@contextmanager
+def seeing(member: Member) -> Iterator[None]:
+    """See the device of `member` alone, with all that is started meanwhile."""
+    before = {name: os.environ.get(name) for name in member.env}
+    os.environ.update(member.env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def plan_host(options: Options, members: Sequence[Member], home: Path, progress: Progress) -> SharedPlan:
+    """Build base and head into `home` (unless `options.prepared` has them), prove, and plan a shard for each of
+    `members`, or for as many as there are cases. With `options.resume` the plan is that of the run before.
+
+    Raises PerfciError.
+    """
+    folder = options.out / FOLDER
+    known = _known(options, members, folder / PLAN) if options.resume else None
+    with seeing(members[0]):
+        if options.prepared is None:
+            prepare_sides(replace(options, prepare=home), home, progress)
+        if known is not None:
+            return known
+        planning = replace(options, prepared=options.prepared or home, gpu=members[0].gpu)
+        plan = Measurement(planning, progress).plan(len(members), options.out / RESULTS, fewer=True)
+    with disk_errors("made", folder):
+        folder.mkdir(exist_ok=True)
+    write_atomic(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
+    return plan
+
+
+def _known(options: Options, members: Sequence[Member], path: Path) -> SharedPlan:
+    """Return the plan to go on with. Raises UsageError where there is none, or something else is asked for now."""
+    if not path.exists():
+        raise UsageError(f"{path.parent}: holds nothing that can be gone on with: leave out --resume")
+    known = read_plan(path)
+    if known.shards > len(members):
+        raise UsageError(f"--resume: the run was begun on {known.shards} GPUs: name the same, or leave out --resume")
+    if known.asked != asked_of(options):
+        raise UsageError("--resume: the run was begun with other options: give the same, or leave out --resume")
+    return known
+
+
+def measure_host(
+    options: Options, members: Sequence[Member], plan: SharedPlan, home: Path, progress: Progress
+) -> tuple[list[Path], list[str]]:
+    """Measure a plan on the devices of `members` at once. Returns the folders of its shards, to be merged, and notes.
+
+    `home`: the prepared sides. Raises PerfciError where nothing can be merged.
+    """
+    options = replace(options, prepared=options.prepared or home, seed=plan.plan.seed)
+    with Lease(LEASE, options.wait, progress.stage):
+        return _measure_parts(options, members, plan, progress)
+
+
+def _measure_parts(
+    options: Options, members: Sequence[Member], plan: SharedPlan, progress: Progress
+) -> tuple[list[Path], list[str]]:
+    alive, notes, done = list(members), list[str](), list[_Part]()
+    if idle := [member.name for member in members[plan.shards :]]:
+        progress.note(
+            f"{listed(idle, 20)} stays idle: {count(plan.shards, 'case')} to share out (those of a command as one)"
+        )
+    todo = [[case.key for case in plan.cases if case.shard == number] for number in range(1, plan.shards + 1)]
+    started = 0
+    while todo:
+        whole = dealt_as(plan, [*(part.keys for part in done), *todo])
+        parts = [
+            _Part(keys, options.out / FOLDER / f"shard-{started + at}", member)
+            for at, (keys, member) in enumerate(zip(todo, alive[: len(todo)], strict=True), 1)
+        ]
+        asked = []
+        for number, part in enumerate(parts, len(done) + 1):
+            resume = options.resume and bool(begun(part.folder / JOURNAL))
+            if not resume:
+                _clear(part.folder)
+            asked.append(
+                replace(
+                    options, out=part.folder, shard=Shard(whole, number), resume=resume, gpu=part.member.gpu,
+                    neighbours=len(parts) - 1,
+                )
+            )  # fmt: skip
+        started += len(parts)
+        exits = measure_together([(part.member, one) for part, one in zip(parts, asked, strict=True)], progress)
+        left: list[str] = []
+        for part, died in zip(parts, exits, strict=True):
+            lost = [] if died is None else _unmeasured(part, plan)
+            part.keys = [key for key in part.keys if key not in lost]
+            left += lost
+            if part.keys:
+                done.append(part)
+            if died is not None:
+                alive.remove(part.member)
+                text = f"{part.member.name}: its measuring process ended: {died}"
+                progress.note(text)
+                notes += [f"{text}; {count(len(lost), 'case')} without a pair: measured elsewhere"] if lost else []
+                if part.keys:
+                    _salvage(part, text)
+        if left and not alive:
+            raise MachineError(f"{text}, and there is no other: run again")
+        if left:
+            # A case that was dealt again may be decided by now: it is not measured once more.
+            (options.out / FOLDER / PLAN).unlink(missing_ok=True)
+        todo = share_again(plan, left, len(alive)) if left else []
+    _number(done, dealt_as(plan, [part.keys for part in done]))
+    names = list(dict.fromkeys(part.member.name for part in done))
+    if len(names) > 1:
+        notes.append(f"measured at once on {listed(names, 20)}, which share the power and the memory of the host")
+    return [part.folder for part in done], notes
+
+
+def _clear(folder: Path) -> None:
+    """Let nothing of an earlier run be taken for what is measured now."""
+    with disk_errors("removed", folder):
+        (folder / RESULTS).unlink(missing_ok=True)
+        if (folder / JOURNAL).exists():
+            (folder / JOURNAL).replace(folder / PREVIOUS)
+
+
+def _unmeasured(part: _Part, plan: SharedPlan) -> list[str]:
+    """Return the cases of a part whose process is gone of which no pair was taken; those of a command go together."""
+    known = begun(part.folder / JOURNAL)
+    commands = {case.command for case in plan.cases if case.key in known and case.command}
+    own = {case.key: case.command for case in plan.cases}
+    return [key for key in part.keys if key not in known and own[key] not in commands]
+
+
+def _salvage(part: _Part, why: str) -> None:
+    """Let the results of a part whose process is gone hold what its journal does: pairs, and the error that it is."""
+    path = part.folder / RESULTS
+    if not path.exists():
+        raise MachineError(f"{why}: go on with --resume")
+    results = Results.model_validate_json(path.read_bytes())
+    journal = Journal(part.folder, {}, results.run, resume=True)
+    journal.restore(results.cases)
+    journal.close()
+    results.cases = [case for case in results.cases if case.key in part.keys]
+    for case in results.cases:
+        case.stopped = "interrupted"
+    text = f"{why}: what it had begun has no answer ({listed([case.id for case in results.cases])})"
+    results.error = Reason(kind="exit", text=one_line(text, 1000))
+    write_atomic(path, results.model_dump_json(indent=1) + "\n")
+
+
+def _number(parts: Sequence[_Part], plan: SharedPlan) -> None:
+    """Let results be of the shards that `plan` has in the end: a part may have lost cases to later ones."""
+    for number, part in enumerate(parts, 1):
+        path, shard = part.folder / RESULTS, Shard(plan, number)
+        if not path.exists():
+            raise MachineError(f"{part.member.name}: left no results in {part.folder}: run again")
+        results = Results.model_validate_json(path.read_bytes())
+        if results.part != shard.part:
+            results.part = shard.part
+            gone = {case.key for case in plan.cases} - set(part.keys)
+            results.plan.criteria = [one for one in results.plan.criteria if one.case_key not in gone]
+            write_atomic(path, results.model_dump_json(indent=1) + "\n")
+
+
+# ---------------------------------------------------------------- processes in step
+
+
+@dataclass
+class _Running:
+    """A measuring process that was started."""
+
+    member: Member
+    process: SpawnProcess
+    line: Connection
+    open: bool = True
+    waiting: bool = False
+    """At a barrier."""
+    over: bool = False
+    """True once it has said that nothing more comes."""
+    pairs: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
+
+
+@dataclass
+class _Teller:
+    """One progress of all processes."""
+
+    progress: Progress
+    stages: list[str] = field(default_factory=list)
+    notes: set[str] = field(default_factory=set)
+
+    def stage(self, text: str) -> None:
+        kind = text.split(" · ", maxsplit=1)[0]
+        if kind not in self.stages:
+            self.stages.append(kind)
+        if kind == self.stages[-1]:  # whoever is behind tells nothing new
+            self.progress.stage(text)
+
+    def note(self, name: str, text: str) -> None:
+        if text not in self.notes:
+            self.notes.add(text)
+            self.progress.note(f"{name}: {text}")
+
+
+def measure_together(asked: Sequence[tuple[Member, Options]], progress: Progress) -> list[str | None]:
+    """Measure as each of the options asks, in a process each, in step. Returns how a process died, None of one that
+    came to its end; results are in its output folder.
+
+    Raises UsageError or MachineError for a process that refuses before it has results; the others are then ended, as
+    they are where this is interrupted.
+    """
+    running: list[_Running] = []
+    teller = _Teller(progress)
+    try:
+        for member, options in asked:
+            running.append(_start(member, options))
+        while some := [one for one in running if one.open]:
+            for line in wait([one.line for one in some]):
+                one = next(one for one in some if one.line is line)
+                _hear(one, running, teller)
+            some = [one for one in running if one.open]
+            if all(one.waiting for one in some):
+                for one in some:
+                    one.waiting = False
+                    with suppress(OSError):  # it has just died: the next message is its end
+                        one.line.send(None)
+        return [None if one.over else _end(one.process) for one in running]
+    finally:
+        for one in running:
+            if one.process.is_alive() and not one.over:
+                one.process.terminate()
+        for one in running:
+            one.process.join(GRACE)
+            if one.process.is_alive():
+                one.process.kill()
+                one.process.join()
+            one.line.close()
+        find_account().sweep()  # what one that was killed has left
+
+
+def _start(member: Member, options: Options) -> _Running:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measure, args=(options, member, theirs), name=member.name)
+    process.start()
+    theirs.close()  # else its end would stay open once it is dead
+    return _Running(member, process, ours)
+
+
+def _end(process: SpawnProcess) -> str:
+    """Return how a process ended that said nothing, such as `killed by SIGSEGV`."""
+    process.join(GRACE)
+    code = process.exitcode
+    if code is None:
+        return "its line was cut, and it is ended"  # by `measure_together`
+    return Exit(None, -code, 0.0).words() if code < 0 else Exit(code, None, 0.0).words()
+
+
+def _hear(one: _Running, running: Sequence[_Running], teller: _Teller) -> None:
+    """Take one message of a process, or its end. Raises what it was refused by."""
+    try:
+        kind, *said = one.line.recv()
+    except (EOFError, OSError):
+        one.open = one.waiting = False
+        return
+    if kind == "stage":
+        teller.stage(*said)
+    elif kind == "note":
+        teller.note(one.member.name, *said)
+    elif kind == "pair":
+        one.pairs = (said[0], said[1], said[2], said[3], said[4])
+        pairs, left, cases, seconds, budget = zip(*(other.pairs for other in running), strict=True)
+        teller.progress.pair(max(pairs), sum(left), sum(cases), max(seconds), max(budget))
+    elif kind == "barrier":
+        one.waiting = True
+    elif kind == "refused":
+        code, text = said
+        raise UsageError(text) if code == UsageError.exit_code else MachineError(f"{one.member.name}: {text}")
+    else:
+        one.over = True
+
+
+# ---------------------------------------------------------------- inside a measuring process
+
+
+class _Line:
+    """A measuring process's end of its line: its progress, and the barriers."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+        self._passed: queue.SimpleQueue[None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        """Hear what comes. Where nobody is left who would merge, this process ends as if it was interrupted."""
+        with suppress(EOFError, OSError):
+            while True:
+                self._line.recv()
+                self._passed.put(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _tell(self, *message: Any) -> None:
+        with suppress(OSError):  # then `_listen` ends this
+            self._line.send(message)
+
+    def stage(self, text: str) -> None:
+        self._tell("stage", text)
+
+    def note(self, text: str) -> None:
+        self._tell("note", text)
+
+    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
+        self._tell("pair", pairs, left, cases, seconds, budget)
+
+    def refused(self, error: PerfciError) -> None:
+        self._tell("refused", error.exit_code, str(error))
+
+    def over(self) -> None:
+        self._tell("over")
+
+    def barrier(self) -> None:
+        """Wait until all are here, or gone."""
+        self._tell("barrier")
+        self._passed.get()
+
+
+def _measure(options: Options, member: Member, connection: Connection) -> None:
+    """Measure in this process, which is a new one, into `options.out`."""
+    os.setsid()  # a terminal's Ctrl-C is for the process that started this one, and ends it
+    signal.signal(signal.SIGTERM, _interrupt)
+    os.environ.update(member.env)
+    if member.cores:
+        os.sched_setaffinity(0, member.cores)
+    line = _Line(connection)
+    measurement = Measurement(options, line, barrier=lambda: _meet(measurement, line.barrier))
+    results: Results | None
+    try:
+        results = measurement.measure()
+    except (PerfciError, KeyboardInterrupt) as error:
+        results = failed_results(measurement, error)
+        if isinstance(error, UsageError) or (isinstance(error, PerfciError) and results is None):
+            line.refused(error)
+            return
+    if results is not None:
+        _keep(results, options.out)
+    line.over()
+
+
+def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
+    """Leave on the disk what is known so far, for the case that this process ends here, and wait for the others."""
+    if (known := measurement.results) is not None:
+        died = Reason(kind="exit", text="its measuring process ended without an answer")
+        _keep(known.model_copy(update={"error": died}), measurement.options.out)
+    barrier()
+
+
+def _keep(results: Results, out: Path) -> None:
+    write_atomic(out / RESULTS, results.model_dump_json(indent=1) + "\n")
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

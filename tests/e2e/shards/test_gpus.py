@@ -1,0 +1,228 @@
+"""`perfci compare --gpus` with real processes, on the CPU in the place of each GPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+import typer
+
+from perfci.cli import gpus as cli
+from perfci.measure.options import Options
+from perfci.system.gpus import HostGpu
+from tests.e2e.conftest import PLAIN_PYTHON, SYSTEM_PYTHON, Repo, Run, as_root
+
+from .test_shards import KERNELS, LIMITS, kernel, pairs, slower, suite
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(repo: Repo, *more: str, gpus: int = 2) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.e2e.shards.on_cpu", str(gpus), str(repo.root), *more],
+        cwd=ROOT, env=repo.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(repo: Repo, process: subprocess.Popen) -> Run:
+    out, err = process.communicate(timeout=200)
+    return Run(process.returncode, out, err, repo.root)
+
+
+def shard(repo: Repo, number: int) -> Path:
+    return repo.root / "perfci-out" / "shards" / f"shard-{number}"
+
+
+def kill_when(process: subprocess.Popen, folder: Path, ready: Callable[[Path], bool]) -> None:
+    """Kill the measuring process that writes the journal in `folder`, once that is `ready`."""
+    journal = folder / "journal.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if journal.exists() and ready(journal):
+            for child in psutil.Process(process.pid).children():
+                if any(Path(file.path) == journal for file in child.open_files()):
+                    child.kill()
+                    return
+        time.sleep(0.01)
+    pytest.fail(f"{journal} was never ready: {process.communicate()}")
+
+
+def is_of_all(run: Run) -> None:
+    """One verdict over all cases. `bee` is seven times slower; a busy machine may leave that, or others, undecided."""
+    assert run.code in (0, 1), run.out + run.err
+    classes = run.classes()
+    assert set(classes) == set(KERNELS)
+    assert classes["bee"] in ("regression", "inconclusive")
+    assert {classes[name] for name in KERNELS if name != "bee"} <= {"unchanged", "inconclusive"}
+    assert run.code == int(classes["bee"] == "regression")
+    assert run.results["error"] is None
+
+
+def no_process_is_left(repo: Repo) -> None:
+    """Parents of workers have an address below the folder for temporary files in their command lines."""
+    left = [
+        one for one in psutil.process_iter(["cmdline"]) if repo.env["TMPDIR"] in " ".join(one.info["cmdline"] or [])
+    ]
+    _, alive = psutil.wait_procs(left, timeout=30)
+    assert not alive
+
+
+@pytest.mark.slow
+def test_two_processes_give_one_verdict(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    run = ended(repo, start(repo))
+    is_of_all(run)
+    assert run.results["plan"]["m"] == 4
+    assert run.results["part"]["shards"] == [1, 2]
+    assert "measured at once on CPU 0, CPU 1" in run.out
+    parts = [json.loads((shard(repo, number) / "results.json").read_text()) for number in (1, 2)]
+    assert [len(one["cases"]) for one in parts] == [2, 2]
+    assert (repo.root / "perfci-out" / "samples.jsonl").read_text().count("\n") == sum(
+        len(case["pairs"]) for case in run.results["cases"]
+    )
+    spans = [[pair["at"] for case in one["cases"] for pair in case["pairs"]] for one in parts]
+    assert max(map(min, spans)) < min(map(max, spans)), "both measure at the same time"
+    no_process_is_left(repo)
+
+
+@pytest.mark.slow
+def test_cases_without_a_pair_go_to_the_others(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    process = start(repo)
+    kill_when(process, shard(repo, 2), lambda journal: True)
+    run = ended(repo, process)
+    is_of_all(run)
+    assert "CPU 1: its measuring process ended: killed by SIGKILL" in run.out
+    assert "2 cases without a pair: measured elsewhere" in run.out
+    again = ended(repo, start(repo, "--resume"))
+    assert (again.code, "holds nothing that can be gone on with" in again.err) == (2, True)
+    no_process_is_left(repo)
+
+
+@pytest.mark.slow
+def test_what_a_lost_gpu_had_begun_is_not_answered(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    process = start(repo)
+    kill_when(process, shard(repo, 1), lambda journal: len(pairs(journal)) >= 2)
+    run = ended(repo, process)
+    assert run.code == 3, run.out + run.err
+    assert run.report["verdict"] == "error"
+    assert "CPU 0: its measuring process ended: killed by SIGKILL" in run.report["sentence"]
+    begun = {case["id"] for case in json.loads((shard(repo, 1) / "results.json").read_text())["cases"]}
+    assert begun
+    for name in begun:
+        assert run.classes()[name] in ("inconclusive", "regression")
+    assert {name: class_ for name, class_ in run.classes().items() if name not in begun}.keys() == {*KERNELS} - begun
+    no_process_is_left(repo)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    process = start(repo, gpus=5)  # of which one has nothing to do
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(pairs(shard(repo, 1) / "journal.jsonl")) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    run = ended(repo, process)
+    assert run.code == 3
+    assert "interrupted: go on with --resume" in run.err
+    before = {number: pairs(shard(repo, number) / "journal.jsonl") for number in range(1, 5)}
+    assert sum(map(len, before.values())) >= 2
+    run = ended(repo, start(repo, "--resume", gpus=5))
+    is_of_all(run)
+    assert "CPU 4 stays idle: 4 cases to share out" in run.err
+    assert run.results["part"]["shards"] == [1, 2, 3, 4]
+    for number, kept in before.items():
+        assert pairs(shard(repo, number) / "journal.jsonl")[: len(kept)] == kept, "none is measured twice"
+    no_process_is_left(repo)
+
+
+@pytest.mark.slow
+def test_where_the_one_who_merges_is_killed_nobody_measures_on(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    process = start(repo)
+    journal = shard(repo, 2) / "journal.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not journal.exists():
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+
+
+@as_root
+@pytest.mark.slow
+def test_code_of_another_user(two_users: Repo) -> None:
+    """Who may not change what the others measure, nor the results."""
+    repo = two_users
+    suite(repo)
+    repo.policy(LIMITS.replace("limits", f"python: {SYSTEM_PYTHON}\nlimits"))
+    repo.write("perfci.yaml", (repo.root / "perfci.yaml").read_text().replace(f"python: {PLAIN_PYTHON}\n", ""))
+    repo.commit("base")
+    slower(repo)
+    run = ended(repo, start(repo))
+    is_of_all(run)
+    owner = repo.root.stat()
+    for path in (repo.root / "perfci-out").rglob("*"):
+        assert (path.lstat().st_uid, path.lstat().st_gid) == (owner.st_uid, owner.st_gid), path
+
+
+def test_each_process_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several are measured by processes of their own; one as by a plain comparison, which asks for that GPU too."""
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cli, "compare_on", lambda members, options, json: called.append((members, options)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    asked: dict[str, Any] = {"where": tmp_path, "out": tmp_path / "out", "cases": [], "device": None, "json": False}
+    two = [HostGpu(0, "GPU-a", (0, 1)), HostGpu(2, "GPU-b", (2, 3))]
+    monkeypatch.setattr(cli, "host_gpus", lambda text: two)
+    cli.compare_on_gpus("all", **asked)
+    members, options = called.pop()
+    assert [(one.name, one.gpu, one.cores) for one in members] == [
+        ("GPU 0", "GPU-a", (0, 1)),
+        ("GPU 2", "GPU-b", (2, 3)),
+    ]
+    assert [one.env["CUDA_VISIBLE_DEVICES"] for one in members] == ["GPU-a", "GPU-b"]
+    assert options.gpu is None
+    monkeypatch.setattr(cli, "host_gpus", lambda text: two[1:])
+    monkeypatch.setattr(cli, "compare_on", pytest.fail)
+
+    def plain(options: Options, json: bool) -> NoReturn:
+        called.append((options, dict(os.environ)))
+        raise typer.Exit(0)
+
+    monkeypatch.setattr(cli, "tell_measured", plain)
+    with pytest.raises(typer.Exit):
+        cli.compare_on_gpus("2", **asked)
+    options, env = called.pop()
+    assert (options.gpu, env["CUDA_VISIBLE_DEVICES"]) == ("GPU-b", "GPU-b")
+
+
+def test_without_a_gpu_it_is_refused(repo: Repo) -> None:
+    suite(repo)
+    repo.write("kernels/ant.py", kernel("ant", spin=1))
+    repo.commit("change")
+    for words, code, said in (
+        (["--gpus", "some"], 2, "write all, or numbers"),
+        (["--gpus", "0,0"], 2, "a GPU is named twice"),
+        (["--gpus", "all", "--device", "cpu"], 2, "measures on GPUs alone"),
+        (["--gpus", "all", "--cache", "builds"], 2, "base and head are built once"),
+        (["--gpus", "all", "--plan", "p", "--shard", "1/2"], 2, "a shard is measured on one GPU"),
+    ):
+        run = repo.perfci("compare", "--base", "main~1", *words)
+        assert (run.code, said in run.err) == (code, True), run.err

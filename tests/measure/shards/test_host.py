@@ -1,0 +1,333 @@
+"""Several GPUs of one host: whatever is dealt and whichever processes die, rows are those of one machine or undecided;
+and all wait for each other, and for nobody who is gone."""
+
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import perfci
+from perfci.judge.judge import judge
+from perfci.measure import place
+from perfci.measure.costs import Budget
+from perfci.measure.options import Options
+from perfci.measure.run import Measurement
+from perfci.measure.shards import host
+from perfci.measure.shards.deal import dealt_as
+from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
+from perfci.measure.shards.host import Member, measure_together
+from perfci.measure.shards.merge import merge
+from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.results import Results
+from tests.e2e.conftest import Repo, adding
+
+from .replay import SILENT, Killed, Series, judged, measure, planned, series
+
+QUIET: Any = SILENT
+
+
+def shared(made: Results, numbers: Sequence[int], commands: Sequence[str]) -> SharedPlan:
+    used = sorted(set(numbers))
+    cases = [
+        PlannedCase(key=case.key, command=command, seconds=1.0, shard=used.index(number) + 1)
+        for case, number, command in zip(made.cases, numbers, commands, strict=True)
+    ]
+    return SharedPlan(
+        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], asked=Asked(), identity={},
+        sides=made.sides, devices={"cuda": "NVIDIA H200"}, plan=made.plan, shards=len(used), cases=cases,
+    ).sealed()  # fmt: skip
+
+
+def begun(made: Results, options: Options) -> Results:
+    """The results of a process before its first pair."""
+    shard = options.shard
+    assert shard is not None
+    keys = {case.key for case in shard.cases}
+    own = [case.model_copy(deep=True) for case in made.cases if case.key in keys]
+    return made.model_copy(update={"cases": own, "plan": shard.own(None), "part": shard.part}, deep=True)
+
+
+class Host:
+    """Stands in for the processes: replays pairs under the real loop and journal. `lives`: pairs after which the
+    processes die, in the order in which they are started; None of one that does not."""
+
+    def __init__(self, made: Results, source: Series, lives: Sequence[int | None]) -> None:
+        self.made, self.source, self.lives = made, source, list(lives)
+        self.withheld = False
+        self.taken: list[tuple[str, str]] = []
+        """(case key, member) of each process that took pairs of a case."""
+
+    def together(self, asked: Sequence[tuple[Member, Options]], progress: object) -> list[str | None]:
+        return [self.one(member, options) for member, options in asked]
+
+    def one(self, member: Member, options: Options) -> str | None:
+        life = self.lives.pop(0) if self.lives else None
+        results = begun(self.made, options)
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "results.json").write_text(results.model_dump_json())
+        try:
+            taken = measure(results, self.source, options.out, most=float("inf") if life is None else life)
+        except Killed:
+            self.taken += [(case.key, member.name) for case in results.cases if case.pairs]
+            return "killed by SIGKILL"
+        self.withheld |= taken.withheld
+        self.taken += [(case.key, member.name) for case in results.cases if case.pairs]
+        (options.out / "results.json").write_text(results.model_dump_json())
+        return None
+
+
+def run(made: Results, plan: SharedPlan, on: Host, gpus: int, out: Path) -> Results:
+    options = Options(mode="compare", where=out, out=out)
+    members = [Member(f"GPU {number}", {}) for number in range(gpus)]
+    with patch.object(host, "measure_together", on.together):
+        folders, _ = host._measure_parts(options, members, plan, QUIET)
+    found = [(str(one), Results.model_validate_json((one / "results.json").read_bytes())) for one in folders]
+    return merge(found)
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    numbers=st.integers(1, 8).flatmap(lambda n: st.lists(st.integers(1, 4), min_size=n, max_size=n)),
+    lives=st.lists(st.none() | st.just(0) | st.integers(0, 60), max_size=6),
+    factors=st.dictionaries(st.integers(0, 7), st.sampled_from([0.9, 1.01, 1.02, 1.03, 1.2]), max_size=3),
+    spare=st.integers(0, 2),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_loss_gives_the_rows_of_one_machine_or_none(
+    seed: int, numbers: list[int], lives: list[int | None], factors: dict[int, float], spare: int
+) -> None:
+    source = series(seed, len(numbers), factors)
+    made, alone = planned(source), planned(source)
+    one = measure(alone, source)
+    plan = shared(made, numbers, [""] * len(numbers))
+    on = Host(made, source, lives)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            whole = run(made, plan, on, plan.shards + spare, Path(folder))
+        except MachineError as error:
+            assert "there is no other" in str(error)
+            return
+    assume(not on.withheld and not one.withheld)  # see test_replay.py
+    assert len(dict(on.taken)) == len(on.taken), "pairs of a case are of one GPU"
+    assert [case.key for case in whole.cases] == [case.key for case in alone.cases]
+    assert whole.plan == alone.plan
+    report, expected = judge(whole), judge(alone)
+    if whole.error is None:
+        assert judged(report) == judged(expected)
+        return
+    assert (report.verdict, report.exit_code) == ("error", 3)
+    assert "its measuring process ended: killed by SIGKILL" in whole.error.text
+    rows = {row.case: row for row in expected.rows}
+    for row in report.rows:
+        assert row.class_ == "inconclusive" or row == rows[row.case], row
+
+
+def test_cases_of_a_command_go_together(tmp_path: Path) -> None:
+    """One execution reports them: where one has a pair, none is measured elsewhere."""
+    source = series(1, 4, {})
+    made = planned(source)
+    plan = shared(made, [1, 1, 1, 2], ["c", "c", "", ""])
+    on = Host(made, source, [1, None])  # the first pair is of a command's case
+    whole = run(made, plan, on, 2, tmp_path)
+    first = {key for key, name in on.taken if name == "GPU 0"}
+    assert len(first) == 1
+    again = {key for key, name in on.taken if name == "GPU 1"}
+    commands = {case.key for case in plan.cases if case.command}
+    assert first.isdisjoint(again)
+    assert first & commands == first or commands <= again
+    assert not (first & commands and again & commands)
+    assert whole.error is not None
+
+
+def test_what_was_dealt_again_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Else its cases would be measured twice, and the better answer could be taken."""
+    source = series(1, 2, {})
+    made = planned(source)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "plan.json").write_text("{}")
+    run(made, shared(made, [1, 2], ["", ""]), Host(made, source, [0]), 2, tmp_path)
+    options = Options(mode="compare", where=tmp_path, out=tmp_path, resume=True)
+    with pytest.raises(UsageError, match="holds nothing that can be gone on with"):
+        host.plan_host(options, [Member("GPU 0", {})], tmp_path / "sides", QUIET)
+
+
+def test_nothing_of_an_earlier_run_is_taken_for_this_one(tmp_path: Path) -> None:
+    """A process that dies before it has written anything leaves all its cases to the others."""
+    source = series(1, 2, {})
+    made = planned(source)
+    plan = shared(made, [1, 2], ["", ""])
+    run(made, plan, Host(made, source, []), 2, tmp_path)
+
+    class Late(Host):
+        def together(self, asked: Sequence[tuple[Member, Options]], progress: object) -> list[str | None]:
+            if len(asked) == 1:
+                return super().together(asked, progress)
+            return [*super().together(asked[:1], progress), "killed by SIGKILL"]
+
+    late = Late(made, source, [])
+    whole = run(made, plan, late, 2, tmp_path)
+    assert {name for _, name in late.taken} == {"GPU 0"}
+    assert whole.error is None
+    assert (tmp_path / "shards" / "shard-2" / "journal.previous.jsonl").exists()
+
+
+def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
+    made = planned(series(1, 3, {}))
+    (tmp_path / "shards").mkdir()
+    plan = shared(made, [1, 2, 3], [""] * 3)
+    (tmp_path / "shards" / "plan.json").write_text(plan.model_dump_json())
+    options = Options(mode="compare", where=tmp_path, out=tmp_path, resume=True)
+    two = [Member("GPU 0", {}), Member("GPU 1", {})]
+    with pytest.raises(UsageError, match="begun on 3 GPUs"):
+        host.plan_host(options, two, tmp_path / "sides", QUIET)
+    other = Options(mode="compare", where=tmp_path, out=tmp_path, resume=True, quick=True)
+    with pytest.raises(UsageError, match="other options"):
+        host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", QUIET)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=9), st.lists(st.integers(1, 5), min_size=9, max_size=9))
+def test_a_case_belongs_to_one_part(numbers: list[int], others: list[int]) -> None:
+    plan = shared(planned(series(0, len(numbers), {})), numbers, [""] * len(numbers))
+    assert dealt_as(plan, [[c.key for c in plan.cases if c.shard == n] for n in range(1, plan.shards + 1)]) == plan
+    used = sorted(set(others[: len(numbers)]))
+    parts = [[c.key for c, n in zip(plan.cases, others, strict=False) if n == one] for one in used]
+    again = dealt_as(plan, parts)
+    assert [[c.key for c in again.cases if c.shard == n] for n in range(1, again.shards + 1)] == parts
+    with pytest.raises(ValueError, match="one part"):
+        dealt_as(plan, [*parts, parts[0]])
+
+
+# ---------------------------------------------------------------- processes in step
+
+
+def test_a_run_waits_before_and_behind_all_that_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    repo = Repo(tmp_path / "repo", env)
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write("kernels/adding.py", adding(n=4000))
+    repo.commit("base")
+    repo.write("kernels/adding.py", adding(n=4000) + "# more\n")
+    repo.commit("change")
+    out = repo.root / "perfci-out"
+    met: list[tuple[bool, int, int]] = []
+    said: list[str] = []
+
+    def barrier() -> None:
+        records = [json.loads(line)["kind"] for line in (out / "journal.jsonl").read_text().splitlines()]
+        met.append(("measuring what the machine can do" in said, records.count("checked"), records.count("pair")))
+
+    progress: Any = SimpleNamespace(stage=said.append, note=lambda text: None, pair=lambda *numbers: None)
+    options = Options(
+        mode="compare", where=repo.root, out=out, base="main~1", committed=True, exact_pairs=2, measure_all=True,
+        quick=True,
+    )  # fmt: skip
+    Measurement(options, progress, barrier=barrier).measure()
+    assert met == [(False, 0, 0), (True, 0, 0), (True, 2, 0), (True, 2, 2)]
+
+
+def test_waiting_does_not_use_up_the_budget() -> None:
+    budget = Budget(100.0, time.monotonic())
+    end = budget.end
+    budget.outside(lambda: time.sleep(0.05))
+    assert budget.end >= end + 0.05
+
+
+STEPS = 4
+
+
+def step(options: Options, member: Member, connection: Connection) -> None:
+    """In the place of a measurement: writes down when each step begins and ends, and dies where it is told to."""
+    line = host._Line(connection)
+    rng = random.Random(member.name)
+    with (options.out / f"{member.name}.jsonl").open("a", buffering=1) as file:
+        for number in range(STEPS):
+            print(json.dumps({"step": number, "begins": time.monotonic()}), file=file)
+            if member.env.get("DIES") == str(number):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if member.env.get("REFUSES") == str(number):
+                return line.refused(UsageError("it is not to be"))
+            time.sleep(0.05 * rng.random())
+            print(json.dumps({"step": number, "ends": time.monotonic()}), file=file)
+            if number < STEPS - 1:
+                line.barrier()
+    return line.over()
+
+
+def steps(tmp_path: Path, *members: Member) -> list[str | None]:
+    options = Options(mode="compare", where=tmp_path, out=tmp_path)
+    with patch.object(host, "_measure", step):
+        return measure_together([(one, options) for one in members], QUIET)
+
+
+def moments(tmp_path: Path, kind: str) -> dict[int, list[float]]:
+    """Step → when it began, or ended."""
+    found: dict[int, list[float]] = {}
+    for path in tmp_path.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if kind in record:
+                found.setdefault(record["step"], []).append(record[kind])
+    return found
+
+
+@pytest.mark.parametrize("dies", [None, 0, 1, 3])
+def test_no_step_begins_before_all_have_ended_the_one_before(tmp_path: Path, dies: int | None) -> None:
+    env = {} if dies is None else {"DIES": str(dies)}
+    exits = steps(tmp_path, Member("a", {}), Member("b", env), Member("c", {}))
+    assert exits[::2] == [None, None]
+    assert (exits[1] is None) == (dies is None)
+    assert exits[1] is None or exits[1].startswith("killed by SIGKILL")
+    begins, ends = moments(tmp_path, "begins"), moments(tmp_path, "ends")
+    for number in range(1, STEPS):
+        assert max(ends[number - 1]) <= min(begins[number])
+    assert len(ends[STEPS - 1]) == (3 if dies is None else 2)
+
+
+def test_where_all_die_nobody_waits(tmp_path: Path) -> None:
+    exits = steps(tmp_path, Member("a", {"DIES": "1"}), Member("b", {"DIES": "0"}))
+    assert all(one is not None and one.startswith("killed by SIGKILL") for one in exits)
+
+
+def test_one_that_refuses_ends_all(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it is not to be"):
+        steps(tmp_path, Member("a", {}), Member("b", {"REFUSES": "1"}))
+    assert STEPS - 1 not in moments(tmp_path, "ends")
+
+
+@pytest.mark.parametrize(
+    ("uuid", "gpu", "said"),
+    [
+        ("9999-a", True, "head sees GPU 9999-a, and is to be measured on GPU-1234-a"),
+        (None, True, "torch 2.9 tells no UUID"),
+        (None, False, "can use no GPU here"),
+    ],
+)
+def test_a_process_that_sees_another_gpu_measures_nothing(uuid: str | None, gpu: bool, said: str) -> None:
+    """As where the policy sets CUDA_VISIBLE_DEVICES: all would measure on the same one."""
+    seen: Any = SimpleNamespace(uuid=uuid, gpu=object() if gpu else None, torch="2.9")
+    with pytest.raises(PerfciError, match=said):
+        place._require_gpu("GPU-1234-a", "head", seen)
+    place._require_gpu(None, "head", seen)
+    place._require_gpu("GPU-9999-a", "head", SimpleNamespace(uuid="9999-a", gpu=object()))  # type: ignore[arg-type]
+
+
+def test_the_environment_of_a_member_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    with host.seeing(Member("GPU 0", {"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_DEVICE_ORDER" not in os.environ
