@@ -15,6 +15,8 @@ from perfci.model.results import MOST_SHARDS, Part, Proof, SideCode
 from perfci.model.text import escaped
 from perfci.system.bounded import Unread, regular
 
+PLAN = "plan.json"
+"""Its name in an artifact."""
 LARGEST = 64 * 2**20
 """Bytes of a plan at most."""
 ANEW = "make a new plan with `perfci plan`"
@@ -81,6 +83,11 @@ class SharedPlan(Document):
         if {case.shard for case in self.cases} != set(range(1, self.shards + 1)):
             raise ValueError("each shard needs a case")
         return self
+
+    @property
+    def base(self) -> str | None:
+        """The commit of base."""
+        return self.sides["base"].commit if "base" in self.sides else None
 
     def sealed(self) -> "SharedPlan":
         """Return the plan with its digest."""
