@@ -10,16 +10,17 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from perfci.cli.measure import interrupt, read_options, tell_measured
+from perfci.cli.measure import Finished, interrupt, read_options, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, write_all
 from perfci.cli.progress import Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
+from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES
 from perfci.measure.options import OUT, Options
-from perfci.measure.run import Measurement
+from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge
-from perfci.model.base import UsageError
+from perfci.model.base import PolicyError, UsageError
 from perfci.model.results import MOST_SHARDS, Reason, Results
 from perfci.model.text import count
 from perfci.model.units import show_budget
@@ -43,23 +44,47 @@ def make_plan(shards: int, out: Path, **asked: Any) -> NoReturn:
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
-    options = read_options("compare", out=Path(OUT), **asked)
-    options = replace(options, plan_file=out.resolve())
-    signal.signal(signal.SIGTERM, interrupt)
-    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
-        plan = Measurement(options, teller).plan(shards, options.out / "results.json")
-    write_atomic(out, plan.model_dump_json(indent=1) + "\n")
+    plan = write_plan(read_options("compare", out=Path(OUT), **asked), shards, out)
+    if isinstance(plan, Finished):
+        assert plan.problem is not None
+        raise plan.problem
     if asked["json"]:
         typer.echo(plan.model_dump_json(indent=1))
     else:
-        for line in _told(plan):
+        for line in told(plan):
             typer.echo(line)
         typer.echo(f"\nPlan in {out}. Each machine measures its part: perfci compare --plan {out} --shard 1/{shards}")
         typer.echo("Then, from the folders of all: perfci report --merge shard-*/")
     raise typer.Exit(0)
 
 
-def _told(plan: SharedPlan) -> list[str]:
+def write_plan(options: Options, shards: int, file: Path) -> SharedPlan | Finished:
+    """Plan the comparison that `options` ask for, into `file`. Raises PerfciError.
+
+    Where base's policy is at fault there is no plan, but results without a number, by which who publishes them knows
+    that head fixes it.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    with (
+        Teller(Console(stderr=True)) as teller,
+        keep_outputs(options.out, options.where, find_account()) as outputs,
+    ):
+        measurement = Measurement(replace(options, plan_file=file.resolve()), teller)
+        try:
+            plan = measurement.plan(shards, options.out / "results.json")
+        except PolicyError as error:
+            outputs.require()
+            results = failed_results(measurement, error)
+            if results is None:
+                raise
+            report = judge(results, strict=options.strict)
+            return Finished(report, error, write_all(options.out, report, results))
+        outputs.require()  # nothing of the code under test runs any more
+    write_atomic(file, plan.model_dump_json(indent=1) + "\n")
+    return plan
+
+
+def told(plan: SharedPlan) -> list[str]:
     """Return a line for the plan, and one for each shard."""
     proved = sum(case.proof is not None and bool(case.proof.by) and not case.proof.audited for case in plan.cases)
     aside = f", {proved} of them proved unchanged" if proved else ""
@@ -80,31 +105,43 @@ def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **
             raise UsageError(f"{written}: a shard does what was planned: leave it out beside --plan")
     plan = read_plan(file)
     shard = Shard.parse(plan, text)
-    planned = plan.asked
-    commit = plan.sides["base"].commit if "base" in plan.sides else None
-    # By its hash: branches move. What was prepared is asked for as it was prepared.
-    base = planned.base if planned.base is None or prepared is not None else commit
-    asked |= {
-        "cases": planned.cases,
-        "base": base,
-        "pull_request": planned.pull_request,
-        "quick": planned.quick,
-        "seed": plan.plan.seed,
-        "device": planned.devices,
-        "python": planned.python,
-        "committed": planned.committed,
-        "base_python": planned.base_python,
-    }
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
-    options = read_options("compare", out=out, prepared=prepared, **asked)
-    options = replace(options, env=planned.env, shard=shard, plan_file=file.resolve())
-    tell_measured(replace(options, resume=_goes_on(options, shard)), json=asked["json"])
+    options = as_planned(read_options("compare", out=out, prepared=prepared, **asked), shard, file)
+    tell_measured(options, json=asked["json"])
+
+
+def as_planned(options: Options, shard: Shard, file: Path) -> Options:
+    """Return `options` with all that the plan in `file` answers for a shard of it.
+
+    They go on with what their folder holds of it where they ask for that; without, nobody may choose between two
+    measurements: raises UsageError where it was begun.
+    """
+    planned = shard.plan.asked
+    # By its hash: branches move. What was prepared is asked for as it was prepared.
+    base = planned.base if planned.base is None or options.prepared is not None else shard.plan.base
+    return replace(
+        options,
+        mode="compare",
+        cases=planned.cases,
+        base=base,
+        pull_request=planned.pull_request,
+        quick=planned.quick,
+        seed=shard.plan.plan.seed,
+        devices=planned.devices,
+        python=planned.python,
+        committed=planned.committed,
+        base_python=planned.base_python,
+        env=planned.env,
+        shard=shard,
+        plan_file=file.resolve(),
+        resume=_goes_on(options, shard),
+    )
 
 
 def _goes_on(options: Options, shard: Shard) -> bool:
-    """Return whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
-    again: nobody may choose between two measurements."""
+    """Tell whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
+    again."""
     path = options.out / JOURNAL
     records = read_lines(path) if path.exists() else []
     begun = any(record.get("kind") in ("pair", "failed") for record in records)

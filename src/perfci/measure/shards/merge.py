@@ -7,7 +7,7 @@ say, spends α twice.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perfci.model.base import MachineError, UsageError
+from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.results import Case, Part, Phase, Reason, Results
@@ -124,6 +124,15 @@ def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
     return stands
 
 
+def begun(results: Results) -> bool:
+    """Tell whether a shard holds a pair or a failure: another measurement of it would be a second one."""
+    return any(case.pairs or _failed(case) for case in results.cases)
+
+
+def _failed(case: Case) -> set[Side]:
+    return {name for name, side in case.sides.items() if side.status == "failed"}
+
+
 def _count(one: Shared) -> int:
     return sum(len(case.pairs) for case in one.results.cases)
 
@@ -133,7 +142,7 @@ def _holds(later: Results, earlier: Results) -> bool:
     with."""
     known = {case.key: case for case in later.cases}
     for case in earlier.cases:
-        failed = {name for name, side in case.sides.items() if side.status == "failed"}
+        failed = _failed(case)
         if not case.pairs and not failed:
             continue
         if case.key not in known:
@@ -141,7 +150,7 @@ def _holds(later: Results, earlier: Results) -> bool:
         pairs = {pair.index: pair.model_dump_json() for pair in known[case.key].pairs}
         if any(pairs.get(pair.index) != pair.model_dump_json() for pair in case.pairs):
             return False
-        if failed - {name for name, side in known[case.key].sides.items() if side.status == "failed"}:
+        if failed - _failed(known[case.key]):
             return False
     return True
 
