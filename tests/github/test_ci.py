@@ -407,7 +407,7 @@ def test_a_job_plans_and_hands_on_the_plan_alone(hub: Hub) -> None:
     out.mkdir()
     for name in ("results.json", "unmeasured.json"):
         (out / name).write_text("{}")  # of an earlier job in the same workspace
-    job = hub.job("pull_request", payload, hub.merge, checkout, shards="2", publish="true")
+    job = hub.job("pull_request", payload, hub.merge, checkout, shards="2", models="3", publish="true")
     assert job.code == 0, job.log
     assert job.outputs == {
         "verdict": "", "regressions": "0", "exit-code": "0", "artifact-name": "perfci--measure--0-h100--2",
@@ -417,7 +417,7 @@ def test_a_job_plans_and_hands_on_the_plan_alone(hub: Hub) -> None:
         "plan.json"
     }
     plan = json.loads((out / "plan.json").read_text())
-    assert (plan["shards"], plan["plan"]["m"], len(plan["cases"])) == (2, 2, 2)
+    assert (plan["shards"], plan["models"], plan["plan"]["m"], len(plan["cases"])) == (2, 3, 6, 2)
     assert (plan["asked"]["committed"], plan["asked"]["pull_request"]) == (True, True)
     assert "### Planned, and nothing measured yet" in job.summary and "- shard 2/2: 1 case" in job.summary
     assert job.annotations == []

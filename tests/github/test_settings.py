@@ -51,6 +51,8 @@ def test_inputs() -> None:
         ("shards", "four", "input shards: 'four': write a number from 1 to 256"),
         ("shards", "0", "input shards: '0': write a number from 1 to 256"),
         ("shards", "257", "input shards: '257': write a number from 1 to 256"),
+        ("models", "17", "input models: '17': write a number from 1 to 16"),
+        ("models", "2", "input models: is for a job that makes a plan: give shards, too, be it 1"),
         ("shard", "2", "input shard: '2' does not fit: write its number and how many there are, such as 1/4"),
         ("shard", "2/4", "input shard: is a part of a plan: give plan, too"),
         ("plan", "plan.json", "input plan: is measured in parts: give shard, too, such as 1/4"),
@@ -71,7 +73,8 @@ def test_inputs_of_a_comparison_that_jobs_share() -> None:
     planning = read(
         shards="4", publish="true", device="cuda", base="main", cases="a*", python="py", budget="3m", cache="/c"
     )
-    assert planning.shards == 4
+    assert (planning.shards, planning.models) == (4, 1)
+    assert read(shards="1", models="2", publish="true").models == 2
     assert (read(**OF_A_SHARD, budget="3m", raw="true", strict="true").shard, read().shards) == ("2/4", None)
 
 
@@ -89,6 +92,7 @@ def test_inputs_of_a_comparison_that_jobs_share() -> None:
             "input shards: no such job passes or fails a change alone: write publish: ",
         ),
         ({"shards": "4", "raw": "true"}, "input raw: a job with shards runs no profiler"),
+        ({**OF_A_SHARD, "models": "2"}, "input models: is for a job that makes a plan: give shards"),
         ({**OF_A_SHARD, "container": "perfci:cuda13"}, "input plan: no image of `container:` takes it"),
         ({**OF_A_SHARD, "publish": "here"}, "input plan: no such job passes or fails a change alone: write publish: "),
         ({**OF_A_SHARD, "publish": "false"}, "input plan: no such job passes or fails a change alone: write publish: "),

@@ -304,6 +304,7 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
         out=where / OUT,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
+        models=settings.models,
         cases=settings.cases,
         devices=settings.device or None,
         python=settings.python or None,

@@ -163,6 +163,9 @@ class Planning:
     """Options of `perfci plan`."""
 
     shards: Annotated[int, typer.Option(metavar="N", help="Number of machines, or of jobs, that share the cases.")] = 2
+    models: Annotated[
+        int, typer.Option(metavar="N", help="Number of models of GPU that share α, each with a plan of its own.")
+    ] = 1
     quick: Annotated[bool, typer.Option("--quick", help="Fewer pairs: small changes stay undecided.")] = False
     budget: Annotated[
         str | None,

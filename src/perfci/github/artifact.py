@@ -296,8 +296,10 @@ def is_shard(results: Results) -> bool:
 
 
 def _too_many(results: Results) -> bool:
-    """Tell whether α is shared by more than its criteria: what is slower would be found more rarely."""
-    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved})
+    """Tell whether α is shared by more than its criteria, over all models of device: what is slower would be found more
+    rarely."""
+    models = 1 if results.part is None else results.part.models
+    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved}) * models
 
 
 def check_whole(results: Results) -> None:

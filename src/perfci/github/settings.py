@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from perfci.github.event import Ref
 from perfci.model.base import DeviceKind, UsageError
-from perfci.model.results import MOST_SHARDS
+from perfci.model.results import MOST_MODELS, MOST_SHARDS
 from perfci.model.units import parse_duration
 
 PREFIX = "PERFCI_INPUT_"
@@ -45,10 +45,13 @@ def _seconds(value: Any) -> Any:
     return seconds
 
 
-def _shards(value: Any) -> Any:
-    if isinstance(value, str) and not (re.fullmatch(r"[0-9]{1,4}", value) and 1 <= int(value) <= MOST_SHARDS):
-        raise ValueError(f"{value[:40]!r}: write a number from 1 to {MOST_SHARDS}")
-    return value
+def _at_most(most: int) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not (re.fullmatch(r"[0-9]{1,4}", value) and 1 <= int(value) <= most):
+            raise ValueError(f"{value[:40]!r}: write a number from 1 to {most}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _inside(path: str) -> str:
@@ -106,8 +109,10 @@ class Settings(BaseModel):
     """True where warnings fail."""
     raw: Flag = False
     """True where the profilers' own reports are handed on, in an artifact of their own."""
-    shards: Annotated[int | None, BeforeValidator(_shards)] = None
+    shards: Annotated[int | None, _at_most(MOST_SHARDS)] = None
     """Machines that share the comparison: this job makes its plan, and measures nothing."""
+    models: Annotated[int, _at_most(MOST_MODELS)] = 1
+    """Models of GPU that share α, each with a plan of its own: this job's is one of them."""
     plan: str = ""
     """File with the plan of which this job measures a part."""
     shard: Annotated[str, Field(pattern=r"^([0-9]{1,4}/[0-9]{1,4})?$")] = ""
@@ -137,6 +142,8 @@ _PLANNED = ("base", "cases", "device", "python")
 def _require_sharing(settings: Settings) -> None:
     """Raise UsageError for inputs that do not go with those of a comparison that several jobs share."""
     plan, shard = settings.plan, settings.shard
+    if settings.models > 1 and not settings.shards:
+        raise UsageError("input models: is for a job that makes a plan: give shards, too, be it 1")
     if not (settings.shards or plan or shard):
         return
     if settings.shards and (plan or shard):

@@ -42,6 +42,17 @@ def shared(run: Results, count: int, plan: str = PLAN) -> list[Results]:
     return made
 
 
+def of_models(run: Results, count: int, models: int, plan: str = PLAN) -> list[Results]:
+    """The same of one of several models of device, which share α."""
+    run.plan.m *= models
+    run.plan.looks = Looks.fitted(run.plan.m)
+    made = shared(run, count, plan)
+    for one in made:
+        assert one.part is not None
+        one.part.models = models
+    return made
+
+
 def hand_over(hub: GitHub, run: Run, shards: list[Results], *, attempt: int = 1, first: int = 0) -> None:
     for index, one in enumerate(shards, first):
         hub.upload(run, packed(one), name=f"perfci--measure--{index}--{attempt}")
@@ -144,6 +155,30 @@ def test_what_was_merged_before_is_published_as_it_is(hub: GitHub) -> None:
     assert (outcome.publication.exit_code, len(outcome.publication.shards), outcome.publication.missing) == (1, 1, [])
 
 
+def test_a_plan_of_one_shard_was_measured(hub: GitHub) -> None:
+    """It is a shard as others are, and no attempt measures it again."""
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    hand_over(hub, run, shared(whole(*RATIOS), 1))
+    assert published(hub, run).publication.missing == []
+    run.attempt = 2
+    hand_over(hub, run, shared(whole(*(1.0,) * 6), 1), attempt=2)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert any("is shard 1 again" in line for line in outcome.publication.missing), outcome.publication.missing
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, models: int) -> None:
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    shards = of_models(whole(*(1.0,) * 6), 3, models)
+    hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shards)])))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == (0 if models == 1 else 3)
+    assert [("of 2 models" in line) for line in outcome.publication.missing] == [True] * (models - 1)
+
+
 def test_a_missing_shard_is_no_pass(hub: GitHub) -> None:
     _, run = scene(hub)
     shards = shared(whole(*(1.0,) * 6), 3)
@@ -218,6 +253,37 @@ def test_two_models_stand_beside_each_other(hub: GitHub) -> None:
     assert outcome.publication.jobs == 2 and "no verdict" not in lines(hub)
     assert (len(hub.checks), len(hub.own_comments()), outcome.publication.exit_code) == (1, 1, 1)
     assert "NVIDIA A100" in lines(hub)
+
+
+@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), ((1.0,) * 6, 0)])
+def test_models_that_share_error_rates_are_one_check(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    hand_over_plan(hub, run, index=1)
+    hand_over(hub, run, of_models(whole(*ratios), 2, 2))
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 1, 2, plan="6" * 64), first=2)
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
+    assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
+
+
+@pytest.mark.parametrize("second", ["none", "same model", "alone"])
+def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str) -> None:
+    """It may not come, be another of the first, or share its error rates with nobody."""
+    _, run = scene(hub)
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
+    if second != "none":
+        device, models = ("NVIDIA H200", 2) if second == "same model" else ("NVIDIA A100", 1)
+        hand_over(hub, run, of_models(whole(*(1.0,) * 6, device=device), 1, models, plan="6" * 64), first=2)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    said = {
+        "none": "of 2 models of device only NVIDIA H200 is here",
+        "same model": "NVIDIA H200 has two plans",
+        "alone": "the plan of NVIDIA A100 does not share α",
+    }
+    assert any(said[second] in line for line in outcome.publication.missing), outcome.publication.missing
+    assert hub.checks[0]["conclusion"] == "action_required"
 
 
 def test_error_rates_that_are_shared_by_more_than_there_is_are_refused(hub: GitHub) -> None:

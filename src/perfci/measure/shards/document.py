@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 import perfci
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
 from perfci.model.plan import Plan
-from perfci.model.results import MOST_SHARDS, Part, Proof, SideCode
+from perfci.model.results import MOST_MODELS, MOST_SHARDS, Part, Proof, SideCode
 from perfci.model.text import escaped
 from perfci.system.bounded import Unread, regular
 
@@ -70,6 +70,8 @@ class SharedPlan(Document):
     """Names of the devices that are measured: one model of each."""
     plan: Plan
     """With the criteria of all shards, which share α."""
+    models: int = Field(1, ge=1, le=MOST_MODELS)
+    """Models of device that share α, each with a plan of its own, of which this is one."""
     shards: int = Field(ge=1, le=MOST_SHARDS)
     cases: Items[PlannedCase]
     """In the order in which one run would hold them."""
@@ -178,7 +180,8 @@ class Shard:
     def part(self) -> Part:
         """As its results tell it."""
         plan = self.plan
-        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, cases=[case.key for case in plan.cases])
+        cases = [case.key for case in plan.cases]
+        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, models=plan.models, cases=cases)
 
     def own(self, budget: float | None) -> Plan:
         """Return the plan of its cases: their criteria, and the m and looks of the whole. `budget`: seconds, where

@@ -50,6 +50,47 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     return _merged(chosen)
 
 
+def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
+    """Return the merged results of each model of device that shares α with the others; of a plan that shares it with
+    none the one that `merge` returns. Raises what `merge` and `require_models` raise."""
+    plans: dict[str, list[tuple[str, Results]]] = {}
+    for name, results in found:
+        part = _shared(name, results).part
+        plans.setdefault(part.plan if part.models > 1 else "", []).append((name, results))
+    merged = [merge(shards) for shards in plans.values()] or [merge([])]
+    require_models(merged)
+    return merged
+
+
+def require_models(merged: Sequence[Results]) -> None:
+    """Raise UsageError where the merged results of several plans do not share α: another change, another number of
+    models, a model twice; MachineError where a model is missing."""
+    if not merged or all(one.part is None or one.part.models == 1 for one in merged):
+        return
+    first, models = merged[0], max(one.part.models if one.part is not None else 1 for one in merged)
+    names = [model_of(one) for one in merged]
+    for one, name in zip(merged, names, strict=True):
+        if one.part is None or one.part.models != models:
+            raise UsageError(f"--merge: the plan of {name} does not share α with {models - 1} others: make new plans")
+        if _tree(one) != _tree(first):
+            raise UsageError(
+                f"--merge: the plan of {name} is of another change than that of {names[0]}: make new plans"
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"--merge: {name} has two plans: each model of device shares α once")
+    if len(names) != models:
+        here = f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+        raise MachineError(
+            f"--merge: of {models} models of device only {here} here, and there is no verdict without the others: "
+            "measure what is missing, and merge all"
+        )
+
+
+def model_of(results: Results) -> str:
+    """Return the name of the model of device that was measured on."""
+    return escaped(" ".join(results.fingerprint.devices.get(one, one) for one in results.plan.devices), 100)
+
+
 def _shared(name: str, results: Results) -> Shared:
     part = results.part
     if part is None or results.mode != "compare":
@@ -86,9 +127,13 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
                 )
 
 
+def _tree(results: Results) -> dict[Side, tuple[str | None, str]]:
+    return {name: (side.commit, side.tree) for name, side in results.sides.items()}
+
+
 _SAME: Mapping[str, Callable[[Results], Any]] = {
     "run": lambda one: one.run,
-    "tree": lambda one: {name: (side.commit, side.tree) for name, side in one.sides.items()},
+    "tree": _tree,
     "plan": lambda one: one.plan.model_dump(exclude={"criteria", "budget"}),
     "policy": lambda one: (one.gate, one.on_undecided, one.policy_from, one.custom_metrics),
     "environment": lambda one: one.environments,
@@ -101,6 +146,7 @@ def _facts(first: Shared, one: Shared) -> list[tuple[str, Any, Any]]:
     ours, theirs = first.results, one.results
     return [
         ("number of shards", first.part.of, one.part.of),
+        ("number of models", first.part.models, one.part.models),
         ("set of cases", first.part.cases, one.part.cases),
         *((what, of(ours), of(theirs)) for what, of in _SAME.items()),
     ]
