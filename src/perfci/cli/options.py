@@ -399,6 +399,7 @@ class Publishing:
     base: Annotated[str, _input("base", "What the measuring action was given as `base`.", "REF")] = ""
     cases: Annotated[str, _input("cases", "The same of `cases`.", "GLOBS")] = ""
     device: Annotated[str, _input("device", "The same of `device`.", "DEVICES")] = ""
+    models: Annotated[int, _input("models", "The same of `models`; 0 as the plans say.", "N")] = 0
     comment: Annotated[
         Literal["on-change", "always", "on-regression", "never"], _input("comment", "When to begin a comment.")
     ] = "on-change"

@@ -97,7 +97,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
         files = list({found.measured.id: found for found, _, _ in shards}.values())
         gathered.handed.append(Handed("of the merged shards", model_of(results) if several else "", results, files))
     try:
-        require_models(wholes)
+        require_models(wholes, scope.models if gathered.handed else 0)
     except PerfciError as error:
         gathered.missing.append(f"shards: {error}")
     joined = planned + sum(len({found.measured.id for found, _, _ in shards}) - 1 for shards in plans.values())

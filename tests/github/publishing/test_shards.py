@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from perfci.github.measured import Scope
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.results import Part, Reason, Results
@@ -284,6 +285,28 @@ def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str) -> Non
     }
     assert any(said[second] in line for line in outcome.publication.missing), outcome.publication.missing
     assert hub.checks[0]["conclusion"] == "action_required"
+
+
+@pytest.mark.parametrize("planned", ["one model", "without a plan"])
+def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub: GitHub, planned: str) -> None:
+    _, run = scene(hub)
+    one = whole(*(1.0,) * 6)
+    if planned == "one model":
+        hand_over(hub, run, shared(one, 2))
+    else:
+        hub.upload(run, packed(one))
+    assert published(hub, run).publication.exit_code == 0
+    outcome = published(hub, run, scope=Scope(models=2))
+    assert outcome.publication.exit_code == 3
+    assert any("2 models of device are asked for, and 1 share α" in line for line in outcome.publication.missing)
+
+
+def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub) -> None:
+    _, run = scene(hub)
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 2, 2, plan="6" * 64), first=2)
+    assert published(hub, run, scope=Scope(models=2)).publication.exit_code == 0
+    assert published(hub, run, scope=Scope(models=3)).publication.exit_code == 3
 
 
 def test_error_rates_that_are_shared_by_more_than_there_is_are_refused(hub: GitHub) -> None:

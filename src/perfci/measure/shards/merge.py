@@ -62,13 +62,19 @@ def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
     return merged
 
 
-def require_models(merged: Sequence[Results]) -> None:
+def require_models(merged: Sequence[Results], asked: int = 0) -> None:
     """Raise UsageError where the merged results of several plans do not share α: another change, another number of
-    models, a model twice; MachineError where a model is missing."""
-    if not merged or all(one.part is None or one.part.models == 1 for one in merged):
+    models, a model twice; MachineError where a model is missing. `asked`: how many models there have to be; 0: as the
+    plans say."""
+    models = max((one.part.models for one in merged if one.part is not None), default=1)
+    if asked and models != asked:
+        raise UsageError(
+            f"--merge: {asked} models of device are asked for, and {models} share α: give the jobs that plan the same "
+            "`models`"
+        )
+    if models == 1:
         return
-    first, models = merged[0], max(one.part.models if one.part is not None else 1 for one in merged)
-    names = [model_of(one) for one in merged]
+    first, names = merged[0], [model_of(one) for one in merged]
     for one, name in zip(merged, names, strict=True):
         if one.part is None or one.part.models != models:
             raise UsageError(f"--merge: the plan of {name} does not share α with {models - 1} others: make new plans")
