@@ -20,6 +20,32 @@ TEMPLATE = (ROOT / "src/perfci/cli/templates/perf.yml").read_text()
 BIN = Path(sys.executable).parent
 DEVICE = "          device: cuda # a runner that has lost its GPU fails\n"
 RUNNER = "    runs-on: [self-hosted, gpu]\n"
+CHECKOUT = TEMPLATE[TEMPLATE.index("      - uses: actions/checkout@") : TEMPLATE.index("      - uses: org/perfci@")]
+[DOWNLOAD] = set(re.findall(r"uses: (actions/download-artifact@.*)", (ROOT / "action.yml").read_text()))
+SHARDS = f"""
+  measure: # runs the pull request's code, without rights
+    name: measure ${{{{ matrix.shard }}}}
+    needs: plan
+    if: ${{{{ needs.plan.outputs.shards }}}} # none where nothing has to be measured
+    strategy:
+      fail-fast: false # without one of them there is no verdict
+      matrix:
+        shard: ${{{{ fromJSON(needs.plan.outputs.shards) }}}}
+    runs-on: [self-hosted, gpu] # one model of GPU, and one image
+    timeout-minutes: 60
+    permissions:
+      contents: read
+    steps:
+{CHECKOUT}      - uses: {DOWNLOAD}
+        with:
+          name: ${{{{ needs.plan.outputs.artifact }}}}
+          path: ${{{{ runner.temp }}}}/plan
+      - uses: org/perfci@v1
+        with:
+          plan: ${{{{ runner.temp }}}}/plan/plan.json
+          shard: ${{{{ matrix.shard }}}}
+          publish: "true"
+"""
 VARIANTS = {
     "triton": [],
     "extension": [
@@ -45,6 +71,29 @@ VARIANTS = {
             "    strategy:\n      fail-fast: false # each GPU gives its own answer\n      matrix:\n"
             '        gpu: [h100, a100]\n    runs-on: [self-hosted, gpu, "${{ matrix.gpu }}"]\n',
         ),
+    ],
+    "shards": [
+        (
+            "# Measures the kernels of a pull request against its base, on the same machine in the same job, and says what "
+            "came out;\n# after a push",
+            "# Measures the kernels of a pull request against its base on several machines of one kind, which share the "
+            "cases, and says\n# what came out as one verdict; after a push",
+        ),
+        (
+            "  measure: # runs the pull request's code, without rights\n    name: measure\n",
+            "  plan: # builds both, finds the cases and deals them: no shard is dealt before all is known\n"
+            "    name: measure plan # `jobs:` below hears of it, too\n",
+        ),
+        (
+            "      - uses: org/perfci@v1\n        with:\n" + DEVICE + '          publish: "true"\n',
+            "      - uses: org/perfci@v1\n        id: plan\n        with:\n"
+            + DEVICE
+            + '          shards: 4 # as many as there are runners for at a time\n          publish: "true"\n'
+            "    outputs:\n"
+            "      artifact: ${{ steps.plan.outputs.artifact-name }}\n"
+            "      shards: ${{ steps.plan.outputs.shards }}\n" + SHARDS,
+        ),
+        ("    needs: measure\n", "    needs: [plan, measure]\n"),
     ],
 }
 """How a workflow differs from that of `perfci init`."""
@@ -102,9 +151,9 @@ def test_a_runner_that_has_lost_its_gpu_fails() -> None:
             asked += [
                 step["with"]["device"]
                 for step in job.get("steps", [])
-                if step.get("uses", "").startswith("org/perfci@")
+                if step.get("uses", "").startswith("org/perfci@") and "plan" not in step["with"]  # which asked for it
             ]
-    assert len(asked) == 6 and all("cuda" in devices.split() for devices in asked)
+    assert len(asked) == 7 and all("cuda" in devices.split() for devices in asked)
 
 
 def test_the_runner_group_of_the_public_project_gets_the_reusable_workflow() -> None:

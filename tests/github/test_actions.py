@@ -107,8 +107,9 @@ class Account:
         label: str = "",
         workflow: str = WORKFLOW,
         started: str = "pull_request",
+        attempt: int = 1,
     ) -> dict[str, Job]:
-        """The jobs that an event on the pull request starts."""
+        """The jobs that an event on the pull request starts, or starts again."""
         payload: dict[str, Any] = {
             "action": action, "repository": {"full_name": REPOSITORY, "default_branch": "main"},
             "pull_request": {
@@ -117,7 +118,7 @@ class Account:
                 "base": {"ref": "main", "sha": self.base, "repo": {"full_name": REPOSITORY}},
             },
         } | ({"label": {"name": label}} if label else {})  # fmt: skip
-        return self.machine.deliver(workflow, started, payload, pull)
+        return self.machine.deliver(workflow, started, payload, pull, attempt)
 
     def completed(self, workflow: str = PUBLISHER) -> Job:
         """The publisher that the end of the newest run starts."""
@@ -130,6 +131,11 @@ class Account:
             },
         }  # fmt: skip
         return self.machine.deliver(workflow, "workflow_run", payload)["publish"]
+
+    def lose(self, name: str) -> None:
+        """What a job of the newest run measured is gone."""
+        self.hub.artifacts = [one for one in self.hub.artifacts if one.name != name]
+        (self.machine.folder / "inbox" / f"{self.machine.runs}--{name}.zip").unlink()
 
     def label(self, pull: Pull) -> None:
         self.hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
@@ -320,6 +326,74 @@ def test_the_workflows_for_public_projects(account: Account) -> None:
     held = account.event(twin, "opened", workflow=publish, started="pull_request_target")["publish"]
     assert "nothing to publish: pull request #8 is yet to be measured" in held.log
     assert account.concluded == ["action_required"]
+
+
+SHARDS = (ROOT / "examples/shards/.github/workflows/perf.yml").read_text().replace("device: cuda", "device: cpu")
+SHARDS = SHARDS.replace("shards: 4", "shards: 2")
+REPEATED = (
+    re.sub(r"  plan: #.*?\n\n", "", SHARDS, flags=re.DOTALL)
+    .replace("    needs: plan\n    if: ${{ needs.plan.outputs.shards }} # none where nothing has to be measured\n", "")
+    .replace("needs: [plan, measure]", "needs: measure")
+    .replace("${{ needs.plan.outputs.artifact }}", "perfci--plan--0--1")
+    .replace("${{ fromJSON(needs.plan.outputs.shards) }}", '["1/2", "2/2"]')
+)
+"""What is left of it where GitHub runs some jobs again: the plan's job is not among them, and its outputs stay."""
+
+
+def two_applications(account: Account, values: dict[str, float]) -> None:
+    """Commands that say how long they took, each a shard; the clone has `values` of them."""
+
+    def write(values: dict[str, float]) -> None:
+        for name, value in values.items():
+            account.clone.write(name, json.dumps({"metric": "time", "value": value, "unit": "s"}))
+
+    write(dict.fromkeys(values, 1.0))
+    apps = ", ".join(
+        f"{{name: {name}, run: cat {name} >$PERFCI_METRICS, reads: perfci, device: cpu}}" for name in values
+    )
+    account.main("", f"commands: [{apps}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n")
+    write(values)
+
+
+@pytest.mark.slow
+def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_they_come_to(account: Account) -> None:
+    """The example as it stands, but for the device and the number of shards.
+
+    act runs plan, matrix and publisher with the outputs that one job needs of another. Artifacts pass through stand-ins
+    of GitHub's two actions, which keep its rules on names and folders: act's own server of them takes no token and no
+    attempt, and the publisher's API knows nothing of it. It tells an action nothing of the matrix that its job is in,
+    so that here shards alone tell names of artifacts apart. And it runs no job again: `Re-run failed jobs` is a
+    workflow with what GitHub would run of it, in the same run, as its second attempt.
+    """
+    hub = account.hub
+    two_applications(account, {"fast": 1.0, "slow": 3.0})
+    pull = account.pull_request()
+    jobs = account.event(pull, workflow=SHARDS)
+    assert {name: job.result for name, job in jobs.items()} == {
+        "plan": "success", "measure 1/2": "success", "measure 2/2": "success", "publish": "failure",
+    }, "".join(job.log for job in jobs.values())  # fmt: skip
+    outputs = jobs["plan"].outputs["org/perfci@v1"]
+    assert (outputs["verdict"], outputs["exit-code"]) == ("", "0")
+    assert json.loads(outputs["shards"]) == ["1/2", "2/2"]
+    assert {one.name for one in hub.artifacts} == {
+        "perfci--plan--0--1", "perfci--measure--0-1-2--1", "perfci--measure--0-2-2--1"
+    }  # fmt: skip
+    assert account.concluded == ["failure"]
+    assert "`slow`" in account.comment and "| ❌" in account.comment
+
+    account.lose("perfci--measure--0-1-2--1")
+    again = account.event(pull, workflow=REPEATED, attempt=2)
+    assert {name: job.result for name, job in again.items()} == {
+        "measure 1/2": "success", "measure 2/2": "success", "publish": "failure",
+    }, "".join(job.log for job in again.values())  # fmt: skip
+    stands = "shard 2/2 was measured in an earlier attempt, and is measured once: what was measured stands"
+    assert [stands in again[f"measure {one}/2"].log for one in (1, 2)] == [False, True]
+    assert ["taking a snapshot" in again[f"measure {one}/2"].log for one in (1, 2)] == [True, False]
+    assert {one.name for one in hub.artifacts} == {
+        "perfci--plan--0--1", "perfci--measure--0-1-2--2", "perfci--measure--0-2-2--1"
+    }  # fmt: skip
+    assert account.concluded == ["failure", "failure"]
+    assert "`slow`" in account.comment
 
 
 @pytest.mark.slow

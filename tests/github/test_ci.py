@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 import perfci
 from perfci.cli.ci import _options, _words
 from perfci.github.settings import Settings
+from perfci.measure.shards.document import read_plan
 from tests.e2e.conftest import Repo, adding
 from tests.e2e.warm import Warm
 from tests.github.loopback.scene import beside
@@ -369,6 +371,210 @@ def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_a
     assert f"LookupError: keep {keep} in /var/cache/perfci" in job.log
     refused = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/c", container="perfci:cuda13")
     assert refused.outputs["exit-code"] == "2" and "input cache: no image of `container:` sees it" in refused.log
+
+
+APPS = "commands: [{}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n".format(
+    ", ".join(f"{{name: {name}, run: cat {name} >$PERFCI_METRICS, reads: perfci, device: cpu}}" for name in "ab")
+)
+
+
+def two_commands(hub: Hub, policy: str = APPS) -> dict:
+    """Commands that say how long they took, which head makes slower than their limit."""
+    hub.repo.policy(policy)
+    hub.repo.write("kernels/adding.py", "")
+    for name, seconds in (("a", 1), ("b", 1)):
+        hub.repo.write(name, json.dumps({"metric": "time", "value": seconds, "unit": "s"}))
+    hub.repo.commit()
+    hub.repo.write("b", json.dumps({"metric": "time", "value": 3, "unit": "s"}))
+    return hub.pull_request()
+
+
+def planned(hub: Hub, payload: dict, checkout: Path) -> Path:
+    """The plan of two shards that a job makes, where the next job's workflow has fetched it."""
+    job = hub.job("pull_request", payload, hub.merge, checkout, shards="2", publish="true")
+    assert job.code == 0, job.log
+    plan = hub.tmp_path / "fetched" / "plan.json"
+    plan.parent.mkdir()
+    shutil.copy(checkout / "perfci-out" / "plan.json", plan)
+    shutil.rmtree(checkout / "perfci-out")
+    return plan
+
+
+def test_a_job_plans_and_hands_on_the_plan_alone(hub: Hub) -> None:
+    payload = two_commands(hub)
+    checkout = hub.checkout(hub.merge)
+    out = checkout / "perfci-out"
+    out.mkdir()
+    for name in ("results.json", "unmeasured.json"):
+        (out / name).write_text("{}")  # of an earlier job in the same workspace
+    job = hub.job("pull_request", payload, hub.merge, checkout, shards="2", models="3", publish="true")
+    assert job.code == 0, job.log
+    assert job.outputs == {
+        "verdict": "", "regressions": "0", "exit-code": "0", "artifact-name": "perfci--measure--0-h100--2",
+        "report-path": str(out), "shards": '["1/2", "2/2"]',
+    }  # fmt: skip
+    assert {path.name for path in out.iterdir()} & {"plan.json", "results.json", "unmeasured.json", "report.json"} == {
+        "plan.json"
+    }
+    plan = json.loads((out / "plan.json").read_text())
+    assert (plan["shards"], plan["models"], plan["plan"]["m"], len(plan["cases"])) == (2, 3, 6, 2)
+    assert (plan["asked"]["committed"], plan["asked"]["pull_request"]) == (True, True)
+    assert "### Planned, and nothing measured yet" in job.summary and "- shard 2/2: 1 case" in job.summary
+    assert job.annotations == []
+
+
+def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> None:
+    payload = two_commands(hub)
+    checkout = hub.checkout(hub.merge)
+    plan = planned(hub, payload, checkout)
+    digest = json.loads(plan.read_text())["digest"]
+    asked = {"plan": str(plan), "shard": "2/2", "publish": "true"}
+
+    def measure(earlier: Path | str = "", **inputs: str) -> Job:
+        return hub.job(
+            "pull_request", payload, hub.merge, checkout, {"PERFCI_EARLIER": str(earlier)}, **{**asked, **inputs}
+        )
+
+    job = measure()
+    assert (job.code, job.outputs["verdict"], job.outputs["regressions"]) == (0, "fail", "1"), job.log
+    assert "perfci: the gate fails, which the publishing job says" in job.log
+    results = json.loads((checkout / "perfci-out" / "results.json").read_text())
+    assert (results["part"]["plan"], results["part"]["shards"], results["plan"]["m"]) == (digest, [2], 2)
+    assert [case["id"] for case in results["cases"]] == ["b"]
+    assert results["command"][:3] == ["perfci", "compare", "--committed"]
+
+    there = measure()
+    assert there.code == 2 and "holds shard 2/2 of this plan, which is measured once" in there.log
+
+    handed = hub.tmp_path / "earlier"
+    shutil.move(checkout / "perfci-out", handed / "perfci--measure--1-2-2--1")
+    again = measure(handed)
+    said = "shard 2/2 was measured in an earlier attempt, and is measured once: what was measured stands"
+    assert again.code == 0 and f"perfci: {said}" in again.log and said in again.summary
+    assert again.outputs == {
+        "verdict": "", "regressions": "0", "exit-code": "0", "artifact-name": "", "report-path": "",
+    }  # fmt: skip
+    assert not (checkout / "perfci-out").exists()
+
+    file = handed / "perfci--measure--1-2-2--1" / "results.json"
+    file.write_text(json.dumps(results | {"error": {"kind": "exit", "text": "GPU 0 is lost"}}))
+    begun = measure(handed)
+    assert begun.code == 2
+    assert "shard 2/2 has begun in an earlier attempt, and would be measured twice: `Re-run all jobs`" in begun.log
+
+    lost = results | {"error": {"kind": "exit", "text": "GPU 0 is lost"}, "cases": []}
+    file.write_text(json.dumps(lost))
+    other = handed / "perfci--measure--0-1-2--1"
+    other.mkdir()
+    (other / "results.json").write_text("{")
+    job = measure(handed)
+    assert (job.code, job.outputs["verdict"]) == (0, "fail"), job.log
+    assert "perfci: earlier attempts: " in job.log and "is no results document of this version" in job.log
+
+
+@pytest.mark.parametrize(
+    ("inputs", "change", "words"),
+    [
+        ({"shard": "3/2"}, "", "--shard 3/2: they are numbered from 1 to 2"),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                ({"shard": "1/4"}, "", "--shard 1/4: the plan has 2 shards"),
+                ({}, "edit", "was changed since it was made (its digest is another)"),
+                ({}, "remove", "there is no such file: make one with `perfci plan`"),
+                ({}, "move", "--plan: the commit of head is not that of the plan"),
+                ({}, "forge", "input plan: names no commit as base: make a new plan"),
+            )
+        ),
+    ],
+)
+def test_a_plan_that_is_not_of_this_change_measures_nothing(
+    hub: Hub, inputs: dict[str, str], change: str, words: str
+) -> None:
+    payload = two_commands(hub)
+    checkout = hub.checkout(hub.merge)
+    plan = planned(hub, payload, checkout)
+    if change == "edit":
+        plan.write_text(plan.read_text().replace('"m": 2', '"m": 1'))
+    elif change == "remove":
+        plan.unlink()
+    elif change == "forge":  # with a digest of its own, as whoever tampers with the job that plans may make one
+        known = read_plan(plan)
+        asked, base = known.asked.model_copy(update={"pull_request": False}), known.sides["base"]
+        sides = {**known.sides, "base": base.model_copy(update={"commit": "--upload-pack=touch ran"})}
+        plan.write_text(known.model_copy(update={"asked": asked, "sides": sides}).sealed().model_dump_json())
+    elif change == "move":
+        base, head = payload["pull_request"]["base"]["sha"], payload["pull_request"]["head"]["sha"]
+        tree = hub.repo.git("rev-parse", f"{head}^{{tree}}")
+        merge = hub.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", "Merged anew")
+        hub.repo.git("update-ref", "refs/pull/7/merge", merge)
+        shutil.rmtree(checkout)
+        checkout, hub.merge = hub.checkout(merge), merge
+    asked = {"plan": str(plan), "shard": "1/2", "publish": "true", **inputs}
+    job = hub.job("pull_request", payload, hub.merge, checkout, **asked)
+    assert (job.code, job.outputs["artifact-name"]) == (2, "")
+    [annotation] = job.annotations
+    assert words in annotation
+
+
+@pytest.mark.slow
+def test_a_shard_fetches_the_base_that_was_planned_with(hub: Hub) -> None:
+    """The plan's job was told another than the event says."""
+    payload = two_commands(hub)
+    hub.repo.git("branch", "release", "main")
+    checkout = hub.checkout(hub.merge, depth=10)
+    job = hub.job("pull_request", payload, hub.merge, checkout, shards="2", publish="true", base="release")
+    assert job.code == 0, job.log
+    plan = shutil.copy(checkout / "perfci-out" / "plan.json", hub.tmp_path)
+    shutil.rmtree(checkout)
+    job = hub.job(
+        "pull_request",
+        payload,
+        hub.merge,
+        hub.checkout(hub.merge, depth=1),
+        plan=str(plan),
+        shard="1/2",
+        publish="true",
+    )
+    assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
+    assert job.report["sides"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
+
+
+def test_what_is_compared_with_nothing_is_not_shared_out(hub: Hub) -> None:
+    two_commands(hub)
+    sha = hub.repo.git("rev-parse", "main")
+    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), shards="2", publish="true")
+    assert (job.code, job.outputs["artifact-name"]) == (2, "")
+    assert "input shards: this schedule is compared with nothing, and only a comparison is shared out" in job.log
+
+
+@pytest.mark.slow
+def test_more_shards_than_cases_are_one_line(hub: Hub) -> None:
+    payload = two_commands(hub)
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), shards="3", publish="true")
+    assert (job.code, job.outputs["artifact-name"]) == (2, "")
+    assert "--shards 3: there is only 2 cases to share" in job.annotations[0]
+
+
+@pytest.mark.slow
+def test_a_change_of_ignored_files_needs_no_plan(hub: Hub) -> None:
+    payload = two_commands(hub, f"{APPS}ignore: [b]\n")
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), shards="2", publish="true")
+    assert job.code == 0 and job.outputs == unmeasured(job, "pass")  # and no shards, so that no job follows
+
+
+def test_a_plan_by_a_faulty_policy_tells_who_publishes(hub: Hub) -> None:
+    """As a measurement does: somebody may then accept the change that fixes it."""
+    hub.repo.policy(LIMIT.replace("'*'", "none/*"))
+    hub.repo.write("kernels/adding.py", adding())
+    hub.repo.commit()
+    hub.repo.policy(LIMIT)
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge), shards="2", publish="true")
+    assert (job.code, job.outputs["artifact-name"]) == (2, "perfci--measure--0-h100--2")
+    assert "shards" not in job.outputs and not (job.checkout / "perfci-out" / "plan.json").exists()
+    results = json.loads((job.checkout / "perfci-out" / "results.json").read_text())
+    assert (results["error"]["kind"], results["part"]) == ("policy", None)
+    assert "matches no case" in job.annotations[0]
 
 
 @pytest.mark.slow

@@ -48,12 +48,66 @@ def test_inputs() -> None:
             "h100-raw",
             "input artifact-name: 'h100-raw': -raw ends the names of artifacts with profilers'",
         ),
+        ("shards", "four", "input shards: 'four': write a number from 1 to 256"),
+        ("shards", "0", "input shards: '0': write a number from 1 to 256"),
+        ("shards", "257", "input shards: '257': write a number from 1 to 256"),
+        ("models", "17", "input models: '17': write a number from 1 to 16"),
+        ("models", "2", "input models: is for a job that makes a plan: give shards, too, be it 1"),
+        ("shard", "2", "input shard: '2' does not fit: write its number and how many there are, such as 1/4"),
+        ("shard", "2/4", "input shard: is a part of a plan: give plan, too"),
+        ("plan", "plan.json", "input plan: is measured in parts: give shard, too, such as 1/4"),
         ("bugdet", "3m", "input bugdet: is not known"),
     ],
 )
 def test_a_wrong_input_is_one_line_that_names_it(name: str, value: str, words: str) -> None:
     with pytest.raises(UsageError) as raised:
         read(**{name: value})
+    assert str(raised.value).startswith(words)
+    assert "\n" not in str(raised.value)
+
+
+OF_A_SHARD = {"plan": "plan.json", "shard": "2/4", "publish": "true"}
+
+
+def test_inputs_of_a_comparison_that_jobs_share() -> None:
+    planning = read(
+        shards="4", publish="true", device="cuda", base="main", cases="a*", python="py", budget="3m", cache="/c"
+    )
+    assert (planning.shards, planning.models) == (4, 1)
+    assert read(shards="1", models="2", publish="true").models == 2
+    assert (read(**OF_A_SHARD, budget="3m", raw="true", strict="true").shard, read().shards) == ("2/4", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"shards": "4", **OF_A_SHARD},
+            "input shards: is for the job that makes the plan: those that measure get plan",
+        ),
+        ({"shards": "4", "container": "perfci:cuda13"}, "input shards: no image of `container:` takes it"),
+        ({"shards": "4"}, "input shards: no such job passes or fails a change alone: write publish: "),
+        (
+            {"shards": "4", "publish": "here"},
+            "input shards: no such job passes or fails a change alone: write publish: ",
+        ),
+        ({"shards": "4", "raw": "true"}, "input raw: a job with shards runs no profiler"),
+        ({**OF_A_SHARD, "models": "2"}, "input models: is for a job that makes a plan: give shards"),
+        ({**OF_A_SHARD, "container": "perfci:cuda13"}, "input plan: no image of `container:` takes it"),
+        ({**OF_A_SHARD, "publish": "here"}, "input plan: no such job passes or fails a change alone: write publish: "),
+        ({**OF_A_SHARD, "publish": "false"}, "input plan: no such job passes or fails a change alone: write publish: "),
+        *(
+            (
+                {**OF_A_SHARD, name: value},
+                f"input {name}: a shard does what was planned: give it to the job with shards",
+            )
+            for name, value in {"base": "main", "cases": "a*", "device": "cuda", "python": "python3"}.items()
+        ),
+    ],
+)
+def test_inputs_that_do_not_go_together_are_one_line(given: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(**given)
     assert str(raised.value).startswith(words)
     assert "\n" not in str(raised.value)
 
@@ -72,6 +126,7 @@ def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
     ]
     assert len({first, *others}) == 5
     assert ArtifactName.parse(first) == ArtifactName("perfci", "measure", "0-h100-sxm-3-12", 1)
+    assert artifact_name(Settings(shard="2/4"), {"GITHUB_JOB": "measure"}) == "perfci--measure--0-2-4--1"
     assert artifact_name(Settings(artifact_name="mine"), {}) == "mine"
     assert ArtifactName.parse("mine") is None
     assert ArtifactName.parse(f"{first}{RAW_SUFFIX}") is None

@@ -347,7 +347,7 @@ def publish(debug: options.Debug = False, **asked: Any) -> None:
     """
     from perfci.cli.publish import publish_run
 
-    publish_run((asked.pop("base"), asked.pop("cases"), asked.pop("device")), **asked)
+    publish_run((asked.pop("base"), asked.pop("cases"), asked.pop("device"), asked.pop("models")), **asked)
 
 
 def main() -> None:

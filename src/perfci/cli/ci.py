@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -15,6 +16,8 @@ from rich.console import Console
 from perfci.cli.container import measure_in_container
 from perfci.cli.measure import Finished, measure
 from perfci.cli.output import tell
+from perfci.cli.report import read_results
+from perfci.cli.shards import as_planned, told, write_plan
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
@@ -22,9 +25,12 @@ from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
+from perfci.measure.shards.document import ANEW, PLAN, Shard, SharedPlan, read_plan
+from perfci.measure.shards.merge import begun
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.model.publication import Publication, Shard
-from perfci.model.results import UNMEASURED
+from perfci.model.publication import Publication
+from perfci.model.publication import Shard as Published
+from perfci.model.results import UNMEASURED, Results
 from perfci.model.text import count
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
@@ -33,7 +39,7 @@ from perfci.sources.environment import is_secret
 from perfci.sources.git import Repository
 from perfci.system.files import disk_errors
 
-_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", PREFIX)
+_RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", "PERFCI_EARLIER", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
 _MOST_FILES = 20
 
@@ -43,6 +49,7 @@ class Answer:
     """The job's answer to the workflow."""
 
     verdict: str
+    """Empty where there is none to give: of a plan, and of a shard that was measured before."""
     code: int
     """The job's exit code."""
     summary: str
@@ -55,6 +62,8 @@ class Answer:
     """Empty where there is nothing to upload."""
     raw: Path | None = None
     """The folder of the profilers' own reports; None where there are none to hand on."""
+    shards: list[str] = field(default_factory=list)
+    """`1/4` and so on: the parts of the plan that was made."""
 
 
 def run_job() -> None:
@@ -90,6 +99,7 @@ def run_job() -> None:
             "exit-code": str(answer.code),
         }
         | ({"raw-path": str(answer.raw)} if answer.raw is not None else {})
+        | ({"shards": json.dumps(answer.shards)} if answer.shards else {})
     )
     raise typer.Exit(answer.code)
 
@@ -159,8 +169,16 @@ def gate(env: Mapping[str, str]) -> Answer:
     temporary = _room(env) if settings.raw else None
     if temporary is not None or not (where / OUT).is_symlink():
         clear(where / OUT)  # of an earlier job in the same workspace
-    compared = find_base(repo, context, settings.base)
-    if compared is not None:
+    shard = Shard.parse(read_plan(Path(settings.plan)), settings.shard) if settings.plan else None
+    if shard is not None and (stands := _stands(shard, env)) is not None:
+        return stands
+    compared = find_base(repo, context, settings.base if shard is None else _base_of(shard.plan))
+    if settings.shards and compared is None:
+        raise UsageError(
+            f"input shards: this {context.origin.event} is compared with nothing, and only a comparison is shared out: "
+            "name a base, or measure in one job, without shards"
+        )
+    if compared is not None and shard is None:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
         if policy is not None and policy.ignores(changed):
             return _unmeasured(_satisfied(changed), where / OUT, name)
@@ -169,8 +187,12 @@ def gate(env: Mapping[str, str]) -> Answer:
     if settings.cache and settings.container not in ("auto", "none"):
         raise UsageError("input cache: no image of `container:` sees it: let the job itself run in a container of it")
     options = _options(settings, context, where, compared)
-    if settings.cache and event.of_default_branch(context, env):
+    if settings.cache and shard is None and event.of_default_branch(context, env):
         options = replace(options, keep="head")
+    if settings.shards:
+        return _plan(settings.shards, settings, context, options, name)
+    if shard is not None:
+        options = replace(as_planned(options, shard, Path(settings.plan)), command=shard.plan.command)
     if settings.container in ("auto", "none"):
         if settings.container == "auto":
             typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
@@ -181,6 +203,72 @@ def gate(env: Mapping[str, str]) -> Answer:
         outcome = measure_in_container(options, words, settings.container, trusted=context.trusted)
     answer = _answer(outcome, settings, context, options.out, name)
     return replace(answer, raw=_reports(options.out, temporary)) if options.raw and temporary else answer
+
+
+def _base_of(plan: SharedPlan) -> str:
+    """Return the base that the checkout has to hold for a shard, as `find_base` is asked for it. Raises UsageError."""
+    if plan.asked.pull_request:
+        return ""
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", plan.base or ""):
+        raise UsageError(f"input plan: names no commit as base: {ANEW}")
+    return plan.base or ""
+
+
+def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
+    """Return the answer of a shard that was measured in an earlier attempt of this run; None where it is to be
+    measured.
+
+    `PERFCI_EARLIER` names the folder with the artifacts of those attempts. Raises UsageError for a shard that was
+    begun there: whoever measures it anew measures it twice.
+    """
+    earlier = _handed_over(shard, env)
+    if any(results.error is None for results in earlier):
+        said = f"{shard.words} was measured in an earlier attempt, and is measured once: what was measured stands"
+        typer.echo(f"perfci: {said}")
+        return Answer("", 0, f"### Measured before\n\n{prose(said, 1000)}. `Re-run all jobs` makes a new plan.\n")
+    if any(begun(results) for results in earlier):
+        raise UsageError(
+            f"{shard.words} has begun in an earlier attempt, and would be measured twice: `Re-run all jobs` makes a "
+            "new plan"
+        )
+    return None
+
+
+def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
+    """Return what earlier attempts of this run measured of a shard; what cannot be read is left to who publishes."""
+    if not env.get("PERFCI_EARLIER"):
+        return []
+    folder, found = Path(env["PERFCI_EARLIER"]), []
+    # actions/download-artifact makes a folder for each of several artifacts, and none where there is one.
+    for file in [*folder.glob("results.json"), *sorted(folder.glob("*/results.json"))]:
+        try:
+            results = read_results(file)
+        except UsageError as error:
+            typer.echo(f"perfci: earlier attempts: {error}")
+            continue
+        if results.part is not None and (results.part.plan, results.part.shards) == (shard.plan.digest, [shard.number]):
+            found.append(results)
+    return found
+
+
+def _plan(shards: int, settings: Settings, context: event.Context, options: Options, name: str) -> Answer:
+    """Make the plan of a comparison that so many jobs share, and leave it for them. Raises PerfciError."""
+    if options.out.is_symlink():
+        raise UsageError(f"{options.out}: is a link: remove it")
+    with disk_errors("made", options.out):
+        options.out.mkdir(exist_ok=True)
+    plan = write_plan(options, shards, options.out / PLAN)
+    if not isinstance(plan, SharedPlan):
+        return _answer(plan, settings, context, options.out, name)
+    for file in (options.out / "results.json", options.out / UNMEASURED):  # of an earlier job in the same workspace
+        with disk_errors("removed", file):
+            file.unlink(missing_ok=True)
+    lines = told(plan)
+    for line in lines:
+        typer.echo(f"perfci: {line}")
+    summary = "\n".join(["### Planned, and nothing measured yet", "", *(f"- {line}" for line in lines)]) + "\n"
+    parts = [f"{number}/{shards}" for number in range(1, shards + 1)]
+    return Answer("", 0, summary, out=options.out, artifact=name, shards=parts)
 
 
 def _room(env: Mapping[str, str]) -> Path:
@@ -216,6 +304,7 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
         out=where / OUT,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
+        models=settings.models,
         cases=settings.cases,
         devices=settings.device or None,
         python=settings.python or None,
@@ -268,7 +357,7 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
     if settings.publish == "true" and ends == 1:
         typer.echo("perfci: the gate fails, which the publishing job says")
         ends = 0
-    publication = Publication(suite=settings.suite, origin=context.origin, shards=[Shard(report=report)])
+    publication = Publication(suite=settings.suite, origin=context.origin, shards=[Published(report=report)])
     failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
     return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
 

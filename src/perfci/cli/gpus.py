@@ -81,7 +81,8 @@ def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
 
 def _merged(folders: list[Path], out: Path, built: float) -> Results:
     """Return the results of all. `built`: seconds until all was built and planned, once for all of them."""
-    results, _ = read_shards(folders, out)
+    (merged,) = read_shards(folders, out)  # GPUs of one model share one plan
+    results = merged.results
     for side in results.sides.values():
         side.build_seconds /= len(folders)  # each tells the one build
     results.costs["build"] = results.costs.get("build", 0.0) + built

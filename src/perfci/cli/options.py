@@ -169,6 +169,9 @@ class Planning:
     """Options of `perfci plan`."""
 
     shards: Annotated[int, typer.Option(metavar="N", help="Number of machines, or of jobs, that share the cases.")] = 2
+    models: Annotated[
+        int, typer.Option(metavar="N", help="Number of models of GPU that share α, each with a plan of its own.")
+    ] = 1
     quick: Annotated[bool, typer.Option("--quick", help="Fewer pairs: small changes stay undecided.")] = False
     budget: Annotated[
         str | None,
@@ -417,6 +420,7 @@ class Publishing:
     base: Annotated[str, _input("base", "What the measuring action was given as `base`.", "REF")] = ""
     cases: Annotated[str, _input("cases", "The same of `cases`.", "GLOBS")] = ""
     device: Annotated[str, _input("device", "The same of `device`.", "DEVICES")] = ""
+    models: Annotated[int, _input("models", "The same of `models`; 0 as the plans say.", "N")] = 0
     comment: Annotated[
         Literal["on-change", "always", "on-regression", "never"], _input("comment", "When to begin a comment.")
     ] = "on-change"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from perfci.model.base import DeviceKind, PerfciError, UsageError
+from perfci.model.results import MOST_MODELS
 from perfci.render.escape import prose, visible
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ _PACKAGES = {"github": "PyGithub"}
 """Module → the package that has it, where the names differ."""
 
 
-def publish_run(measuring: tuple[str, str, str], here: Path | None = None, **options: Any) -> None:
+def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, **options: Any) -> None:
     """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
-    `measuring`: base, cases and devices as the measuring action was given them. `here`: the folder in which this job
-    measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.
+    `measuring`: base, cases, devices and models as the measuring action was given them. `here`: the folder in which
+    this job measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.
     """
     from perfci.github.event import load
     from perfci.github.workflow import Files
@@ -44,11 +45,13 @@ def publish_run(measuring: tuple[str, str, str], here: Path | None = None, **opt
         name = _PACKAGES.get(error.name or "", error.name)
         raise UsageError(f'publish: {name} is not installed here: pip install "perfci[github]"') from None
 
-    base, cases, named = measuring
+    base, cases, named, models = measuring
     if unknown := set(named.split()) - set(get_args(DeviceKind)):
         raise UsageError(f"--device {unknown.pop()!r}: write cuda, cpu, or both separated by white space")
+    if not 0 <= models <= MOST_MODELS:
+        raise UsageError(f"--models {models}: write a number from 1 to {MOST_MODELS}")
     devices = tuple(device for device in get_args(DeviceKind) if device in named.split())
-    wanted = Wanted(scope=Scope(base, tuple(cases.split()), devices), **options)
+    wanted = Wanted(scope=Scope(base, tuple(cases.split()), devices, models), **options)
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:
         raise UsageError(f"--suite {wanted.suite!r}: use lower-case letters and digits, with single hyphens between")
     if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):

@@ -54,6 +54,7 @@ def judge_files(
     folder = _made(out or path.parent)
     files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
     tell_judged(report, folder, files, costs=costs, json=json)
+    raise typer.Exit(report.exit_code)
 
 
 def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
@@ -63,13 +64,12 @@ def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
     return judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
 
 
-def tell_judged(report: Report, folder: Path, files: Sequence[str], *, costs: bool, json: bool) -> NoReturn:
-    """Print the report, or where the time went. Ends the process with the exit code."""
+def tell_judged(report: Report, folder: Path, files: Sequence[str], *, costs: bool, json: bool) -> None:
+    """Print the report, or where the time went."""
     if costs and not json:
         print_costs(report, Console())
     else:
         tell(report, folder, json, files)
-    raise typer.Exit(report.exit_code)
 
 
 def judge_imported(

@@ -1,26 +1,29 @@
 """`perfci plan`, `perfci compare --plan` and `perfci report --merge`: a comparison that several machines share."""
 
 import os
+import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
 
-from perfci.cli.measure import interrupt, read_options, tell_measured
+from perfci.cli.measure import Finished, interrupt, read_options, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, write_all
 from perfci.cli.progress import Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
+from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES, begun
 from perfci.measure.options import OUT, Options
-from perfci.measure.run import Measurement
+from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
-from perfci.measure.shards.merge import merge
-from perfci.model.base import UsageError
-from perfci.model.results import MOST_SHARDS, Reason, Results
+from perfci.measure.shards.merge import merge_models, model_of
+from perfci.model.base import PolicyError, UsageError
+from perfci.model.report import Report
+from perfci.model.results import MOST_MODELS, MOST_SHARDS, Reason, Results
 from perfci.model.text import count
 from perfci.model.units import show_budget
 from perfci.system.bounded import Unread, regular
@@ -35,36 +38,66 @@ _PLANNED = {
 """Options that the plan answers, or that no shard takes → as they are written."""
 
 
-def make_plan(shards: int, out: Path, **asked: Any) -> NoReturn:
+def make_plan(shards: int, models: int, out: Path, **asked: Any) -> NoReturn:
     """Write the plan of a comparison for so many machines. Ends the process with 0."""
-    if not 1 <= shards <= MOST_SHARDS:
-        raise UsageError(f"--shards {shards}: write a number from 1 to {MOST_SHARDS}")
+    for name, number, most in (("--shards", shards, MOST_SHARDS), ("--models", models, MOST_MODELS)):
+        if not 1 <= number <= most:
+            raise UsageError(f"{name} {number}: write a number from 1 to {most}")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
-    options = read_options("compare", out=Path(OUT), **asked)
-    options = replace(options, plan_file=out.resolve())
-    signal.signal(signal.SIGTERM, interrupt)
-    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
-        plan = Measurement(options, teller).plan(shards, options.out / "results.json")
-    write_atomic(out, plan.model_dump_json(indent=1) + "\n")
+    plan = write_plan(replace(read_options("compare", out=Path(OUT), **asked), models=models), shards, out)
+    if isinstance(plan, Finished):
+        assert plan.problem is not None
+        raise plan.problem
     if asked["json"]:
         typer.echo(plan.model_dump_json(indent=1))
     else:
-        for line in _told(plan):
+        for line in told(plan):
             typer.echo(line)
         typer.echo(f"\nPlan in {out}. Each machine measures its part: perfci compare --plan {out} --shard 1/{shards}")
-        typer.echo("Then, from the folders of all: perfci report --merge shard-*/")
+        typer.echo(
+            "Then, from the folders of all: perfci report --merge shard-*/"
+            if models == 1
+            else f"Then, from the folders of all {models} models: perfci report --merge */shard-*/"
+        )
     raise typer.Exit(0)
 
 
-def _told(plan: SharedPlan) -> list[str]:
+def write_plan(options: Options, shards: int, file: Path) -> SharedPlan | Finished:
+    """Plan the comparison that `options` ask for, into `file`. Raises PerfciError.
+
+    Where base's policy is at fault there is no plan, but results without a number, by which who publishes them knows
+    that head fixes it.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    with (
+        Teller(Console(stderr=True)) as teller,
+        keep_outputs(options.out, options.where, find_account()) as outputs,
+    ):
+        measurement = Measurement(replace(options, plan_file=file.resolve()), teller)
+        try:
+            plan = measurement.plan(shards, options.out / "results.json")
+        except PolicyError as error:
+            outputs.require()
+            results = failed_results(measurement, error)
+            if results is None:
+                raise
+            report = judge(results, strict=options.strict)
+            return Finished(report, error, write_all(options.out, report, results))
+        outputs.require()  # nothing of the code under test runs any more
+    write_atomic(file, plan.model_dump_json(indent=1) + "\n")
+    return plan
+
+
+def told(plan: SharedPlan) -> list[str]:
     """Return a line for the plan, and one for each shard."""
     proved = sum(case.proof is not None and bool(case.proof.by) and not case.proof.audited for case in plan.cases)
     aside = f", {proved} of them proved unchanged" if proved else ""
     share = plan.plan.looks.alpha / plan.plan.m
-    lines = [f"{count(len(plan.cases), 'case')}{aside}; {plan.plan.m} limits share α: {share:.2g} each"]
+    limits = f"{plan.plan.m // plan.models} limits" + (f" on each of {plan.models} models" if plan.models > 1 else "")
+    lines = [f"{count(len(plan.cases), 'case')}{aside}; {limits} share α: {share:.2g} each"]
     for number in range(1, plan.shards + 1):
         own = Shard(plan, number).cases
         seconds = sum(case.seconds for case in own)
@@ -80,31 +113,43 @@ def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **
             raise UsageError(f"{written}: a shard does what was planned: leave it out beside --plan")
     plan = read_plan(file)
     shard = Shard.parse(plan, text)
-    planned = plan.asked
-    commit = plan.sides["base"].commit if "base" in plan.sides else None
-    # By its hash: branches move. What was prepared is asked for as it was prepared.
-    base = planned.base if planned.base is None or prepared is not None else commit
-    asked |= {
-        "cases": planned.cases,
-        "base": base,
-        "pull_request": planned.pull_request,
-        "quick": planned.quick,
-        "seed": plan.plan.seed,
-        "device": planned.devices,
-        "python": planned.python,
-        "committed": planned.committed,
-        "base_python": planned.base_python,
-    }
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
-    options = read_options("compare", out=out, prepared=prepared, **asked)
-    options = replace(options, env=planned.env, shard=shard, plan_file=file.resolve())
-    tell_measured(replace(options, resume=_goes_on(options, shard)), json=asked["json"])
+    options = as_planned(read_options("compare", out=out, prepared=prepared, **asked), shard, file)
+    tell_measured(options, json=asked["json"])
+
+
+def as_planned(options: Options, shard: Shard, file: Path) -> Options:
+    """Return `options` with all that the plan in `file` answers for a shard of it.
+
+    They go on with what their folder holds of it where they ask for that; without, nobody may choose between two
+    measurements: raises UsageError where it was begun.
+    """
+    planned = shard.plan.asked
+    # By its hash: branches move. What was prepared is asked for as it was prepared.
+    base = planned.base if planned.base is None or options.prepared is not None else shard.plan.base
+    return replace(
+        options,
+        mode="compare",
+        cases=planned.cases,
+        base=base,
+        pull_request=planned.pull_request,
+        quick=planned.quick,
+        seed=shard.plan.plan.seed,
+        devices=planned.devices,
+        python=planned.python,
+        committed=planned.committed,
+        base_python=planned.base_python,
+        env=planned.env,
+        shard=shard,
+        plan_file=file.resolve(),
+        resume=_goes_on(options, shard),
+    )
 
 
 def _goes_on(options: Options, shard: Shard) -> bool:
-    """Return whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
-    again: nobody may choose between two measurements."""
+    """Tell whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
+    again."""
     path = options.out / JOURNAL
     some = bool(begun(path))
     if options.resume:
@@ -117,24 +162,54 @@ def _goes_on(options: Options, shard: Shard) -> bool:
     return False
 
 
-def read_shards(paths: Sequence[Path], out: Path) -> tuple[Results, Mapping[str, Path]]:
-    """Return the merged results of folders, or of files, and the folder of each. Raises UsageError, MachineError.
+class Merged(NamedTuple):
+    """The results of all shards of a plan."""
 
-    `out`: the folder of the merged results: logs are named from there.
-    """
+    results: Results
+    folder: Path
+    """Where their report is to lie."""
+    shards: list[Path]
+    """The folders that they come from."""
+
+
+def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
+    """Return the merged results of folders, or of files, in `out`; of several models of device, which share α, each in
+    a folder of its own there. Raises UsageError, MachineError."""
     if len(paths) > 4 * MOST_SHARDS:
         raise UsageError(f"--merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
-    folders: dict[str, Path] = {}
+    folders: list[Path] = []
+    homes: dict[str, Path] = {}  # of a plan
     for path in paths:
         file = path / "results.json" if path.is_dir() else path
-        if any(file.resolve() == (one / "results.json").resolve() for one in folders.values()):
+        if any(file.resolve() == (one / "results.json").resolve() for one in folders):
             raise UsageError(f"{path}: is named twice: name each shard once")
         results = read_results(file)
-        _relocate(results, file.parent, out)
-        folders[str(path)] = file.parent
+        if (plan := _plan_of(results)) not in homes:
+            homes[plan] = _home(results, out, homes.values())
+        _relocate(results, file.parent, homes[plan])  # logs are named from there
+        folders.append(file.parent)
         found.append((str(path), results))
-    return merge(found), folders
+    merged = {_plan_of(one): Merged(one, homes[_plan_of(one)], []) for one in merge_models(found)}
+    for (_, results), folder in zip(found, folders, strict=True):
+        merged[_plan_of(results)].shards.append(folder)
+    return list(merged.values())
+
+
+def _plan_of(results: Results) -> str:
+    return "" if results.part is None else results.part.plan
+
+
+def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
+    """Return the folder of a plan's report: `out`, or below it one for the model of device."""
+    if results.part is None or results.part.models == 1:
+        return out
+    name = re.sub(r"[^A-Za-z0-9]+", "-", model_of(results)).strip("-") or "model"
+    home, number = out / name, 1
+    while home in taken:
+        number += 1
+        home = out / f"{name}-{number}"
+    return home
 
 
 def _relocate(results: Results, folder: Path, out: Path) -> None:
@@ -157,17 +232,28 @@ def judge_merged(
     out: Path | None,
     json: bool,
 ) -> NoReturn:
-    """Judge the shards in `paths`, folders or results.json each, as one run. Ends the process with the exit code."""
+    """Judge the shards in `paths`, folders or results.json each, as one run; of several models of device, which share
+    α, as a run each. Ends the process with the exit code, of several the worst."""
     asked = parse_formats(formats)
-    folder = out or Path(OUT)
-    results, folders = read_shards(paths, folder)
-    report = judged(results, policy, strict=strict)
-    with disk_errors("made", folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    merged = read_shards(paths, out or Path(OUT))
+    if json and len(merged) > 1:
+        raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
     if out is None:
-        write_atomic(folder / ".gitignore", "*\n")
-    keep_samples(folders.values(), folder)
-    tell_judged(report, folder, write_all(folder, report, results, asked), costs=costs, json=json)
+        with disk_errors("made", Path(OUT)):
+            Path(OUT).mkdir(parents=True, exist_ok=True)
+        write_atomic(Path(OUT) / ".gitignore", "*\n")
+    reports: list[Report] = []
+    for one in merged:
+        reports.append(judged(one.results, policy, strict=strict))
+        with disk_errors("made", one.folder):
+            one.folder.mkdir(parents=True, exist_ok=True)
+        keep_samples(one.shards, one.folder)
+        files = write_all(one.folder, reports[-1], one.results, asked)
+        tell_judged(reports[-1], one.folder, files, costs=costs, json=json)
+    if len(merged) > 1:
+        verdicts = [f"{model_of(one.results)} {report.verdict}" for one, report in zip(merged, reports, strict=True)]
+        typer.echo(f"\n{len(merged)} models: {' · '.join(verdicts)}")
+    raise typer.Exit(max(report.exit_code for report in reports))
 
 
 def keep_samples(folders: Iterable[Path], out: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from fnmatch import fnmatchcase
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from github.Artifact import Artifact as RemoteArtifact
 from github.WorkflowRun import WorkflowRun
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from perfci.github.api import Api, NotFound
 from perfci.github.settings import RAW_SUFFIX, ArtifactName
+from perfci.measure.shards.document import PLAN
 from perfci.model.plan import Looks, sharing
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Results
@@ -57,6 +58,10 @@ LONGEST_TEXT = 20_000
 """Characters of one string, or digits of one number."""
 _CENTRAL = b"PK\x01\x02"
 """Begins an entry of a zip's directory (PKWARE APPNOTE 4.3.12)."""
+
+
+Unmeasured = Literal["idle", "plan"]
+"""An artifact's answer without measurements: there was nothing to measure; or a plan, which other jobs measure."""
 
 
 class Unfit(Exception):
@@ -108,9 +113,8 @@ def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
     return f"{parsed.job} {parsed.shard}".removesuffix(" 0"), parsed.attempt
 
 
-def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
-    """Return the measurements in an artifact of the run that `origin` names; None where it says that nothing was
-    measured.
+def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasured:
+    """Return the measurements in an artifact of the run that `origin` names, or why there are none.
 
     Raises Unfit, ApiError.
     """
@@ -125,7 +129,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | None:
     except NotFound:
         raise Unfit("is gone: run the measuring job again") from None
     member = read_member(content)
-    return None if member is None else parse(member)
+    return parse(member) if isinstance(member, bytes) else member
 
 
 def links(found: Found, origin: Origin) -> list[Artifact]:
@@ -154,11 +158,11 @@ def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
     )
 
 
-def read_member(archive: bytes) -> bytes | None:
+def read_member(archive: bytes) -> bytes | Unmeasured:
     """Return the bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
 
-    None where UNMEASURED stands in its place, of which nothing is read: who publishes finds the reason. One entry that
-    has no place in an artifact makes the archive unfit, whatever else is in it.
+    Of UNMEASURED or PLAN in its place nothing is read: who publishes finds the reason of the first, and misses the
+    shards of the second. One entry that has no place in an artifact makes the archive unfit, whatever else is in it.
     """
     if archive.count(_CENTRAL) > MOST_ENTRIES:
         raise Unfit(f"has more than {MOST_ENTRIES} entries")
@@ -170,8 +174,11 @@ def read_member(archive: bytes) -> bytes | None:
             if any(count > 1 for count in Counter(entry.filename for entry in entries).values()):
                 raise Unfit("has two entries of one name")
             member = next((entry for entry in entries if entry.filename == MEMBER), None)
-            if member is None and any(entry.filename == UNMEASURED for entry in entries):
-                return None
+            names = {entry.filename for entry in entries}
+            if member is None and UNMEASURED in names:
+                return "idle"
+            if member is None and PLAN in names:
+                return "plan"
             if member is None:
                 raise Unfit(f"has no {MEMBER}: the measuring job ended before it could write one")
             if member.file_size > MEMBER_BYTES:
@@ -289,8 +296,10 @@ def is_shard(results: Results) -> bool:
 
 
 def _too_many(results: Results) -> bool:
-    """Tell whether α is shared by more than its criteria: what is slower would be found more rarely."""
-    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved})
+    """Tell whether α is shared by more than its criteria, over all models of device: what is slower would be found more
+    rarely."""
+    models = 1 if results.part is None else results.part.models
+    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved}) * models
 
 
 def check_whole(results: Results) -> None:

@@ -13,7 +13,7 @@ from perfci.github import artifact
 from perfci.github.api import Api, ApiError
 from perfci.github.measured import Scope, confirm, named
 from perfci.github.source import Source, change
-from perfci.measure.shards.merge import merge
+from perfci.measure.shards.merge import merge, model_of, require_models
 from perfci.model.base import PerfciError
 from perfci.model.results import Results
 
@@ -40,16 +40,19 @@ class Gathered(NamedTuple):
     """One line each."""
     idle: int
     """Jobs that had nothing to measure."""
+    joined: int = 0
+    """Jobs that give no answer of their own: that made a plan, and of the shards of each plan all but one."""
 
 
 def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     """Read what the jobs of a run measured, and confirm that it was this change. Raises ApiError."""
     gathered = Gathered([], [], 0)
-    idle, began = 0, time.monotonic()
+    idle, planned, began = 0, 0, time.monotonic()
     of = change(source, api) if source.artifacts else None
     plans: dict[str, list[tuple[artifact.Found, str, Results]]] = {}
+    wholes: list[Results] = []
 
-    def read(remote: RemoteArtifact) -> Results | None:
+    def read(remote: RemoteArtifact) -> Results | artifact.Unmeasured:
         if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
             raise artifact.Unfit(f"was not read: the others took over {READING / 60:g} min")
         return artifact.fetch(remote, source.origin, api)
@@ -58,12 +61,14 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
         said = f"artifact {named(found.measured.name)}"
         try:
             results = read(found.measured)
-            if results is None:
-                idle += 1
+            if not isinstance(results, Results):
+                idle += results == "idle"
+                planned += results == "plan"
                 continue
             assert of is not None
             confirm(results, of, scope, api)
-            if results.part is None or not artifact.is_shard(results):
+            if results.part is None or len(results.part.shards) > 1:  # of one machine, or merged before
+                wholes += [] if results.part is None else [results]
                 name = found.name if len(source.artifacts) > 1 else ""
                 gathered.handed.append(Handed(said, name, results, [found]))
                 continue
@@ -72,10 +77,14 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
             for earlier in found.earlier:  # a shard that was decided is not measured again
                 said = f"artifact {named(earlier.name)}"
                 before = read(earlier)
-                if before is not None and before.part is not None and before.part.plan == results.part.plan:
+                if isinstance(before, Results) and before.part is not None and before.part.plan == results.part.plan:
                     shards.append((found, said, before))
         except (artifact.Unfit, ApiError) as error:
             gathered.missing.append(f"{said} {error}")
+    measured = len({*plans, *(one.part.plan for one in wholes if one.part is not None)})
+    if planned > measured:
+        which = "the plan" if planned == 1 else f"{planned - measured} of {planned} plans"
+        gathered.missing.append(f"no shard of {which} was handed over: see the logs of the jobs that measure it")
     several = len(plans) + len(gathered.handed) > 1
     for shards in plans.values():
         try:
@@ -84,7 +93,12 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
         except (PerfciError, artifact.Unfit) as error:
             gathered.missing.append(f"shards: {error}")
             continue
-        models = [results.fingerprint.devices.get(device, device) for device in results.plan.devices]
+        wholes.append(results)
         files = list({found.measured.id: found for found, _, _ in shards}.values())
-        gathered.handed.append(Handed("of the merged shards", " ".join(models) if several else "", results, files))
-    return gathered._replace(idle=idle)
+        gathered.handed.append(Handed("of the merged shards", model_of(results) if several else "", results, files))
+    try:
+        require_models(wholes, scope.models if gathered.handed else 0)
+    except PerfciError as error:
+        gathered.missing.append(f"shards: {error}")
+    joined = planned + sum(len({found.measured.id for found, _, _ in shards}) - 1 for shards in plans.values())
+    return gathered._replace(idle=idle, joined=joined)

@@ -33,6 +33,8 @@ class Scope:
     """Globs; empty: all."""
     devices: Sequence[DeviceKind] = ()
     """Empty: as the policy says."""
+    models: int = 0
+    """Models of device that share α; 0: as the plans say."""
 
 
 @dataclass(frozen=True)

@@ -318,7 +318,7 @@ def _read(
     if heard and not into.missing and not broken:
         into.missing += left_out(heard, policy[0], wanted.scope)
     try:
-        _hear(source, into, wanted, api)
+        _hear(source, into, gathered.joined, wanted, api)
         if gathered.idle == len(source.artifacts) and not into.missing:
             into.unmeasured = _ignored(source, policy[0], api)
             into.nothing = "" if into.unmeasured else _nothing(source, api)
@@ -332,17 +332,18 @@ def _read(
     return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
 
 
-def _hear(source: Source, into: Publication, wanted: Wanted, api: Api) -> None:
-    """Check that every job that was to measure did, and count them. Raises ApiError."""
+def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: Api) -> None:
+    """Check that every job that was to measure did, and count them; `joined` of them give no answer of their own.
+    Raises ApiError."""
     listed = jobs(source.run, wanted, api)
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
     left = len(source.artifacts)
-    into.jobs = max(left, len(failed))
+    into.jobs = max(left, len(failed)) - joined
     if wanted.jobs == "*":  # jobs that do not measure are among them
         return
     done = [job for job in listed if job.conclusion == "success"]
-    into.jobs = max(left, len(done) + len(failed))
+    into.jobs = max(left, len(done) + len(failed)) - joined
     if left < len(done):
         into.missing.append(
             f"of {count(len(done), 'job')} that measured, {left or 'none'} handed over what was measured"

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from perfci.github.event import Ref
 from perfci.model.base import DeviceKind, UsageError
+from perfci.model.results import MOST_MODELS, MOST_SHARDS
 from perfci.model.units import parse_duration
 
 PREFIX = "PERFCI_INPUT_"
@@ -42,6 +43,15 @@ def _seconds(value: Any) -> Any:
     if seconds <= 0:
         raise ValueError("must be more than nothing, such as 3m")
     return seconds
+
+
+def _at_most(most: int) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not (re.fullmatch(r"[0-9]{1,4}", value) and 1 <= int(value) <= most):
+            raise ValueError(f"{value[:40]!r}: write a number from 1 to {most}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _inside(path: str) -> str:
@@ -99,6 +109,14 @@ class Settings(BaseModel):
     """True where warnings fail."""
     raw: Flag = False
     """True where the profilers' own reports are handed on, in an artifact of their own."""
+    shards: Annotated[int | None, _at_most(MOST_SHARDS)] = None
+    """Machines that share the comparison: this job makes its plan, and measures nothing."""
+    models: Annotated[int, _at_most(MOST_MODELS)] = 1
+    """Models of GPU that share α, each with a plan of its own: this job's is one of them."""
+    plan: str = ""
+    """File with the plan of which this job measures a part."""
+    shard: Annotated[str, Field(pattern=r"^([0-9]{1,4}/[0-9]{1,4})?$")] = ""
+    """That part, such as `2/4`."""
     artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200), AfterValidator(_artifact)] = ""
     """Empty: made of suite, job, matrix and attempt."""
     working_directory: Annotated[str, AfterValidator(_inside)] = "."
@@ -110,9 +128,43 @@ def read_settings(env: Mapping[str, str]) -> Settings:
     given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
     given = {name: value for name, value in given.items() if value}  # an input left empty takes its default
     try:
-        return Settings.model_validate(given)
+        settings = Settings.model_validate(given)
     except ValidationError as error:
         raise UsageError(_sentence(error)) from None
+    _require_sharing(settings)
+    return settings
+
+
+_PLANNED = ("base", "cases", "device", "python")
+"""Inputs that a plan answers."""
+
+
+def _require_sharing(settings: Settings) -> None:
+    """Raise UsageError for inputs that do not go with those of a comparison that several jobs share."""
+    plan, shard = settings.plan, settings.shard
+    if settings.models > 1 and not settings.shards:
+        raise UsageError("input models: is for a job that makes a plan: give shards, too, be it 1")
+    if not (settings.shards or plan or shard):
+        return
+    if settings.shards and (plan or shard):
+        raise UsageError("input shards: is for the job that makes the plan: those that measure get plan and shard")
+    if shard and not plan:
+        raise UsageError("input shard: is a part of a plan: give plan, too, the file that the job with shards made")
+    if plan and not shard:
+        raise UsageError("input plan: is measured in parts: give shard, too, such as 1/4")
+    one = "shards" if settings.shards else "plan"
+    if settings.container not in ("auto", "none"):
+        raise UsageError(f"input {one}: no image of `container:` takes it: let the job itself run in a container of it")
+    if settings.shards and settings.raw:
+        raise UsageError("input raw: a job with shards runs no profiler: give it to the jobs that measure")
+    for name in _PLANNED if plan else ():
+        if getattr(settings, name):
+            raise UsageError(f"input {name}: a shard does what was planned: give it to the job with shards alone")
+    if settings.publish != "true":
+        raise UsageError(
+            f'input {one}: no such job passes or fails a change alone: write publish: "true", and let a job with the '
+            "publishing action judge all shards as one"
+        )
 
 
 def _sentence(error: ValidationError) -> str:
@@ -127,6 +179,8 @@ def _sentence(error: ValidationError) -> str:
         text = f"{given!r} is not allowed: write {first['ctx']['expected']}"
     elif kind == "string_pattern_mismatch" and name == "suite":
         text = f"{given!r} does not fit: use lower-case letters and digits, with single hyphens between them"
+    elif kind == "string_pattern_mismatch" and name == "shard":
+        text = f"{given!r} does not fit: write its number and how many there are, such as 1/4"
     elif kind == "string_pattern_mismatch":
         text = f"{given!r} does not fit: use letters, digits, '_', '.' and '-'"
     else:
@@ -143,7 +197,7 @@ class ArtifactName(NamedTuple):
     suite: str
     job: str
     shard: str
-    """Place and values in the matrix, such as `0-h100`; `0` without one."""
+    """Place and values in the matrix, such as `0-h100`; without one `0`, and behind it which shard is measured."""
     attempt: int
 
     def __str__(self) -> str:
@@ -183,6 +237,7 @@ def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
     if not re.fullmatch(r"[0-9]{1,5}", index):
         raise UsageError(f"PERFCI_JOB_INDEX: {index[:20]!r} is no number: pass strategy.job-index")
     values = " ".join(str(v) for v in (matrix or {}).values() if isinstance(v, str | int | float))
-    shard = "-".join(filter(None, (index, _slug(values))))
+    # A job that another workflow calls does not see the matrix that calls it.
+    shard = "-".join(filter(None, (index, _slug(values or settings.shard))))
     job = _slug(env.get("GITHUB_JOB") or "job") or "job"
     return str(ArtifactName(settings.suite, job, shard, int(env.get("GITHUB_RUN_ATTEMPT") or 1)))

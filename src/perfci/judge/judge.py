@@ -1,6 +1,6 @@
 """Results to report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from perfci.judge.criteria import rows_of
@@ -41,7 +41,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     resemblance = lag(cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
         looks=kept(results.plan.looks, resemblance),
-        m=sharing(asked, {case.key for case in results.cases if case.proved}) if exploratory else results.plan.m,
+        m=_sharing(asked, results) if exploratory else results.plan.m,
         strict=strict,
         compared=results.mode == "compare",
         criteria=_by_case(asked),
@@ -58,6 +58,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     ranked = sorted(cases, key=lambda case: places.get((case.id, case.device), len(rows)))
     statistics, notes = measured(context, ranked)
     notes += [*told(asked), *remarks(context, cases)]
+    if results.part is not None and results.part.models > 1:
+        notes.insert(0, f"One of {results.part.models} models of device that share α: all of them pass, or none.")
     if results.part is not None and not results.part.whole:
         notes.insert(0, _alone(results.part))
     if resemblance is not None and resemblance.beyond_chance:
@@ -104,6 +106,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         sides=results.sides,
         policy_from=results.policy_from,
     )
+
+
+def _sharing(asked: Iterable[Criterion], results: Results) -> int:
+    """Return the number of criteria among which α is shared, over all models of device."""
+    models = 1 if results.part is None else results.part.models
+    return sharing(asked, {case.key for case in results.cases if case.proved}) * models
 
 
 def _alone(part: Part) -> str:

@@ -56,6 +56,8 @@ class Options:
     """Measure this part of a plan that was made before, and take from it all that is asked."""
     plan_file: Path | None = None
     """Where that plan lies, or is to lie: no part of the tree."""
+    models: int = 1
+    """Models of device that share α, each with a plan of its own, of which this is one."""
     cases: list[str] = field(default_factory=list)
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None

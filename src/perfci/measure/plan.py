@@ -58,8 +58,12 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
 
 
 def shared(asked: Sequence[Criterion], options: Options, proved: Collection[str] = ()) -> int:
-    """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one."""
-    return sharing(asked, proved) if options.question is None else options.question.sharing
+    """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one.
+
+    Where several models of device share it, each has 1/models of α: the rates hold by a union bound over the models,
+    however many criteria the others have.
+    """
+    return sharing(asked, proved) * options.models if options.question is None else options.question.sharing
 
 
 def _criterion(

@@ -317,6 +317,10 @@ MOST_SHARDS = 256
 """Of a plan: jobs of a matrix of GitHub's."""
 
 
+MOST_MODELS = 16
+"""Of device that share α."""
+
+
 class Part(Document):
     """The part of a plan that a results document holds: one shard of it, or once they are merged all."""
 
@@ -326,6 +330,8 @@ class Part(Document):
     """The shards that are here."""
     of: int = Field(ge=1, le=MOST_SHARDS)
     """Number of shards of the plan."""
+    models: int = Field(1, ge=1, le=MOST_MODELS)
+    """Models of device that share α, each with a plan of its own: there is no verdict before all are here."""
     cases: Items[str]
     """Keys of all cases of the plan, in its order."""
 

@@ -118,6 +118,37 @@ def measured_once(repo: Repo) -> None:
     assert json.loads((repo.root / "shard-1" / "results.json").read_text())["cases"] == before
 
 
+@pytest.mark.slow
+def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> None:
+    """There is one CPU here: the other model is made of the first by its name, which a merge believes."""
+    suite(repo)
+    slower(repo)
+    refused = repo.perfci("plan", "--base", "main~1", "--models", "0")
+    assert (refused.code, last_line(refused)) == (2, "perfci: --models 0: write a number from 1 to 16")
+    plan = planned(repo, 1, "--models", "2")
+    assert (plan["models"], plan["plan"]["m"]) == (2, 8), "each limit counts once for each model"
+    assert shard(repo, "1/1").code == 1
+    results = json.loads((repo.root / "shard-1" / "results.json").read_text())
+    assert (results["part"]["models"], results["plan"]["m"]) == (2, 8)
+    alone = repo.perfci("report", "--merge", "shard-1")
+    assert alone.code == 3
+    assert "of 2 models of device only " in alone.err and not (repo.root / "perfci-out" / "report.json").exists()
+
+    results["fingerprint"]["devices"]["cpu"] = "Another: CPU/2"
+    results["part"]["plan"] = "6" * 64
+    results["cases"] = [case | {"pairs": []} if case["id"] == "bee" else case for case in results["cases"]]
+    repo.write("other/shard-1/results.json", json.dumps(results))
+    both = repo.perfci("report", "--merge", "shard-1", "other/shard-1")
+    assert both.code == 1, both.out + both.err
+    reports = {path.parent.name: json.loads(path.read_text()) for path in repo.root.glob("perfci-out/*/report.json")}
+    assert len(reports) == 2 and "Another-CPU-2" in reports
+    assert {report["verdict"] for report in reports.values()} == {"fail", reports["Another-CPU-2"]["verdict"]}
+    assert both.out.splitlines()[-1].startswith("2 models: ") and "Another: CPU/2 " in both.out.splitlines()[-1]
+    assert all("One of 2 models of device that share α" in report["notes"][0] for report in reports.values())
+    json_of = repo.perfci("report", "--merge", "shard-1", "other/shard-1", "--json")
+    assert (json_of.code, "2 models have a report each" in json_of.err) == (2, True)
+
+
 def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo, tmp_path: Path) -> None:
     suite(repo)
     slower(repo)

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.github.loopback.server import REPOSITORY, GitHub, Pull
+from tests.github.loopback.server import REPOSITORY, GitHub, Pull, Run
 
 TOKEN = "t0ken"
 OWN = "org/perfci@v1"
@@ -86,6 +86,24 @@ UPLOAD = """
             mv "$to.part" "$to"
             echo "url=https://github.com/$GITHUB_REPOSITORY/actions/runs/$GITHUB_RUN_ID/artifacts/1" >>"$GITHUB_OUTPUT"
 """
+DOWNLOAD = """
+    name: download
+    inputs: {name: {}, pattern: {}, path: {}}
+    runs:
+      using: composite
+      steps:
+        - shell: bash
+          env: {NAME: "${{ inputs.name }}", PATTERN: "${{ inputs.pattern }}", FOLDER: "${{ inputs.path }}"}
+          run: |
+            [[ ! $NAME || -e $STANDIN_INBOX/$GITHUB_RUN_ID--$NAME.zip ]] || { echo "::error::Artifact not found for name: $NAME"; exit 1; }
+            mkdir -p "$FOLDER"
+            for file in "$STANDIN_INBOX/$GITHUB_RUN_ID--"*.zip; do
+              name=${file##*/$GITHUB_RUN_ID--}; name=${name%.zip}
+              if [[ $NAME ]]; then [[ $name == "$NAME" ]] || continue; to=$FOLDER # of one name into the folder itself
+              else [[ $name == $PATTERN ]] || continue; to=$FOLDER/$name; fi
+              "$STANDIN_PYTHON" -m zipfile -e "$file" "$to"
+            done
+"""
 
 
 class NotKnown(Exception):
@@ -113,6 +131,8 @@ class Job:
     summaries: list[str] = field(default_factory=list)
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
     """Name of a step of the workflow → its outputs."""
+    expanded: bool = False
+    """It is the matrix of other jobs, and none itself."""
 
     def said(self, *names: str) -> list[Command]:
         return [one for one in self.commands if one.name in names]
@@ -136,26 +156,30 @@ class Machine:
     """A script that runs in the workspace after each checkout."""
     runs: int = 100
 
-    def deliver(self, workflow: str, event: str, payload: dict[str, Any], pull: Pull | None = None) -> dict[str, Job]:
-        """Run the jobs of a workflow for an event, as a new run of it. By the job's id."""
+    def deliver(
+        self, workflow: str, event: str, payload: dict[str, Any], pull: Pull | None = None, attempt: int = 1
+    ) -> dict[str, Job]:
+        """Run the jobs of a workflow for an event, as a new run of it, or as another `attempt` at the last one. By the
+        job's id, of a matrix with its values behind it."""
         flow = yaml.safe_load(workflow)
         trigger = flow.get("on", flow.get(True)).get(event, NotKnown)  # in YAML 1.1 `on` is true
         if trigger is NotKnown or payload.get("action") not in (trigger or {}).get("types", [payload.get("action")]):
             raise NotKnown(f"the workflow does not run on {event} {payload.get('action')}")
-        self.runs += 1
+        self.runs += attempt == 1
         at_head = pull is not None and event == "pull_request"
         known = pull if at_head and pull is not None else Pull(0, self.git("rev-parse", "main"), head_ref="main")
         jobs = {ident: Job(self._shown(ident, spec)) for ident, spec in flow["jobs"].items()}
         run = self.hub.run(
             self.runs, known.head, branch=known.head_ref, event=event, head_repository=known.head_repository,
-            conclusion=None, jobs={job.name: None for job in jobs.values()},
+            attempt=attempt, conclusion=None, jobs={job.name: None for job in jobs.values()},
         )  # fmt: skip
         # One token for a whole run, as far as act goes: what measures asks the API for nothing.
         rights = next((job.get("permissions") for job in flow["jobs"].values() if _publishes(job)), {})
         fork = at_head and known.head_repository != REPOSITORY
         self.hub.granted = {one: "read" if fork else right for one, right in rights.items()}
-        where = self._checked_out(f"refs/pull/{known.number}/merge" if at_head else "main", workflow)
-        self._run(where, event, payload, jobs, run.jobs)
+        where = self.folder / f"{self.runs}-{attempt}"
+        self._check_out(where, f"refs/pull/{known.number}/merge" if at_head else "main", workflow)
+        self._run(where, event, payload, jobs, run)
         self.hub.granted = None
         results = [job.result for job in jobs.values()]
         run.conclusion = next((one for one in ("failure", "success") if one in results), "skipped")
@@ -170,9 +194,8 @@ class Machine:
         [(inner, job)] = yaml.safe_load(self.called[path])["jobs"].items()
         return f"{name} / {job.get('name', inner)}"
 
-    def _checked_out(self, ref: str, workflow: str) -> Path:
-        """A repository whose HEAD is what the run is of, with the workflow: act reads both there."""
-        where = self.folder / f"{self.runs}"
+    def _check_out(self, where: Path, ref: str, workflow: str) -> None:
+        """Make a repository whose HEAD is what the run is of, with the workflow: act reads both there."""
         self.git("init", "-q", str(where))
         self.git("fetch", "-q", f"file://{self.remote}", ref, cwd=where)
         self.git("update-ref", "--no-deref", "HEAD", "FETCH_HEAD", cwd=where)
@@ -180,21 +203,18 @@ class Machine:
         file = where / ".github" / "workflows" / "flow.yml"
         file.parent.mkdir(parents=True)
         file.write_text(workflow)
-        return where
 
-    def _run(
-        self, where: Path, event: str, payload: dict[str, Any], jobs: dict[str, Job], told: dict[str, str | None]
-    ) -> None:
+    def _run(self, where: Path, event: str, payload: dict[str, Any], jobs: dict[str, Job], run: Run) -> None:
         inbox, cache, home = (self.folder / name for name in ("inbox", "cache", "home"))
         for folder in (inbox, cache, home):
             folder.mkdir(exist_ok=True)
         self.hub.inbox = inbox
-        file = self.folder / f"{self.runs}.json"
+        file = where.with_suffix(".json")
         file.write_text(json.dumps({"number": payload.get("pull_request", {}).get("number"), **payload}))
         given = {
-            **self.env, "CI": "true", "HOME": str(home), "GITHUB_RUN_ID": str(self.runs), "GITHUB_API_URL": self.hub.api,
+            **self.env, "CI": "true", "HOME": str(home), "GITHUB_RUN_ID": str(run.id), "GITHUB_API_URL": self.hub.api,
             "STANDIN_REMOTE": str(self.remote), "STANDIN_INBOX": str(inbox), "STANDIN_PYTHON": sys.executable,
-            "STANDIN_SECRET": TOKEN, "STANDIN_PREPARE": self.prepare,
+            "STANDIN_SECRET": TOKEN, "STANDIN_PREPARE": self.prepare, "GITHUB_RUN_ATTEMPT": str(run.attempt),
         }  # fmt: skip
         words = [
             str(ACT),
@@ -217,16 +237,19 @@ class Machine:
         for line in process.stdout:
             seen.append(line)
             if line.startswith("{"):
-                _heard(json.loads(line), jobs, told)
+                _heard(json.loads(line), jobs, run.jobs)
         process.wait()
+        for ident in [ident for ident, job in jobs.items() if job.expanded]:
+            del jobs[ident]
         for job in jobs.values():
-            told[job.name] = job.result
+            run.jobs[job.name] = job.result
         assert any(job.result != "skipped" for job in jobs.values()) or not process.returncode, "".join(seen)
 
     def _stand_ins(self) -> list[str]:
         """Others' actions, each by name, pinned commit and folder; and the reader's own workflows."""
         made = []
-        for name, text in (("actions/checkout", CHECKOUT), ("actions/upload-artifact", UPLOAD)):
+        others = {"checkout": CHECKOUT, "upload-artifact": UPLOAD, "download-artifact": DOWNLOAD}
+        for name, text in ((f"actions/{name}", text) for name, text in others.items()):
             folder = self.folder / "actions" / name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "action.yml").write_text(dedent(text))
@@ -260,7 +283,15 @@ def _publishes(job: dict[str, Any]) -> bool:
 
 def _heard(line: dict[str, Any], jobs: dict[str, Job], told: dict[str, str | None]) -> None:
     """One line of act's log."""
-    job = jobs.get(line.get("jobID", ""))
+    ident, values = line.get("jobID", ""), line.get("matrix") or {}
+    of = " ".join([ident, *map(str, values.values())])
+    if of not in jobs and ident in jobs:  # the first that is heard of a job in a matrix
+        shown = re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda found: str(values[found[1]]), jobs[ident].name)
+        jobs[of] = Job(shown)
+        jobs[ident].expanded = True
+        told.pop(jobs[ident].name, None)
+        told[shown] = None
+    job = jobs.get(of)
     if job is None:
         return
     if line.get("raw_output"):

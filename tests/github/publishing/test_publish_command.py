@@ -60,13 +60,20 @@ def outputs(text: str) -> dict[str, str]:
 
 def test_a_regression(hub: GitHub, tmp_path: Path) -> None:
     scene(hub, 1.0, 1.1)
-    done, output, summary = start(hub, tmp_path)
+    done, output, summary = start(hub, tmp_path, PERFCI_INPUT_MODELS="")  # an input that is not given
     assert (done.returncode, done.stderr) == (1, "")
     found = outputs(output)
     assert found["verdict"] == "fail"
     assert found["comment-url"] == hub.comments[0]["html_url"]
     assert found["check-url"] == hub.checks[0]["html_url"]
     assert "matmul/n=1" in summary
+
+
+def test_the_models_that_have_to_be_heard(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
+    scene(hub, 1.0)
+    done, output, _ = start(hub, tmp_path, warm, PERFCI_INPUT_MODELS="2")
+    assert (done.returncode, outputs(output)["verdict"]) == (3, "error")
+    assert "2 models of device are asked for, and 1 share α" in done.stdout
 
 
 def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
@@ -91,6 +98,8 @@ def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: P
         ({"PERFCI_INPUT_SUITE": "Bad Suite"}, 2, "--suite"),
         ({"PERFCI_INPUT_SUITE": "##[error]x"}, 2, "## [error]x"),
         ({"PERFCI_INPUT_POLICY": "../x"}, 2, "--policy"),
+        ({"PERFCI_INPUT_MODELS": "two"}, 2, "--models"),
+        ({"PERFCI_INPUT_MODELS": "17"}, 2, "--models 17: write a number from 1 to 16"),
         ({"GITHUB_EVENT_PATH": "/nowhere"}, 2, "GITHUB_EVENT_PATH"),
         ({"GITHUB_EVENT_NAME": "issue_comment"}, 2, "issue_comment"),
     ],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from perfci.github.measured import Scope
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.results import Part, Reason, Results
@@ -42,9 +43,25 @@ def shared(run: Results, count: int, plan: str = PLAN) -> list[Results]:
     return made
 
 
+def of_models(run: Results, count: int, models: int, plan: str = PLAN) -> list[Results]:
+    """The same of one of several models of device, which share α."""
+    run.plan.m *= models
+    run.plan.looks = Looks.fitted(run.plan.m)
+    made = shared(run, count, plan)
+    for one in made:
+        assert one.part is not None
+        one.part.models = models
+    return made
+
+
 def hand_over(hub: GitHub, run: Run, shards: list[Results], *, attempt: int = 1, first: int = 0) -> None:
     for index, one in enumerate(shards, first):
         hub.upload(run, packed(one), name=f"perfci--measure--{index}--{attempt}")
+
+
+def hand_over_plan(hub: GitHub, run: Run, *, attempt: int = 1, index: int = 0) -> None:
+    """Of a plan nothing is read but that it is there: whoever measured it says which it was."""
+    hub.upload(run, archive({"plan.json": "not read", "logs/a.log": ""}), name=f"perfci--plan--{index}--{attempt}")
 
 
 def lines(hub: GitHub) -> str:
@@ -59,6 +76,7 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> No
     outcome = published(hub, run)
     (shard,) = outcome.publication.shards
     assert (outcome.publication.exit_code, shard.name, len(shard.artifacts)) == (1, "", count)
+    assert outcome.publication.jobs == 1 and lines(hub).count("### ") == 1 and "no verdict" not in lines(hub)
     assert {row.case: row.class_ for row in shard.report.rows} == {
         f"matmul/n={i}": "regression" if ratio > 1.05 else "unchanged" for i, ratio in enumerate(RATIOS)
     }
@@ -72,11 +90,94 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> No
     assert (shard.report.verdict, shard.report.sentence) == (single.report.verdict, single.report.sentence)
 
 
+@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), ((1.0,) * 6, 0)])
+def test_the_job_that_planned_was_heard(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
+    _, run = scene(hub)
+    run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2"), "success")
+    hand_over_plan(hub, run)
+    hand_over(hub, run, shared(whole(*ratios), 2))
+    outcome = published(hub, run, jobs="measure*")
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
+    assert (len(outcome.publication.shards), outcome.publication.jobs) == (1, 1)
+    assert "no verdict" not in lines(hub) + hub.checks[0]["output"]["title"]
+
+
+def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub: GitHub) -> None:
+    _, run = scene(hub)
+    run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2", "measure a100"), "success")
+    hand_over_plan(hub, run)
+    hand_over(hub, run, shared(whole(*(1.0,) * 6), 2))
+    outcome = published(hub, run, jobs="measure*")
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (
+        3, ["of 4 jobs that measured, 3 handed over what was measured"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("job", ["success", "failure"])
+def test_a_plan_of_which_nothing_was_measured_is_no_pass(hub: GitHub, job: str) -> None:
+    """Its other jobs were skipped, or lost."""
+    _, run = scene(hub)
+    run.jobs = {"measure plan": job, "measure ${{ matrix.shard }}": "skipped"}
+    hand_over_plan(hub, run)
+    outcome = published(hub, run, jobs="measure*")
+    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
+    said = "no shard of the plan was handed over: see the logs of the jobs that measure it"
+    assert said in outcome.publication.missing
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
+def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub) -> None:
+    """The jobs that need it are skipped, as after a label, when nothing is to be measured."""
+    _, run = scene(hub)
+    run.conclusion, run.jobs = "failure", {"measure plan": "failure", "measure ${{ matrix.shard }}": "skipped"}
+    outcome = published(hub, run, jobs="measure*")
+    assert (outcome.publication.exit_code, outcome.waiting) == (3, "")
+    assert "job `measure plan` ended with failure: see its log" in outcome.publication.missing
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
+def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub) -> None:
+    """Two models of GPU; a run of one of them passes nothing."""
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    hand_over_plan(hub, run, index=1)
+    hand_over(hub, run, shared(whole(*(1.0,) * 6), 2))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert outcome.publication.missing == [
+        "no shard of 1 of 2 plans was handed over: see the logs of the jobs that measure it"
+    ]
+
+
 def test_what_was_merged_before_is_published_as_it_is(hub: GitHub) -> None:
     _, run = scene(hub)
     hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shared(whole(*RATIOS), 3))])))
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, len(outcome.publication.shards), outcome.publication.missing) == (1, 1, [])
+
+
+def test_a_plan_of_one_shard_was_measured(hub: GitHub) -> None:
+    """It is a shard as others are, and no attempt measures it again."""
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    hand_over(hub, run, shared(whole(*RATIOS), 1))
+    assert published(hub, run).publication.missing == []
+    run.attempt = 2
+    hand_over(hub, run, shared(whole(*(1.0,) * 6), 1), attempt=2)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    assert any("is shard 1 again" in line for line in outcome.publication.missing), outcome.publication.missing
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, models: int) -> None:
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    shards = of_models(whole(*(1.0,) * 6), 3, models)
+    hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shards)])))
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == (0 if models == 1 else 3)
+    assert [("of 2 models" in line) for line in outcome.publication.missing] == [True] * (models - 1)
 
 
 def test_a_missing_shard_is_no_pass(hub: GitHub) -> None:
@@ -135,8 +236,10 @@ def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitH
 
 def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub) -> None:
     _, run = scene(hub)
+    hand_over_plan(hub, run)
     hand_over(hub, run, shared(whole(*RATIOS), 2))
     run.attempt = 2
+    hand_over_plan(hub, run, attempt=2)
     hand_over(hub, run, shared(whole(*(1.0,) * 6), 2, plan="7" * 64), attempt=2)
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
@@ -148,8 +251,62 @@ def test_two_models_stand_beside_each_other(hub: GitHub) -> None:
     hand_over(hub, run, shared(whole(*(1.0,) * 6, device="NVIDIA A100"), 3, plan="6" * 64), first=2)
     outcome = published(hub, run)
     assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
+    assert outcome.publication.jobs == 2 and "no verdict" not in lines(hub)
     assert (len(hub.checks), len(hub.own_comments()), outcome.publication.exit_code) == (1, 1, 1)
     assert "NVIDIA A100" in lines(hub)
+
+
+@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), ((1.0,) * 6, 0)])
+def test_models_that_share_error_rates_are_one_check(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
+    _, run = scene(hub)
+    hand_over_plan(hub, run)
+    hand_over_plan(hub, run, index=1)
+    hand_over(hub, run, of_models(whole(*ratios), 2, 2))
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 1, 2, plan="6" * 64), first=2)
+    outcome = published(hub, run)
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
+    assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
+
+
+@pytest.mark.parametrize("second", ["none", "same model", "alone"])
+def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str) -> None:
+    """It may not come, be another of the first, or share its error rates with nobody."""
+    _, run = scene(hub)
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
+    if second != "none":
+        device, models = ("NVIDIA H200", 2) if second == "same model" else ("NVIDIA A100", 1)
+        hand_over(hub, run, of_models(whole(*(1.0,) * 6, device=device), 1, models, plan="6" * 64), first=2)
+    outcome = published(hub, run)
+    assert outcome.publication.exit_code == 3
+    said = {
+        "none": "of 2 models of device only NVIDIA H200 is here",
+        "same model": "NVIDIA H200 has two plans",
+        "alone": "the plan of NVIDIA A100 does not share α",
+    }
+    assert any(said[second] in line for line in outcome.publication.missing), outcome.publication.missing
+    assert hub.checks[0]["conclusion"] == "action_required"
+
+
+@pytest.mark.parametrize("planned", ["one model", "without a plan"])
+def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub: GitHub, planned: str) -> None:
+    _, run = scene(hub)
+    one = whole(*(1.0,) * 6)
+    if planned == "one model":
+        hand_over(hub, run, shared(one, 2))
+    else:
+        hub.upload(run, packed(one))
+    assert published(hub, run).publication.exit_code == 0
+    outcome = published(hub, run, scope=Scope(models=2))
+    assert outcome.publication.exit_code == 3
+    assert any("2 models of device are asked for, and 1 share α" in line for line in outcome.publication.missing)
+
+
+def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub) -> None:
+    _, run = scene(hub)
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
+    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 2, 2, plan="6" * 64), first=2)
+    assert published(hub, run, scope=Scope(models=2)).publication.exit_code == 0
+    assert published(hub, run, scope=Scope(models=3)).publication.exit_code == 3
 
 
 def test_error_rates_that_are_shared_by_more_than_there_is_are_refused(hub: GitHub) -> None:

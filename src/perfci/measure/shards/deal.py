@@ -96,6 +96,7 @@ def share_out(
         },
         devices={device: place.facts.devices.get(device, "") for device in place.benches},
         plan=plan,
+        models=options.models,
         shards=shards,
         cases=[
             PlannedCase(

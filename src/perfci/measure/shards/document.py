@@ -11,10 +11,12 @@ from pydantic import Field, ValidationError, model_validator
 import perfci
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
 from perfci.model.plan import Plan
-from perfci.model.results import MOST_SHARDS, Part, Proof, SideCode
+from perfci.model.results import MOST_MODELS, MOST_SHARDS, Part, Proof, SideCode
 from perfci.model.text import escaped
 from perfci.system.bounded import Unread, regular
 
+PLAN = "plan.json"
+"""Its name in an artifact."""
 LARGEST = 64 * 2**20
 """Bytes of a plan at most."""
 ANEW = "make a new plan with `perfci plan`"
@@ -68,6 +70,8 @@ class SharedPlan(Document):
     """Names of the devices that are measured: one model of each."""
     plan: Plan
     """With the criteria of all shards, which share α."""
+    models: int = Field(1, ge=1, le=MOST_MODELS)
+    """Models of device that share α, each with a plan of its own, of which this is one."""
     shards: int = Field(ge=1, le=MOST_SHARDS)
     cases: Items[PlannedCase]
     """In the order in which one run would hold them."""
@@ -81,6 +85,11 @@ class SharedPlan(Document):
         if {case.shard for case in self.cases} != set(range(1, self.shards + 1)):
             raise ValueError("each shard needs a case")
         return self
+
+    @property
+    def base(self) -> str | None:
+        """The commit of base."""
+        return self.sides["base"].commit if "base" in self.sides else None
 
     def sealed(self) -> "SharedPlan":
         """Return the plan with its digest."""
@@ -171,7 +180,8 @@ class Shard:
     def part(self) -> Part:
         """As its results tell it."""
         plan = self.plan
-        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, cases=[case.key for case in plan.cases])
+        cases = [case.key for case in plan.cases]
+        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, models=plan.models, cases=cases)
 
     def own(self, budget: float | None) -> Plan:
         """Return the plan of its cases: their criteria, and the m and looks of the whole. `budget`: seconds, where

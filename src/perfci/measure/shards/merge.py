@@ -7,7 +7,7 @@ say, spends α twice.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perfci.model.base import MachineError, UsageError
+from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.results import Case, Part, Phase, Reason, Results
@@ -50,6 +50,53 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     return _merged(chosen)
 
 
+def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
+    """Return the merged results of each model of device that shares α with the others; of a plan that shares it with
+    none the one that `merge` returns. Raises what `merge` and `require_models` raise."""
+    plans: dict[str, list[tuple[str, Results]]] = {}
+    for name, results in found:
+        part = _shared(name, results).part
+        plans.setdefault(part.plan if part.models > 1 else "", []).append((name, results))
+    merged = [merge(shards) for shards in plans.values()] or [merge([])]
+    require_models(merged)
+    return merged
+
+
+def require_models(merged: Sequence[Results], asked: int = 0) -> None:
+    """Raise UsageError where the merged results of several plans do not share α: another change, another number of
+    models, a model twice; MachineError where a model is missing. `asked`: how many models there have to be; 0: as the
+    plans say."""
+    models = max((one.part.models for one in merged if one.part is not None), default=1)
+    if asked and models != asked:
+        raise UsageError(
+            f"--merge: {asked} models of device are asked for, and {models} share α: give the jobs that plan the same "
+            "`models`"
+        )
+    if models == 1:
+        return
+    first, names = merged[0], [model_of(one) for one in merged]
+    for one, name in zip(merged, names, strict=True):
+        if one.part is None or one.part.models != models:
+            raise UsageError(f"--merge: the plan of {name} does not share α with {models - 1} others: make new plans")
+        if _tree(one) != _tree(first):
+            raise UsageError(
+                f"--merge: the plan of {name} is of another change than that of {names[0]}: make new plans"
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"--merge: {name} has two plans: each model of device shares α once")
+    if len(names) != models:
+        here = f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+        raise MachineError(
+            f"--merge: of {models} models of device only {here} here, and there is no verdict without the others: "
+            "measure what is missing, and merge all"
+        )
+
+
+def model_of(results: Results) -> str:
+    """Return the name of the model of device that was measured on."""
+    return escaped(" ".join(results.fingerprint.devices.get(one, one) for one in results.plan.devices), 100)
+
+
 def _shared(name: str, results: Results) -> Shared:
     part = results.part
     if part is None or results.mode != "compare":
@@ -86,9 +133,13 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
                 )
 
 
+def _tree(results: Results) -> dict[Side, tuple[str | None, str]]:
+    return {name: (side.commit, side.tree) for name, side in results.sides.items()}
+
+
 _SAME: Mapping[str, Callable[[Results], Any]] = {
     "run": lambda one: one.run,
-    "tree": lambda one: {name: (side.commit, side.tree) for name, side in one.sides.items()},
+    "tree": _tree,
     "plan": lambda one: one.plan.model_dump(exclude={"criteria", "budget"}),
     "policy": lambda one: (one.gate, one.on_undecided, one.policy_from, one.custom_metrics),
     "environment": lambda one: one.environments,
@@ -101,6 +152,7 @@ def _facts(first: Shared, one: Shared) -> list[tuple[str, Any, Any]]:
     ours, theirs = first.results, one.results
     return [
         ("number of shards", first.part.of, one.part.of),
+        ("number of models", first.part.models, one.part.models),
         ("set of cases", first.part.cases, one.part.cases),
         *((what, of(ours), of(theirs)) for what, of in _SAME.items()),
     ]
@@ -124,6 +176,15 @@ def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
     return stands
 
 
+def begun(results: Results) -> bool:
+    """Tell whether a shard holds a pair or a failure: another measurement of it would be a second one."""
+    return any(case.pairs or _failed(case) for case in results.cases)
+
+
+def _failed(case: Case) -> set[Side]:
+    return {name for name, side in case.sides.items() if side.status == "failed"}
+
+
 def _count(one: Shared) -> int:
     return sum(len(case.pairs) for case in one.results.cases)
 
@@ -133,7 +194,7 @@ def _holds(later: Results, earlier: Results) -> bool:
     with."""
     known = {case.key: case for case in later.cases}
     for case in earlier.cases:
-        failed = {name for name, side in case.sides.items() if side.status == "failed"}
+        failed = _failed(case)
         if not case.pairs and not failed:
             continue
         if case.key not in known:
@@ -141,7 +202,7 @@ def _holds(later: Results, earlier: Results) -> bool:
         pairs = {pair.index: pair.model_dump_json() for pair in known[case.key].pairs}
         if any(pairs.get(pair.index) != pair.model_dump_json() for pair in case.pairs):
             return False
-        if failed - {name for name, side in known[case.key].sides.items() if side.status == "failed"}:
+        if failed - _failed(known[case.key]):
             return False
     return True
 
