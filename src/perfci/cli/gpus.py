@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import typer
 from rich.console import Console
 
 from perfci.cli.measure import interrupt, measure_and_report, read_options, tell_measured
@@ -68,6 +69,7 @@ def compare_on(members: list[Member], options: Options, *, json: bool) -> NoRetu
         keep_samples(folders, options.out)
         files = write_all(options.out, report, results)
     tell_judged(report, options.out, files, costs=False, json=json)
+    raise typer.Exit(report.exit_code)
 
 
 def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
