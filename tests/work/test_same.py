@@ -42,9 +42,9 @@ PLANTED = {
     "extra_copy": "allocation 1 → 2",
     "from_host": "allocation 0 of 262144 bytes holds other values",
     "index": "allocation 1 of 800 bytes holds other values",
-    "slice": "function",
+    "slice": "another kernel",
     "streams": "allocation 2 → 0",
-    "tf32": "function",
+    "tf32": "another kernel, `xmma 64x128x32`",
     "transposed": "function",
     "triton_block": "grid (64, 1, 1) → (128, 1, 1)",
     "triton_value": "machine code",
@@ -100,7 +100,9 @@ def changed(value: Any) -> Any:
 
 def no_data(document: dict, path: tuple) -> bool:
     """Whether a value may differ: it says only what is compared, or which machine code, which is another test."""
-    return path[-1] in ("own", "image") or {"host", "loose"} & set(path) or at(document, path) in ([], {}, None)
+    return (
+        path[-1] in ("own", "image", "title") or {"host", "loose"} & set(path) or at(document, path) in ([], {}, None)
+    )
 
 
 @settings(deadline=None, max_examples=400)
@@ -268,3 +270,11 @@ def test_images_of_the_cases_are_there() -> None:
     for name in ("rebuilt", "triton_same", "another_kernel"):
         for one in recorded([*case(name)["base"], *case(name)["head"]]):
             assert all(images(one.work).values()), json.dumps(name)
+
+
+def test_kernels_have_short_names_for_people() -> None:
+    title = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+    base, head = simple(function="_Zadd", title=title), simple(function="_Zmul", title=title.replace("_add", "_mul"))
+    assert rows(WorkList.model_validate(base)) == ["kernel `add` 1 × 1 × 1 blocks of 32 × 1 × 1"]
+    assert told([base] * 2, [head] * 2) == "node 1 of 1, kernel `add`: another kernel, `mul`"
+    assert "function _Zadd → _Zadd2" in told([base] * 2, [simple(function="_Zadd2", title=title)] * 2)

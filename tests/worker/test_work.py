@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.work.elf import functions, variables
-from perfci.worker.work.record import _loosen
+from perfci.worker.work.record import _loosen, demangled
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -57,3 +57,9 @@ def test_own_kernels_have_no_padding() -> None:
     first = kernel("001122", own=True)
     _loosen({"nodes": [first]}, {"nodes": [kernel("00ff22", own=True)]})
     assert "loose" not in first["parameters"][0]
+
+
+def test_names_of_cpp_are_written_for_people() -> None:
+    pytest.importorskip("torch")  # which needs the library that knows them
+    assert demangled("_Z9work_gridPKfPfif") == "work_grid(float const*, float*, int, float)"
+    assert [demangled(name) for name in ("_scaled", "_Z", "", "_Z\udc80")] == ["_scaled", "_Z", "", "_Z\udc80"]

@@ -49,6 +49,8 @@ class Node(Document):
 
     kind: Words
     function: Words | None = None
+    title: Words | None = None
+    """The function's name as C++ writes it, for people."""
     image: Digest | None = None
     """SHA-256 of the machine code; empty where it is not known."""
     own: bool | None = None

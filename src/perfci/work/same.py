@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfci.model.kernels import identify
 from perfci.model.text import count, escaped
 from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
@@ -152,6 +153,8 @@ def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, i
     for (name, value), (second, beside) in zip(left, right, strict=False):
         if name != second:
             return f"{name} → {second}"
+        if value != beside and name == "function" and _label(one) != _label(other):
+            return f"another kernel, {_label(other)}"
         if value != beside:
             return f"{name} {_shown(value)} → {_shown(beside)}"
     return "" if len(left) == len(right) else "it has other parts"
@@ -160,8 +163,7 @@ def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, i
 def _facts(number: int, node: Node, hidden: set[tuple[int, int, int]]) -> Iterator[tuple[str, Any]]:
     """Yield what a node is, but for its machine code and the graph that it may hold, as name and value."""
     yield "kind", node.kind
-    plain = node.model_dump(exclude={"kind", "image", "own", "launch", "attributes", "parameters", "graph", "source",
-                                     "target"})  # fmt: skip
+    plain = node.model_dump(exclude=_ELSEWHERE)
     for name, value in plain.items():
         yield _WORDS.get(name, name), value
     for what, held in (("launch attribute", node.launch), ("function attribute", node.attributes)):
@@ -192,6 +194,8 @@ def _places(node: Node) -> list[Sequence[int]]:
     return [end.place if isinstance(end, End) else () for end in (node.source, node.target)]
 
 
+_ELSEWHERE = {"kind", "image", "own", "title", "launch", "attributes", "parameters", "graph", "source", "target"}
+"""Parts of a node that are no plain values, or say nothing of what it does."""
 _WORDS = {"shared": "bytes of dynamic shared memory", "element": "bytes of an element"}
 
 
@@ -270,7 +274,12 @@ def _graphs(graph: Graph) -> Iterator[Graph]:
 
 
 def _named(node: Node) -> str:
-    return f"{_shown(node.kind)} `{_shown(node.function)}`" if node.function else _shown(node.kind)
+    return f"{_shown(node.kind)} {_label(node)}" if node.function else _shown(node.kind)
+
+
+def _label(node: Node) -> str:
+    """Return a kernel's short name, as reports have it."""
+    return f"`{_shown(identify(node.title or node.function or '').label)}`"
 
 
 def _shape(node: Node) -> str:

@@ -19,6 +19,8 @@ _WORD = 8
 _MOST_NODES = 20_000
 STIRRED = 4
 """Captures beside the first one, to see which bytes of parameters nobody writes."""
+MOST_TITLE = 20_000
+"""Characters of a name for people."""
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
 _BALLAST = 500
@@ -70,6 +72,23 @@ def record(fns: Sequence[Callable[[], Any]], images: Images, folder: Path, own: 
         "unread": sorted(recorder.unread),
     }
     (folder / FILE).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def demangled(name: str) -> str:
+    """Return a C++ name as people write it (`__cxa_demangle` of the Itanium C++ ABI); any other name as it is."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return name
+    demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    found = demangle(name.encode("utf-8", "replace"), None, None, ctypes.byref(status))
+    if not found:
+        return name
+    try:
+        return ctypes.string_at(found).decode("utf-8", "replace")[:MOST_TITLE]
+    finally:
+        _LIBC.free(ctypes.c_void_p(found))
 
 
 def _stir(torch: Any, held: list[int]) -> None:
@@ -152,6 +171,7 @@ class _Recorder:
             self.unread.add(f"kernel {name}: it sets an access policy window")
         found = {
             "function": name,
+            "title": demangled(name),
             "image": image or "",
             "own": self.images.is_own(module, name, self.own),
             "grid": list(params.grid),
