@@ -103,6 +103,7 @@ def test_one_that_is_too_slow_fails_and_one_that_was_so_already_warns(repo: Repo
     assert "as it already was in base" in row["reason"]
 
 
+@pytest.mark.slow
 def test_another_alternative_than_bases_is_another_question(repo: Repo) -> None:
     written(repo, "limits: [{cases: ten_times, metric: speedup, min: 1.10x}]\n", KERNEL + TEN_TIMES)
     weaker = (KERNEL + TEN_TIMES).replace("spin(4000, 10)", "spin(4000, 11)")

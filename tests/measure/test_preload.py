@@ -59,6 +59,7 @@ def test_a_dear_import_is_paid_once_a_run(repository):
     assert "imported once for all workers" in told
 
 
+@pytest.mark.slow
 def test_what_is_left_to_the_workers_is_named_with_the_reason(repository):
     bad = repository.parent / "packages/bad.py"
     bad.write_text("import random\nrandom.seed(1)\n")
@@ -70,6 +71,7 @@ def test_what_is_left_to_the_workers_is_named_with_the_reason(repository):
     assert (repository.parent / "times").read_text() == "xx", "once to find what spoils, once without it"
 
 
+@pytest.mark.slow
 def test_an_environment_that_differs_is_imported_by_each(repository):
     (repository / "perfci.yaml").write_text(POLICY + "env: {FLAG: '1'}\n")
     results, told = measured(repository, 1)

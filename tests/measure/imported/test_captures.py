@@ -517,6 +517,7 @@ def test_a_trace_without_annotations_is_one_of_kernels(tmp_path: Path) -> None:
     assert case.id == "mine/grid=4x1x1" and case.pairs[0].values["head"]["time"] == pytest.approx(15e-6)
 
 
+@pytest.mark.slow
 def test_timelines_pair_up_as_workers(tmp_path: Path) -> None:
     def timelines(name: str, factor: float) -> list[Path]:
         paths = []
