@@ -2,7 +2,7 @@
 
 All wait for each other before and behind what is timed, so that neither imports and checks nor profilers run beside
 pairs. A process that is gone is not waited for: its end of a pipe closes when it dies, however that is. Of its cases
-those that took no pair go to the other GPUs, as new shards of the same run; those that did stay its own, unanswered.
+those that took no pair go to the other GPUs, as new shards of the same run; those that did stay its own, unfinished.
 """
 
 import os
@@ -209,7 +209,7 @@ def _salvage(part: _Part, why: str) -> None:
     results.cases = [case for case in results.cases if case.key in part.keys]
     for case in results.cases:
         case.stopped = "interrupted"
-    text = f"{why}: what it had begun has no answer ({listed([case.id for case in results.cases])})"
+    text = f"{why}: what it had begun is unfinished ({listed([case.id for case in results.cases])})"
     results.error = Reason(kind="exit", text=one_line(text, 1000))
     write_atomic(path, results.model_dump_json(indent=1) + "\n")
 
