@@ -291,8 +291,8 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
 ENVIRONMENTS = Environments(
     asked=True,
     interpreters={
-        "base": Interpreter(path="/work/old/bin/python", python="3.12.4", torch="2.8.0+cu128", cuda="12.8"),
-        "head": Interpreter(path="/work/new/bin/python", python="3.12.4", torch="2.9.0+cu130", cuda="13.0"),
+        "base": Interpreter(path="/srv/old/bin/python", python="3.12.4", torch="2.8.0+cu128", cuda="12.8"),
+        "head": Interpreter(path="/srv/new/bin/python", python="3.12.4", torch="2.9.0+cu130", cuda="13.0"),
     },
     packages=[
         Package(name="nvidia-cuda-runtime", base=None, head="13.0.48"),

@@ -96,7 +96,7 @@ def ask(*command: str) -> str:
 def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", str(CONF))
     if not CONF.exists() or not shutil.which("sbatch") or "UP" not in ask("scontrol", "ping"):
-        pytest.skip("needs the Slurm that .ci/slurm starts")
+        pytest.skip("needs the Slurm that .ci/slurm starts")  # shards without it: tests/e2e/shards/test_shards.py
 
 
 class Submitted:

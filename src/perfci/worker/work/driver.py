@@ -89,7 +89,7 @@ class Driver:
 
     def __init__(self) -> None:
         try:
-            self.library = ctypes.CDLL("libcuda.so.1")
+            self.cuda = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise Unreadable("the CUDA driver cannot be loaded") from error
 
@@ -102,7 +102,7 @@ class Driver:
     def result(self, name: str, *arguments: Any) -> int:
         """Call the driver, and return its CUresult."""
         try:
-            function = getattr(self.library, name)
+            function = getattr(self.cuda, name)
         except AttributeError as error:
             raise Unreadable(f"this driver has no {name}") from error
         return int(function(*arguments))
@@ -178,7 +178,7 @@ class Driver:
             attributes[words] = value.value
         return (name.value or b"").decode("utf-8", "backslashreplace"), int(module.value or 0), attributes
 
-    def library_of(self, kernel: int) -> int:
+    def loaded_from(self, kernel: int) -> int:
         """Return the handle of the library that a CUkernel is of; 0 where that is not known."""
         found = ctypes.c_void_p()
         if not kernel or self.result("cuKernelGetLibrary", ctypes.byref(found), ctypes.c_void_p(kernel)) != _SUCCESS:

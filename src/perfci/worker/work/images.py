@@ -21,12 +21,14 @@ from .elf import HEADER, extent, functions
 
 _DRIVER_API, _RESOURCE = 1, 3
 """CUpti_CallbackDomain."""
-_MODULE_LOADED, _MODULE_UNLOADING = 6, 7
+_MODULE_LOADED = 6
 """CUpti_CallbackIdResource."""
 _EXIT = 1
 """CUPTI_API_EXIT."""
 _LOADS = re.compile(r"cuModuleLoad(Data(Ex)?|FatBinary)?|cuLibraryLoadData")
 _LIBRARY = b"cuLibraryLoadData"
+_LINKED = (0x466243B1).to_bytes(4, "little")
+"""FATBINC_MAGIC of fatbinary_section.h: begins what nvcc links into a program, and its runtime hands to the driver."""
 _MOST_CALLBACKS = 2000
 """Numbers of the driver's calls that are looked through."""
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
@@ -77,18 +79,19 @@ class Images:
         """Handle of a module that a call returned → the image's SHA-256."""
         self.libraries: dict[int, str] = {}
         """Handle of a library that was loaded from one image → the image's SHA-256: its module comes later."""
+        self.called: set[int] = set()
+        """Handles of modules and libraries that a call has loaded, of what no compiler has linked into a file."""
         self.sets: dict[str, frozenset[str]] = {}
         """SHA-256 → names of the image's kernels."""
         self.named: dict[str, bool] = {}
-        self.library = _cupti()
+        self.cupti = _cupti()
         self.during = threading.local()
         self.trouble = ""
         """An error while images were loaded: then none is sure."""
         self.callback = _CALLBACK(self._called)
         self.subscriber = ctypes.c_void_p()
         self._call("cuptiSubscribe", ctypes.byref(self.subscriber), self.callback, None)
-        for number in (_MODULE_LOADED, _MODULE_UNLOADING):
-            self._call("cuptiEnableCallback", 1, self.subscriber, _RESOURCE, number)
+        self._call("cuptiEnableCallback", 1, self.subscriber, _RESOURCE, _MODULE_LOADED)
         found = [number for number in range(1, _MOST_CALLBACKS) if _LOADS.fullmatch(self._named(number))]
         if not found:
             raise Unreadable("this CUPTI does not name the driver's calls that load machine code")
@@ -99,11 +102,11 @@ class Images:
     def close(self) -> None:
         """Hear of no more: as the interpreter ends, nothing here could be called."""
         atexit.unregister(self.close)
-        self.library.cuptiUnsubscribe(self.subscriber)
+        self.cupti.cuptiUnsubscribe(self.subscriber)
 
     def _call(self, name: str, *arguments: Any) -> None:
         try:
-            result = int(getattr(self.library, name)(*arguments))
+            result = int(getattr(self.cupti, name)(*arguments))
         except AttributeError as error:
             raise Unreadable(f"this CUPTI has no {name}") from error
         if result != 0:
@@ -111,7 +114,7 @@ class Images:
 
     def _named(self, number: int) -> str:
         name = ctypes.c_char_p()
-        if self.library.cuptiGetCallbackName(_DRIVER_API, ctypes.c_uint32(number), ctypes.byref(name)) != 0:
+        if self.cupti.cuptiGetCallbackName(_DRIVER_API, ctypes.c_uint32(number), ctypes.byref(name)) != 0:
             return ""
         return (name.value or b"").decode("ascii", "replace")
 
@@ -142,6 +145,8 @@ class Images:
         handle = ctypes.c_void_p.from_address(where).value if where else None
         if handle is None:
             return
+        linked = code is not None and ctypes.string_at(code, len(_LINKED)) == _LINKED
+        (self.called.discard if linked else self.called.add)(handle)
         if call.name == _LIBRARY:
             self.libraries.pop(handle, None)
             if code and (size := extent(ctypes.string_at(code, HEADER))):
@@ -168,10 +173,10 @@ class Images:
             having = [digest for digest in having if self._functions(digest) == names]
         return having[0] if len(having) == 1 else None
 
-    def is_own(self, module: int, function: str, folders: Sequence[str]) -> bool:
+    def is_own(self, library: int, module: int, function: str, folders: Sequence[str]) -> bool:
         """Tell whether a kernel may be the side's own: loaded by a call, as compilers in the process do, or named in a
         library that lies in one of `folders`."""
-        if module in self.paired:
+        if module in self.called or library in self.called:
             return True
         if function not in self.named:
             libraries = [path for path in _mapped() if any(path.startswith(f"{one}/") for one in folders)]

@@ -18,6 +18,8 @@ from .driver import Driver
 
 ALIGNED = 512
 """Bytes: as torch aligns every block. Beyond it nothing that a kernel or a library asks of an address differs."""
+_NAMES = ":names addresses"
+"""Behind the digest of memory that holds addresses of the GPU's."""
 _CHUNK = 1 << 22
 """Words of 8 bytes that are digested at once: 32 MiB."""
 _MULTIPLY = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -108,7 +110,11 @@ class Memory:
         if kind in ("tensor", "device"):
             return self.digest(begin, end - begin)
         if kind == "host":
-            return hashlib.sha256(ctypes.string_at(begin, end - begin)).hexdigest()
+            held = ctypes.string_at(begin, end - begin)
+            words = (
+                self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64) if held[7:] else None
+            )
+            return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
         return ""
 
     def digest(self, begin: int, size: int) -> str:
@@ -127,12 +133,12 @@ class Memory:
             names = names or self._names(words)
         rest = bytes(self._view(begin + whole * 8, size % 8, "|u1").tolist()) if size % 8 else b""
         text = ":".join([*(f"{one % (1 << 64):016x}" for one in sums), rest.hex(), str(size)])
-        return text + (":names addresses" if names else "")
+        return text + (_NAMES if names else "")
 
     def _names(self, words: Any) -> bool:
         """Tell whether a word is an address of the GPU's memory: what lies there would have to be compared, too."""
         if not self.segments:
-            return False
+            return True  # it is not known where the GPU's memory lies
         low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
         likely = words[(words >= low) & (words < high)]
         if likely.numel() > _MOST_LIKELY:

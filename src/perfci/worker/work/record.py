@@ -161,7 +161,8 @@ class _Recorder:
     def kernel(self, handle: int) -> dict[str, Any]:
         params = self.driver.kernel(handle)
         name, module, attributes = self.driver.function(params.func)
-        image = self.images.of(self.driver, self.driver.library_of(params.kern or 0), module, name)
+        library = self.driver.loaded_from(params.kern or 0)
+        image = self.images.of(self.driver, library, module, name)
         if image is None:
             self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
         else:
@@ -173,7 +174,7 @@ class _Recorder:
             "function": name,
             "title": demangled(name),
             "image": image or "",
-            "own": self.images.is_own(module, name, self.own),
+            "own": self.images.is_own(library, module, name, self.own),
             "grid": list(params.grid),
             "block": list(params.block),
             "shared": params.shared,
