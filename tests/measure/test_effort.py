@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfci.measure.bench import Bench
 from perfci.measure.costs import Costs
-from perfci.measure.rounds import Bench
 from perfci.measure.sampling import DEAREST, adapt
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, Side

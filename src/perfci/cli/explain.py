@@ -12,7 +12,7 @@ from rich.text import Text
 
 from perfci.cli.measure import read_options
 from perfci.cli.progress import Teller
-from perfci.measure.work import explain_work
+from perfci.measure.proof.work import explain_work
 from perfci.model.base import SIDES
 from perfci.model.text import count
 from perfci.system.users import find_account, keep_outputs

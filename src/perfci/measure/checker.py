@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from perfci.measure.bench import Bench, case_fields
 from perfci.measure.cases import Found
 from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
-from perfci.measure.rounds import Bench, case_fields
 from perfci.measure.timing import Probe
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile

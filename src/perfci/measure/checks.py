@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from perfci.measure.bench import Bench
 from perfci.measure.cases import Found, timing_of
 from perfci.measure.checker import LATE, Checker, unchecked
 from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.place import Place
-from perfci.measure.rounds import Bench
 from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import DeviceKind, Side

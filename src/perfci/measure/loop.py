@@ -5,12 +5,13 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
+from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
-from perfci.measure.rounds import Bench, PairOutcome, close_all, run_round
+from perfci.measure.rounds import PairOutcome, close_all, run_round
 from perfci.measure.sampling import LEAST_PAIRS, adapt, hopeless, next_batch, pair_cost
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences

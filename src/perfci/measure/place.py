@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import perfci
+from perfci.measure.bench import Bench
 from perfci.measure.cases import Found, choose_devices, load, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
@@ -16,7 +17,6 @@ from perfci.measure.environments import Seen, alike, compare_environments, requi
 from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
-from perfci.measure.rounds import Bench
 from perfci.measure.shards import claims
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept

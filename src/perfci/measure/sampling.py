@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
-from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case

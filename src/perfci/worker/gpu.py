@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import gc
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -26,6 +27,8 @@ HOLD_LIMIT = 0.1
 """Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
 EMPTY_PAIRS = 100
 """Event pairs with nothing between them whose median is reported: pygpubench's number."""
+KEPT_SHARE = 0.1
+"""Share of the GPU's memory up to which a worker keeps what it has freed."""
 EMPTY_HOLD = 10e-3
 """Seconds that the GPU is held back meanwhile: queueing these events takes the CPU one or two."""
 
@@ -306,3 +309,32 @@ class ColdSampler(GpuSampler):
         self.rig.synchronize()
         times = sorted(begin.elapsed_time(end) for begin, end in events)
         return max(float(times[2]) * 1e-3, 1e-9)
+
+
+def allocated(device: str) -> int:
+    """Return the bytes of device memory that tensors of this process hold."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
+
+
+def transient(device: str, fn: Any) -> int:
+    """Return the most bytes of device memory that tensors hold during one execution, besides those held before."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = fn()
+    torch.cuda.synchronize()
+    del out
+    return max(0, int(torch.cuda.max_memory_allocated()) - int(before))
+
+
+def give_back(share: float = KEPT_SHARE) -> None:
+    """Return cached device memory where more than this share of it is kept: other workers need it too."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > share * torch.cuda.get_device_properties(0).total_memory:
+        torch.cuda.empty_cache()

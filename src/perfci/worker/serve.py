@@ -17,7 +17,7 @@ from . import bench, ceilings, declare, discover, guard, profile, tuners, versus
 from .channel import Channel, connect
 from .checks import check
 from .cpu import CpuSampler
-from .gpu import ColdSampler, rig
+from .gpu import ColdSampler, allocated, give_back, rig, transient
 from .graph import GraphSampler, probe
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .work.driver import Unreadable
@@ -26,8 +26,8 @@ from .work.record import record
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
-KEPT_SHARE, CHECKED_SHARE = 0.1, 0.02
-"""Share of the GPU's memory up to which a worker keeps what it has freed: in pairs, and where several check at once."""
+CHECKED_SHARE = 0.02
+"""Share of the GPU's memory up to which a worker keeps what it has freed where several check at once."""
 TEXT_LIMIT = 400
 """Characters of a reason that are kept: the log holds the rest."""
 
@@ -235,7 +235,7 @@ class Server:
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
         if device == "cuda":
-            _give_back(CHECKED_SHARE)
+            give_back(CHECKED_SHARE)
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
@@ -270,7 +270,7 @@ class Server:
             one.bench.release()
             del one
             gc.collect()
-            _give_back()
+            give_back()
         return {"failed": ""}
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +284,7 @@ class Server:
         self.sampler = None
         tuners.begin()
         kernel, device = self.kernels[message["kernel"]], message["device"]
-        before = _allocated(device)
+        before = allocated(device)
         for number in range(message["sets"]):
             self.prepared.append(
                 bench.prepare(
@@ -296,7 +296,7 @@ class Server:
         said: dict[str, Any] = {}
         if message.get("describe"):  # before a kernel changes its inputs
             said["digest"], said["work"] = made.inputs_digest(), made.declared_work()
-            said["footprint"] = max(made.device_bytes(), _allocated(device) - before)
+            said["footprint"] = max(made.device_bytes(), allocated(device) - before)
             said["peak"] = _peak(device)
             said["dtype"] = made.main_dtype()
         start = time.monotonic()
@@ -306,7 +306,7 @@ class Server:
         if message.get("describe"):
             said["seconds"] = self.sampler.estimate()
             said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
-            said["memory"] = made.device_bytes() + _transient(device, self.prepared[0].fn)
+            said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
             said["settings"], said["clocks"] = self.sampler.settings(), self.sampler.clocks
             said["tuner"] = None if isinstance(self.sampler, CpuSampler) else tuners.told()
         elif name in self.warm:
@@ -384,7 +384,7 @@ class Server:
             one.bench.release()
             del one
             gc.collect()
-            _give_back()
+            give_back()
 
     def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
         """Write what a case gives the GPU to do, of `sets` input sets, into `folder`. The answer's `refused` says why
@@ -431,7 +431,7 @@ class Server:
                 self.prepared.pop().bench.release()
             self.sampler = None
             gc.collect()
-            _give_back()
+            give_back()
         replaced = guard.tampered()
         if replaced:
             return {"ok": False, "kind": "invalid", "text": replaced}
@@ -447,38 +447,9 @@ def _sampler(mode: str, fns: list[Any], seed: int) -> Any:
     return ColdSampler(fns[0], seed) if mode == "cold" else GraphSampler(fns)
 
 
-def _allocated(device: str) -> int:
-    """Return the bytes of device memory that tensors of this process hold."""
-    torch = sys.modules.get("torch")
-    return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
-
-
 def _peak(device: str) -> int:
     """Return the most bytes of device memory that tensors of this process have held since the case was checked."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0
     return max(check.highest_before, int(torch.cuda.max_memory_allocated()))
-
-
-def _transient(device: str, fn: Any) -> int:
-    """Return the most bytes of device memory that tensors hold during one execution, besides those held before."""
-    torch = sys.modules.get("torch")
-    if torch is None or not device.startswith("cuda"):
-        return 0
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    out = fn()
-    torch.cuda.synchronize()
-    del out
-    return max(0, int(torch.cuda.max_memory_allocated()) - int(before))
-
-
-def _give_back(share: float = KEPT_SHARE) -> None:
-    """Return cached device memory where more than this share of it is kept: other workers need it too."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return
-    if torch.cuda.memory_reserved() > share * torch.cuda.get_device_properties(0).total_memory:
-        torch.cuda.empty_cache()

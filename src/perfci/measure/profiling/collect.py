@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfci.measure.bench import Bench
 from perfci.measure.costs import Budget
 from perfci.measure.options import RAW, Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
-from perfci.measure.rounds import Bench
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import CATALOGUE, CHECKED
 from perfci.model.plan import Plan

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
-from perfci.measure.rounds import Bench, case_fields
+from perfci.measure.bench import Bench, case_fields
 from perfci.model.base import Side
 from perfci.model.metrics import CHECKED
 from perfci.model.plan import Plan

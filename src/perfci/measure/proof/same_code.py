@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from perfci.measure.bench import case_fields
 from perfci.measure.cases import Found
 from perfci.measure.options import Options
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import DOWNLOADS, SideWork
 from perfci.measure.proof.differing import Differing, differing, unequal
 from perfci.measure.proof.trace import Surroundings, Trace, read
-from perfci.measure.rounds import case_fields
 from perfci.measure.sides.untouched import beside
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion

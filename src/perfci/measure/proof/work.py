@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from perfci.measure.bench import case_fields
 from perfci.measure.cases import merge, require_some
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import LOAD_TIMEOUT, Place, discover, open_place
 from perfci.measure.prepare import SideWork
-from perfci.measure.rounds import case_fields
 from perfci.model.base import SIDES, MachineError, Side, UsageError
 from perfci.model.results import Case
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk

@@ -1,0 +1,91 @@
+"""A bench: all that the measuring of one device's cases needs, and its fresh workers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfci.measure.costs import Costs
+from perfci.measure.prepare import SideWork
+from perfci.measure.timing import Setup
+from perfci.model.base import Side
+from perfci.model.results import Case
+from perfci.system.child import Died, Under
+from perfci.system.process import Parent, Worker
+
+
+@dataclass
+class Bench:
+    """All that rounds of one device need: the sides, their parent, cores and time-outs."""
+
+    parent: Parent
+    sides: Mapping[Side, SideWork]
+    seed: int
+    threads: int
+    cores: list[int]
+    timeout: float
+    forbidden: list[str]
+    logs: Path
+    costs: Costs
+    setups: dict[str, Setup] = field(default_factory=dict)
+    """Case key → how it is measured, the same in base and in head."""
+    context: bool = False
+    """True where several processes may use the device at once, and each needs a context for that."""
+    spare: dict[Side, Worker] = field(default_factory=dict)
+    """Workers of the next round, started as those of the last one ended."""
+    draws: str = ""
+    """Whence orders and placements are drawn, where that is not the seed alone."""
+
+    @property
+    def lot(self) -> str:
+        """The seed of orders and placements; that of inputs stays `seed`."""
+        return self.draws or str(self.seed)
+
+    def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
+        """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
+        return self.loaded(self.begin(name, under, log))
+
+    def begin(
+        self,
+        name: Side,
+        under: Under | None = None,
+        log: Path | None = None,
+        *,
+        beside: bool = False,
+        work: bool = False,
+    ) -> Worker:
+        """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
+
+        `beside`: it runs beside a worker of the other side. Then it writes no bytecode: one of base would mend what
+        head's code did to base's, and nobody would see it. And both make their context on the GPU at the same time.
+        `work`: it sees all machine code that is loaded.
+        """
+        side = self.sides[name]
+        arena = side.arena(self.threads, self.cores)
+        with self.costs.phase("start"):
+            worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
+        worker.begin(
+            "load",
+            suite=side.suite,
+            forbidden=self.forbidden,
+            bytecode=not beside,
+            context=beside and self.context,
+            work=work,
+        )
+        return worker
+
+    def loaded(self, worker: Worker) -> Worker:
+        """Return the worker once it has imported its suite. Raises Died."""
+        try:
+            with self.costs.phase("import"):
+                worker.answer(max(self.timeout, 60.0))
+        except Died:
+            worker.kill()
+            raise
+        return worker
+
+
+def case_fields(case: Case, name: Side) -> dict[str, Any]:
+    """Return the fields that name a case to a worker."""
+    side = case.sides[name]
+    return {"kernel": case.kernel, "params": side.params, "device": case.device}
