@@ -1,0 +1,116 @@
+"""A night of the history: what one run on main said, as one document that is never changed.
+
+A ratio is of two commits measured in turns on one machine. A stored value is shown, and never judged against: clocks,
+drivers and machines of other nights are others.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfci.model.base import Amount, DeviceKind, Document, Finite, Items
+from perfci.model.report import Class
+
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+Text = Annotated[str, Field(max_length=1000)]
+Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+Instant = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|\+00:00)$")]
+"""Of UTC, as ISO 8601 has it."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Commit(Document):
+    """A commit of the repository."""
+
+    sha: Sha
+    date: Instant
+    """When it was committed."""
+    title: Text = ""
+
+
+class Reference(Document):
+    """The commit that ratios are chained to: a release."""
+
+    name: Name
+    """As people call it: `v1.2`."""
+    commit: Commit
+
+
+class Ratio(Document):
+    """A ratio head/base of a metric, of two commits measured in turns, with its interval."""
+
+    ratio: Positive
+    low: Positive
+    high: Positive
+    level: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    """Exact coverage of the interval."""
+    pairs: Annotated[int, Field(ge=0)]
+    """Worker pairs; 0 of a ratio that a proof gives: 1, without a width."""
+
+
+class Compared(Document):
+    """A metric of a case against one other commit."""
+
+    class_: Class = Field(alias="class")
+    reason: Text = ""
+    """Why that class, and why there is no ratio."""
+    ratio: Ratio | None = None
+    limit: Finite | None = None
+    """Relative change that was asked about; None where no limit on the change was."""
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class Point(Document):
+    """A metric of a case, on one night."""
+
+    case: Name
+    device: DeviceKind
+    metric: Name
+    unit: Annotated[str, Field(max_length=50)]
+    timing: Annotated[str, Field(max_length=50)] = ""
+    """Its timing mode; empty where nothing was timed."""
+    value: Finite | None = None
+    """Median of main's workers, in `unit`; None where none was measured."""
+    scatter: Amount | None = None
+    """Standard deviation of the logarithms of the pairs' ratios against the reference, else the commit recorded last;
+    None with fewer than two pairs."""
+    last: Compared | None = None
+    """Against the commit that was recorded last; None on the first night."""
+    reference: Compared | None = None
+    """Against the reference; None where there is none, or it lacks the case, or asks otherwise."""
+
+
+class Seam(Document):
+    """Where a new reference begins an epoch: how it stands to the one before, measured on that night."""
+
+    before: Reference
+    points: Items[Point]
+    """`last` holds the ratio new reference / old reference."""
+
+
+class Night(Document):
+    """The answer of one run on main."""
+
+    kind: Literal["perfci-night"] = "perfci-night"
+    version: Literal[1] = 1
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    """Names the document, together with `attempt`: of GitHub's run, or of the result."""
+    attempt: Annotated[int, Field(ge=1, le=10_000)] = 1
+    url: Annotated[str, Field(max_length=500, pattern=r"^(https://[^\s\"'<>]+)?$")] = ""
+    """Of the run, where it has one."""
+    started: Instant
+    commit: Commit
+    last: Commit | None = None
+    """The commit that was recorded last, where it was measured again; None on the first night."""
+    reference: Reference | None = None
+    devices: dict[DeviceKind, Name]
+    """Device kind → its name."""
+    environment: dict[Name, Text]
+    """Facts that numbers of two nights may not be compared across: driver, torch, CUDA, interpreter, image."""
+    epoch: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    """Of reference, devices and environment: nothing is concluded from nights of two epochs."""
+    seam: Seam | None = None
+    error: Text = ""
+    """Why the run has no answer; then points are those that it had."""
+    points: Items[Point]
