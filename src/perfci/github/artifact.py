@@ -19,10 +19,12 @@ from pydantic import ValidationError
 from perfci.github.api import Api, NotFound
 from perfci.github.settings import RAW_SUFFIX, ArtifactName
 from perfci.measure.shards.document import PLAN
+from perfci.model.comparison import differences
 from perfci.model.plan import Looks, sharing
 from perfci.model.publication import Artifact, Origin
-from perfci.model.results import UNMEASURED, Results
+from perfci.model.results import UNMEASURED, Case, Results
 from perfci.model.text import shorten
+from perfci.model.timing import GRAPH_MODES
 from perfci.render.escape import visible
 
 MEMBER = "results.json"
@@ -299,7 +301,10 @@ def _too_many(results: Results) -> bool:
     """Tell whether α is shared by more than its criteria, over all models of device: what is slower would be found more
     rarely."""
     models = 1 if results.part is None else results.part.models
-    return results.plan.m > sharing(results.plan.criteria, {case.key for case in results.cases if case.proved}) * models
+    return (
+        results.plan.m
+        > sharing(results.plan.criteria, {case.key for case in results.cases if case.code_proved}) * models
+    )
 
 
 def check_whole(results: Results) -> None:
@@ -362,5 +367,16 @@ def _check_proofs(results: Results) -> None:
             raise Unfit("calls a case proved that cannot be")
         if not all(map(case.measured, timed)):
             raise Unfit("calls a case proved, and measured it")
+        if case.proof.by == "work" and not _has_work(case):
+            raise Unfit("calls a case proved by its work, of which none can have been compared")
         if case.proof.by == "files" and (len(digests) > 1 or digests == {""}):
             raise Unfit("calls a case proved by equal files, and its files differ")
+
+
+def _has_work(case: Case) -> bool:
+    """Tell whether what a case gives a GPU may have been compared: base and head ask the same, and time a graph that
+    nothing tunes."""
+    captured = all(
+        side.timing is not None and side.timing.mode in GRAPH_MODES and side.tuner == "" for side in case.sides.values()
+    )
+    return case.device == "cuda" and captured and not differences(case.sides["base"], case.sides["head"])

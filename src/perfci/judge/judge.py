@@ -111,7 +111,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 def _sharing(asked: Iterable[Criterion], results: Results) -> int:
     """Return the number of criteria among which α is shared, over all models of device."""
     models = 1 if results.part is None else results.part.models
-    return sharing(asked, {case.key for case in results.cases if case.proved}) * models
+    return sharing(asked, {case.key for case in results.cases if case.code_proved}) * models
 
 
 def _alone(part: Part) -> str:

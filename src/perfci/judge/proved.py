@@ -8,7 +8,11 @@ from perfci.model.report import Row
 from perfci.model.results import Case
 from perfci.model.text import count, listed
 
-_BY = {"files": "base and head are the same files", "code": "they read no file that differs"}
+_BY = {
+    "files": "base and head are the same files",
+    "code": "they read no file that differs",
+    "work": "they give the GPU the same work",
+}
 
 
 def proved_row(case: Case, criterion: Criterion) -> Row | None:

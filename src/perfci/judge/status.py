@@ -213,7 +213,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
         case "failed", _:
             return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
-    if not case.proved and (different := differences(base, head, context.environments)):
+    if not case.code_proved and (different := differences(base, head, context.environments)):
         return "changed", context.effect("changed"), "; ".join([*different, *redeclared(base, head)])
     return None
 
@@ -222,7 +222,7 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
     """Return the row of a case of which head declares something otherwise than base, and which is judged all the same;
     None where `presence` has a row, or all is alike."""
     base, head = state(case, "base"), state(case, "head")
-    if not context.compared or base.status != "ok" or head.status != "ok" or case.proved:
+    if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
     different = redeclared(base, head)
     if not different:

@@ -27,6 +27,7 @@ from perfci.measure.place import Place, discover, open_place, require_untouched
 from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks, shared
 from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
+from perfci.measure.proof.work import prove_work
 from perfci.measure.rounds import starved
 from perfci.measure.shards.claims import require_cases
 from perfci.measure.shards.deal import share_out
@@ -116,6 +117,12 @@ class Measurement:
         settle_all(measured, place, found, probes, None if lock is None else lock.words())
         alike = compared if place.environments is None else []  # a calibration is of forks of one environment
         results.notes += history.remarks(alike, plan, facts, strict=options.strict)
+        if seeks_proof(options, place):
+            with self.costs.phase("prove", whole=True):
+                prove_work(measured, place, plan, self._lot(journal.run), stage)
+            compared = [case for case in cases if not case.proved]
+            measured = [case for case in cases if case.measured("head")]
+            some = any(can_measure(case) for case in measured)
 
         self._together(budget)
         if some:
@@ -216,14 +223,20 @@ class Measurement:
             with self.costs.phase("prove", whole=True):
                 notes = prove(cases, place, found, plan, self.progress.stage)
         run = _new_run()
-        if known is None and options.question is None:
-            draw_audit(cases, run if options.seed is None else str(options.seed))
+        if known is None and (lot := self._lot(run)):
+            draw_audit(cases, lot)
         elif known is not None and seeks_proof(options, place):
             for case in cases:
                 case.proof = known.get(case.key)
-        plan.m = shared(plan.criteria, options, {case.key for case in cases if case.proved})
+        plan.m = shared(plan.criteria, options, {case.key for case in cases if case.code_proved})
         plan.looks = fitted(plan.m, options)
         return run, notes
+
+    def _lot(self, run: str) -> str:
+        """Return what says which proved cases are audited; empty where none is."""
+        if self.options.question is not None:
+            return ""
+        return run if self.options.seed is None else str(self.options.seed)
 
     def settle(self, results: Results) -> None:
         """Put the account so far into `results`."""

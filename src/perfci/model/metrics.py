@@ -153,6 +153,11 @@ class Metric(Quantity):
     overall: bool = False
     """True where its change explains a case whose kernels cannot be compared one by one."""
 
+    @property
+    def of_host(self) -> bool:
+        """True where it hangs on what the host does besides giving the GPU work."""
+        return "calls" in self.follows
+
 
 _timing = partial(Metric, tier="timing", sources=("worker",))
 _static = partial(Metric, tier="static", sources=("trace", "counters"), follows=("kernels",))

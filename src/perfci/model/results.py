@@ -203,9 +203,9 @@ class Pair(Document):
 class Proof(Document):
     """The answer to whether a case can differ between base and head at all, found without measuring it."""
 
-    by: Literal["", "files", "code"] = ""
+    by: Literal["", "files", "code", "work"] = ""
     """The proof that it cannot. `files`: base and head are the same files. `code`: no process of the case named a file
-    that differs. Empty where nothing proves it."""
+    that differs. `work`: what it gives the GPU to do is the same. Empty where nothing proves it."""
     reason: str = Field(max_length=1000)
     """Why, or why not, as a clause."""
     audited: bool = False
@@ -251,9 +251,15 @@ class Case(Document):
         """True where a proof answers what is asked of the case's change, and of what profilers and checks see."""
         return self.proof is not None and bool(self.proof.by) and not self.proof.audited
 
+    @property
+    def code_proved(self) -> bool:
+        """True of a proved case whose code is the same: nothing of it was executed. It shares no α; one that was proved
+        by its work was planned to."""
+        return self.proved and self.proof is not None and self.proof.by != "work"
+
     def measured(self, side: Side) -> bool:
-        """Return whether the case is checked and timed in a side: of a proved one head, if a limit asks for a
-        number."""
+        """Return whether the case is timed in a side: of a proved one head, if a limit asks for a number. What is not
+        is not checked either, unless its work is the proof."""
         if not self.proved or self.proof is None:
             return True
         return side == "head" and bool(self.proof.number)

@@ -172,7 +172,10 @@ class Cubin:
         return [self.image.sections[number] for number in found]
 
     def named(self, table: int, number: int) -> Named:
-        """Return symbol `number` of the table that is section `table`."""
+        """Return symbol `number` of the table that is section `table`; of the only one where none is named, as sections
+        of attributes in images from cuBLAS's own assembler name none."""
+        if not table and len(self.image.symbols) == 1:
+            (table,) = self.image.symbols
         name, info, other, section, value, size = self.image.symbol(table, number)
         sections = self.image.sections
         place = sections[section].name if section < len(sections) else f"#{section:x}"

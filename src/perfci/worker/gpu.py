@@ -90,6 +90,11 @@ class Rig:
             self.keeper.capture_end()
         return pool
 
+    def forget_pool(self) -> None:
+        """Let the next graph have memory of its own: no block of it lies where it does because of earlier graphs."""
+        self.__dict__.pop("pool", None)
+        self.keeper = None
+
     def hold(self, seconds: float) -> None:
         """Queue a kernel that spins."""
         self.sleep(int(seconds * getattr(self.properties, "clock_rate", 2_000_000) * 1e3))

@@ -22,7 +22,7 @@ from .graph import GraphSampler, probe
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .work.driver import Unreadable
 from .work.images import Images
-from .work.record import record
+from .work.record import displace_heap, record
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
@@ -186,6 +186,7 @@ class Server:
         root, site = self.setup["tree"], self.setup["site"]
         sys.dont_write_bytecode |= not message.get("bytecode", True)
         if message.get("work"):
+            displace_heap()
             try:
                 self.images = Images()
             except Unreadable as error:
@@ -387,8 +388,9 @@ class Server:
             give_back()
 
     def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Write what a case gives the GPU to do, of `sets` input sets, into `folder`. The answer's `refused` says why
-        that is not known, and is empty where it is."""
+        """Write into `folder` what a graph of `batch` executions of a case gives the GPU to do, over `sets` input sets.
+
+        The answer's `refused` says why that is not known, and is empty where it is."""
         if self.images is None:
             return {"refused": self.unreadable}
         kernel = self.kernels[message["kernel"]]
@@ -396,7 +398,7 @@ class Server:
         made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
         own = [self.setup[name] for name in ("tree", "site", "cache") if self.setup.get(name)]
         try:
-            record([one.fn for one in made], self.images, Path(message["folder"]), own)
+            record([one.fn for one in made], message["batch"], self.images, Path(message["folder"]), own)
         except Unreadable as error:
             return {"refused": str(error)}
         except Exception as error:

@@ -1,6 +1,6 @@
 """The work that cases give the GPU in base and in head, recorded and compared, without timing any of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,19 +10,84 @@ from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import LOAD_TIMEOUT, Place, discover, open_place
-from perfci.measure.prepare import SideWork
+from perfci.measure.proof.same_code import draw_audit, number, unprovable
+from perfci.measure.timing import Setup
 from perfci.model.base import SIDES, MachineError, Side, UsageError
-from perfci.model.results import Case
+from perfci.model.comparison import differences
+from perfci.model.criteria import Criterion
+from perfci.model.metrics import CATALOGUE
+from perfci.model.plan import Plan
+from perfci.model.results import Case, Proof
+from perfci.model.text import one_line
+from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
 from perfci.system.lease import Lease
 from perfci.system.process import Worker
 from perfci.work.files import Compared, compare, refused
 
+SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
 """Of a side: what is not the same in both is not the case's work."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
+_AT_ONCE = 16
+"""Cases whose lists are compared in one process: bounds are of that."""
+_ONE = Setup("hot", 1, 1, 1, 1)
+"""What is recorded of a case that is not to be timed: one execution."""
+
+
+def prove_work(cases: Sequence[Case], place: Place, plan: Plan, lot: str, note: Callable[[str], None]) -> None:
+    """Fill `Case.proof` of those of `cases` that nothing has proved: checked, and settled how they are timed. `lot`: as
+    of `draw_audit`; empty where none is audited. Raises MachineError."""
+    bench = place.benches.get("cuda")
+    if bench is None:
+        return
+    sought = []
+    for case in cases:
+        if case.proof is None or case.proof.by or case.device != "cuda" or case.pairs:
+            continue
+        if not (why := _unrecordable(case, place, plan.criteria)):
+            sought.append(case)
+        elif not unprovable(case, plan.criteria):
+            case.proof.reason = one_line(f"{case.proof.reason}; and {why}", 1000)
+    if not sought:
+        return
+    note("comparing what base and head give the GPU")
+    answers = compare_work(sought, place, lambda _: None)
+    for case in sought:
+        assert case.proof is not None
+        if why := answers[case.id].why_not:
+            case.proof.reason = one_line(f"{case.proof.reason}; and the GPU's work: {why}", 1000)
+        else:
+            case.proof = Proof(by="work", reason=SAME_WORK, number=number(case, plan.criteria))
+    if lot:
+        draw_audit(sought, f"{lot}/work")
+    for case in sought:
+        if case.proved:  # a number is all that may be asked
+            bench.setups[case.key] = bench.setups[case.key].smallest()
+
+
+def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
+    """Return why the work of a case that was checked would prove nothing, as a clause; empty where it may."""
+    setup = place.benches["cuda"].setups.get(case.key)
+    if why := unprovable(case, criteria) or _absent(case):
+        return why
+    if place.environments is not None:
+        return "the environments of base and head differ"
+    base, head = (case.sides[name] for name in SIDES)
+    if differences(base, head):
+        return "base and head ask different questions"
+    if setup is None or setup.mode not in GRAPH_MODES:
+        return "it is not timed as a CUDA graph"
+    if setup.alternating:
+        return "the GPU takes one side at a time"
+    for side in (base, head):
+        if side.tuner is None or side.tuner:
+            return f"processes may differ: {side.tuner or 'it is not known whether it tunes'}"
+    asked = [one for one in criteria if one.case_key == case.key and not one.waits]
+    hosts = [one for one in asked if one.metric in CATALOGUE and CATALOGUE[one.metric].of_host]
+    return f"its limit on {hosts[0].metric} asks what the host does" if hosts else ""
 
 
 def explain_work(options: Options, progress: Progress) -> dict[str, Compared]:
@@ -52,29 +117,41 @@ def explain_work(options: Options, progress: Progress) -> dict[str, Compared]:
 
 def compare_work(cases: Sequence[Case], place: Place, note: Callable[[str], None]) -> dict[str, Compared]:
     """Record the work of cases in processes of both sides, and compare it. Returns id → answer. Raises MachineError."""
-    found = {case.id: why for case in cases if (why := _absent(case))}
+    found = {case.id: refused(why) for case in cases if (why := _absent(case))}
     asked = {f"case-{number}": case for number, case in enumerate(cases) if case.id not in found}
     account = place.parent.account
     with desk(account) as desktop:
-        folders: dict[str, dict[Side, list[Path]]] = {name: {} for name in asked}
-        for name, side in place.sides.items():
-            for number in range(PROCESSES):
-                target = desktop / f"{name}-{number}"
-                for folder in (target, *(target / one for one in asked)):
-                    folder.mkdir()
-                    account.give(folder)
-                todo = {folder: case for folder, case in asked.items() if case.id not in found}
-                refusals = _record(todo, place, name, side, target, note)
-                found |= {case: f"{name}: {why}" for case, why in refusals.items()}
-                for one in asked:
-                    folders[one].setdefault(name, []).append(target / one)
+        folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
+        for process in range(PROCESSES):
+            recorders = [_Recorder(place, name, f"{name}-{process}") for name in place.sides]
+            # One after the other where the GPU takes one process at a time.
+            for some in [[one] for one in recorders] if place.exclusive("cuda") else [recorders]:
+                for folder, case in asked.items():
+                    if case.id in found:
+                        continue
+                    note(f"recording · {process + 1} of {PROCESSES} · {case.id}")
+                    for one in some:
+                        target = desktop / f"{one.name}-{process}" / folder
+                        target.mkdir(parents=True)
+                        account.give(target.parent)
+                        account.give(target)
+                        folders[folder][one.name].append(target)
+                        one.begin(case, target)
+                    for one in some:
+                        if why := one.answer():
+                            found[case.id] = refused(f"{one.name}: {why}")
+                for one in some:
+                    one.close()
         recorded = {case.id: folders[name] for name, case in asked.items() if case.id not in found}
-        try:
-            answers = call(compare, _BOUNDS, desktop, account, cases=recorded) if recorded else {}
-        except Unread as error:
-            answers = {name: refused(f"what was recorded {error}") for name in recorded}
-    whole = answers | {name: refused(why) for name, why in found.items()}
-    return {case.id: whole[case.id] for case in cases}
+        names = list(recorded)
+        for some_names in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
+            try:
+                found |= call(
+                    compare, _BOUNDS, desktop, account, cases={name: recorded[name] for name in some_names}
+                )  # fmt: skip
+            except Unread as error:
+                found |= {name: refused(f"what was recorded {error}") for name in some_names}
+    return {case.id: found[case.id] for case in cases}
 
 
 def _absent(case: Case) -> str:
@@ -85,27 +162,50 @@ def _absent(case: Case) -> str:
     return ""
 
 
-def _record(
-    todo: Mapping[str, Case], place: Place, name: Side, side: SideWork, target: Path, note: Callable[[str], None]
-) -> dict[str, str]:
-    """Let a worker record cases, each into its folder below `target`. Returns id → why it did not, of those. A case
-    that ends its worker costs that case: a new one goes on."""
-    bench, refusals = place.benches["cuda"], {}
-    worker: Worker | None = None
-    with side.own():
-        for folder, case in todo.items():
-            note(f"recording · {name} · {case.id}")
-            fields = {**case_fields(case, name), "seed": bench.seed, "sets": 1, "folder": str(target / folder)}
-            try:
-                if worker is None:
-                    worker = bench.loaded(bench.begin(name, log=bench.logs / f"{name}-work.log", work=True))
-                if why := str(worker.ask("work", max(bench.timeout, LOAD_TIMEOUT), **fields)["refused"]):
-                    refusals[case.id] = why
-                    worker.close()  # a capture that failed may leave the next one none
-                    worker = None
-            except Died as error:
-                refusals[case.id] = error.reason.text
-                worker = None
-        if worker is not None:
-            worker.close()
-    return refusals
+class _Recorder:
+    """A process of one side that records cases. A case that ends it costs that case: a new one goes on."""
+
+    def __init__(self, place: Place, name: Side, log: str) -> None:
+        self.place, self.name = place, name
+        self.bench = place.benches["cuda"]
+        self.log = self.bench.logs / f"{log}-work.log"
+        self.worker: Worker | None = None
+        self.refused = ""
+
+    def begin(self, case: Case, target: Path) -> None:
+        """Begin to record a case into a folder."""
+        bench = self.bench
+        setup = bench.setups.get(case.key, _ONE)
+        self.refused = ""
+        try:
+            if self.worker is None:
+                self.worker = bench.loaded(bench.begin(self.name, log=self.log, beside=True, work=True))
+            self.worker.begin(
+                "work",
+                **case_fields(case, self.name),
+                seed=bench.seed,
+                sets=setup.sets,
+                batch=setup.batch,
+                folder=str(target),
+            )
+        except Died as error:
+            self.worker, self.refused = None, error.reason.text
+
+    def answer(self) -> str:
+        """Return why it was not recorded; empty where it was."""
+        if self.worker is None:
+            return self.refused
+        try:
+            why = str(self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT))["refused"])
+        except Died as error:
+            self.worker = None
+            return error.reason.text
+        if why:
+            self.close()  # a capture that failed may leave the next one none
+        return why
+
+    def close(self) -> None:
+        """End the process."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None

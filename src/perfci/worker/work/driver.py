@@ -92,6 +92,8 @@ class Driver:
             self.cuda = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise Unreadable("the CUDA driver cannot be loaded") from error
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        """Function → offset and size of each parameter."""
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver."""
@@ -200,6 +202,21 @@ class Driver:
 
     def parameters(self, params: KernelParams) -> list[tuple[int, bytes]]:
         """Return the offset and the bytes of each parameter of a launch."""
+        if (places := self._places.get(params.func)) is None:
+            places = self._places[params.func] = self._placed(params)
+        if not places:
+            return []
+        if params.params:
+            values = (ctypes.c_void_p * len(places)).from_address(params.params)
+            if all(values):
+                return [(offset, ctypes.string_at(value, size)) for (offset, size), value in zip(places, values)]
+        elif params.extra:
+            whole = _buffer(params.extra)
+            if all(offset + size <= len(whole) for offset, size in places):
+                return [(offset, whole[offset : offset + size]) for offset, size in places]
+        raise Unreadable("the driver keeps the parameters of this launch to itself")
+
+    def _placed(self, params: KernelParams) -> list[tuple[int, int]]:
         places: list[tuple[int, int]] = []
         while True:
             offset, size = ctypes.c_size_t(), ctypes.c_size_t()
@@ -212,17 +229,7 @@ class Driver:
             if result != _SUCCESS:
                 raise Unreadable(f"cuFuncGetParamInfo failed with {result}")
             places.append((offset.value, size.value))
-        if not places:
-            return []
-        if params.params:
-            values = (ctypes.c_void_p * len(places)).from_address(params.params)
-            if all(values):
-                return [(offset, ctypes.string_at(value, size)) for (offset, size), value in zip(places, values)]
-        elif params.extra:
-            whole = _buffer(params.extra)
-            if all(offset + size <= len(whole) for offset, size in places):
-                return [(offset, whole[offset : offset + size]) for offset, size in places]
-        raise Unreadable("the driver keeps the parameters of this launch to itself")
+        return places
 
     def copy(self, node: int) -> CopyParams:
         """Return what a copy node copies."""

@@ -54,6 +54,8 @@ class Memory:
         self.listed: list[dict[str, Any]] = []
         self.numbers: dict[int, int] = {}
         """First address of an allocation → its number in `listed`."""
+        self.found: dict[int, Optional[tuple[int, int, int]]] = {}
+        """Address → what `find` said of it."""
         segments = torch.cuda.memory_snapshot()
         self.segments = sorted(
             ((one["address"], one["address"] + one["total_size"], one) for one in segments), key=lambda one: one[0]
@@ -73,6 +75,11 @@ class Memory:
         address."""
         if address < _LEAST_ADDRESS:
             return None
+        if address not in self.found:
+            self.found[address] = self._find(address)
+        return self.found[address]
+
+    def _find(self, address: int) -> Optional[tuple[int, int, int]]:
         seen = self.driver.memory(address)
         if seen is None:
             return None

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Optional
 
 from ..graph import GraphSampler
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
@@ -34,17 +34,19 @@ class _Noise(ctypes.Structure):
 FILE = "work.json"
 
 
-def record(fns: Sequence[Callable[[], Any]], images: Images, folder: Path, own: Sequence[str]) -> None:
-    """Write the work list of a graph of one execution of each of `fns` to FILE in `folder`, and beside it the images
-    that it launches, each in a file named by its SHA-256. What cannot be read is said under `unread`.
+def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder: Path, own: Sequence[str]) -> None:
+    """Write the work list of a graph of `batch` executions, a multiple of the number of `fns`, to FILE in `folder`, and
+    beside it the images that it launches, each in a file named by its SHA-256. What cannot be read is said under
+    `unread`.
 
     `own`: folders in which the side's own libraries may lie. Raises Unreadable, what capture raises, OSError.
     """
     driver = Driver()
     sampler = GraphSampler(fns)
     sampler.warm()
+    sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
     try:
-        sampler.capture(len(fns), keep=True)
+        sampler.capture(batch, keep=True)
     except TypeError as error:
         raise Unreadable("this torch does not keep the graph that it captures") from error
     if not hasattr(sampler.graph, "raw_cuda_graph"):
@@ -56,9 +58,9 @@ def record(fns: Sequence[Callable[[], Any]], images: Images, folder: Path, own: 
     held: list[int] = []
     for _ in range(STIRRED):
         _stir(torch, held)
-        sampler.capture(len(fns), keep=True)
-        again = _Recorder(driver, images, Memory(torch, driver, sampler.rig.pool, contents=False), own)
-        _loosen(found, again.graph(int(sampler.graph.raw_cuda_graph())))
+        sampler.capture(batch, keep=True)
+        again = Memory(torch, driver, sampler.rig.pool, contents=False)
+        _Recorder(driver, images, again, own, recorder.known).loosen(found, int(sampler.graph.raw_cuda_graph()))
     for address in held:
         _LIBC.free(ctypes.c_void_p(address))
     for digest in recorder.used:
@@ -68,10 +70,17 @@ def record(fns: Sequence[Callable[[], Any]], images: Images, folder: Path, own: 
         "memory": recorder.memory.listed,
         "variables": recorder.variables(),
         "context": driver.context(),
-        "executions": len(fns),
+        "executions": batch,
         "unread": sorted(recorder.unread),
     }
     (folder / FILE).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def displace_heap() -> None:
+    """Allocate memory of random sizes for good: addresses of the heap then differ between processes that are forks of
+    one, so that such as lie in padding show."""
+    for size in os.urandom(_BALLAST):
+        _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
 
 
 def demangled(name: str) -> str:
@@ -101,26 +110,30 @@ def _stir(torch: Any, held: list[int]) -> None:
     torch.index_select(torch.sum(some.view(1, -1) + some.view(-1, 1), 0), 0, some[:2]).sort()
 
 
-def _loosen(graph: dict[str, Any], again: dict[str, Any]) -> None:
-    """Note under `loose` which bytes of parameters of libraries' kernels are others in `again`, as long as both are the
-    same graphs."""
-    for one, other in zip(graph["nodes"], again["nodes"]):
-        if one.get("function") != other.get("function") or one["kind"] != other["kind"]:
-            return
-        if "graph" in one:
-            _loosen(one["graph"], other["graph"])
-        if one.get("own", True):
-            continue
-        for mine, theirs in zip(one.get("parameters", []), other.get("parameters", [])):
-            left, right = bytes.fromhex(mine["bytes"]), bytes.fromhex(theirs["bytes"])
-            if mine["places"] == theirs["places"] and len(left) == len(right):
-                differ = {at for at, held in enumerate(left) if held != right[at]}
-                mine["loose"] = sorted(differ.union(mine.get("loose", [])))
+class _Function(NamedTuple):
+    """What is known of a function that is launched."""
+
+    name: str
+    title: str
+    module: int
+    image: str
+    """Empty where it is not known."""
+    own: bool
+    attributes: dict[str, int]
 
 
 class _Recorder:
-    def __init__(self, driver: Driver, images: Images, memory: Memory, own: Sequence[str]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        images: Images,
+        memory: Memory,
+        own: Sequence[str],
+        known: Optional[dict[int, _Function]] = None,
+    ) -> None:
+        """`known`: functions by their handles, of an earlier recorder of this process."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
+        self.known: dict[int, _Function] = {} if known is None else known
         self.used: dict[str, int] = {}
         """Image → a module of it."""
         self.unread: set[str] = set()
@@ -158,23 +171,55 @@ class _Recorder:
                 self.unread.add(f"{name}: such nodes are not compared")
         return {"kind": name}
 
+    def loosen(self, found: dict[str, Any], graph: int) -> None:
+        """Note under `loose` which bytes of parameters of libraries' kernels are others in `graph`, another capture of
+        what `found` records, as long as both are the same graphs."""
+        for one, handle in zip(found["nodes"], self.driver.nodes(graph)):
+            kind = self.driver.kind(handle)
+            if kind == CHILD and "graph" in one:
+                self.loosen(one["graph"], self.driver.child(handle))
+                continue
+            if kind != KERNEL or one.get("own", True) or "parameters" not in one:
+                continue
+            params = self.driver.kernel(handle)
+            if one.get("function") != self.function(params).name:
+                return
+            try:
+                again = self.parameters(params, own=False)
+            except Unreadable:  # then bytes that differ are data
+                continue
+            for mine, theirs in zip(one["parameters"], again):
+                left, right = bytes.fromhex(mine["bytes"]), bytes.fromhex(theirs["bytes"])
+                if mine["places"] == theirs["places"] and len(left) == len(right):
+                    differ = {at for at, held in enumerate(left) if held != right[at]}
+                    mine["loose"] = sorted(differ.union(mine.get("loose", [])))
+
+    def function(self, params: KernelParams) -> _Function:
+        """Return what is launched."""
+        if (known := self.known.get(params.func)) is None:
+            name, module, attributes = self.driver.function(params.func)
+            library = self.driver.loaded_from(params.kern or 0)
+            image = self.images.of(self.driver, library, module, name) or ""
+            own = self.images.is_own(library, module, name, self.own)
+            known = _Function(name, demangled(name), module, image, own, attributes)
+            self.known[params.func] = known
+        return known
+
     def kernel(self, handle: int) -> dict[str, Any]:
         params = self.driver.kernel(handle)
-        name, module, attributes = self.driver.function(params.func)
-        library = self.driver.loaded_from(params.kern or 0)
-        image = self.images.of(self.driver, library, module, name)
-        if image is None:
-            self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
-        else:
+        name, title, module, image, own, attributes = self.function(params)
+        if image:
             self.used[image] = module
+        else:
+            self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
         launch = self.driver.launch_attributes(handle)
         if any(bytes.fromhex(launch.pop("access window", ""))):
             self.unread.add(f"kernel {name}: it sets an access policy window")
         found = {
             "function": name,
-            "title": demangled(name),
-            "image": image or "",
-            "own": self.images.is_own(library, module, name, self.own),
+            "title": title,
+            "image": image,
+            "own": own,
             "grid": list(params.grid),
             "block": list(params.block),
             "shared": params.shared,
@@ -182,7 +227,7 @@ class _Recorder:
             "attributes": attributes,
         }
         try:
-            found["parameters"] = self.parameters(params, own=bool(found["own"]))
+            found["parameters"] = self.parameters(params, own=own)
         except Unreadable as error:
             self.unread.add(f"kernel {name}: {error}")
         return found
