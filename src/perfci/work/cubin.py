@@ -172,10 +172,7 @@ class Cubin:
         return [self.image.sections[number] for number in found]
 
     def named(self, table: int, number: int) -> Named:
-        """Return symbol `number` of the table that is section `table`; of the only one where none is named, as sections
-        of attributes in images from cuBLAS's own assembler name none."""
-        if not table and len(self.image.symbols) == 1:
-            (table,) = self.image.symbols
+        """Return symbol `number` of the table that is section `table`."""
         name, info, other, section, value, size = self.image.symbol(table, number)
         sections = self.image.sections
         place = sections[section].name if section < len(sections) else f"#{section:x}"
@@ -184,6 +181,9 @@ class Cubin:
     def attributes(self, section: Section) -> Iterator[Attribute]:
         """Read `.nv.info`: a byte of format, one that says of what, and two of the value or of its size in bytes."""
         content = self.image.content(section)
+        table = section.link
+        if not table and len(self.image.symbols) == 1:  # cuBLAS's own assembler does not name the only one
+            (table,) = self.image.symbols
         at = 0
         while at < len(content):
             if at + 4 > len(content):
@@ -201,7 +201,7 @@ class Cubin:
                 raise Unknown(f"attribute 0x{number:02x} of {brief(section.name)} is unknown")
             if (words or number == EXTERNS) and (form != SIZED or len(rest) < 4 * words or len(rest) % 4):
                 raise Unknown(f"attribute 0x{number:02x} of {brief(section.name)} is of an unknown form")
-            symbols = tuple(self.named(section.link, index) for index in struct.unpack_from(f"<{words}I", rest))
+            symbols = tuple(self.named(table, index) for index in struct.unpack_from(f"<{words}I", rest))
             yield Attribute(form, number, symbols, rest[4 * words :])
 
     def of_functions(self) -> Iterator[tuple[str, Attribute]]:
