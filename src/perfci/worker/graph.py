@@ -58,11 +58,15 @@ class GraphSampler(GpuSampler):
             self.fns[0]()
         self.settle()
 
-    def capture(self, batch: int, keep: bool = False) -> None:
-        """Capture a graph of `batch` executions, a multiple of the number of input sets. Raises what capture raises."""
+    def capture(self, batch: int, keep: bool = False, kept: Optional[int] = None) -> None:
+        """Capture a graph of `batch` executions, a multiple of the number of input sets. Raises what capture raises.
+
+        `kept`: the input set whose result is kept; None draws it.
+        """
         torch, stream = self.rig.torch, self.rig.stream
         self.graph = self.out = out = None
-        self.kept = kept = SystemRandom().randrange(len(self.fns))
+        kept = SystemRandom().randrange(len(self.fns)) if kept is None else kept
+        self.kept = kept
         pool = self.rig.pool
         graph = torch.cuda.CUDAGraph(keep_graph=True) if keep else torch.cuda.CUDAGraph()
         collecting = gc.isenabled()

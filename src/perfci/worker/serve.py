@@ -191,7 +191,8 @@ class Server:
                 self.images = Images()
             except Unreadable as error:
                 self.unreadable = str(error)
-        with discover.timed_imports(root, site) as imports:
+        watched = self.images.listened() if self.images is not None else contextlib.nullcontext()
+        with watched, discover.timed_imports(root, site) as imports:
             found = discover.discover(root, message["suite"])
         tuners.find()
         if message.get("context") and "torch" in sys.modules:
@@ -390,12 +391,15 @@ class Server:
     def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
         """Write into `folder` what a graph of `batch` executions of a case gives the GPU to do, over `sets` input sets.
 
-        The answer's `refused` says why that is not known, and is empty where it is."""
+        The answer's `refused` says why that is not known, and is empty where it is: with `unseen`, what libraries
+        choose cannot be told, and so nothing may wait for the GPU, as what tunes does.
+        """
         if self.images is None:
             return {"refused": self.unreadable}
         kernel = self.kernels[message["kernel"]]
         params, device, seed = message["params"], message["device"], message["seed"]
-        made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
+        with self.images.listened():
+            made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
         own = [self.setup[name] for name in ("tree", "site", "cache") if self.setup.get(name)]
         try:
             record([one.fn for one in made], message["batch"], self.images, Path(message["folder"]), own)
@@ -408,6 +412,8 @@ class Server:
                 made.pop().bench.release()
             gc.collect()
             sys.modules["torch"].cuda.empty_cache()  # the next case's memory does not hang on this one's
+        if message["unseen"] and self.images.waited:
+            return {"refused": f"it calls {self.images.waited}, as code does that picks the fastest kernel"}
         return {"refused": ""}
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,9 @@ WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")
 ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm", "distributed_max_autotune_gemm")
 """Settings of `torch._inductor.config` by which it tunes in another process; in this one it reads events."""
 
+UNSEEN = "works on the GPU, and what it chooses cannot be told"
+"""Said of libraries of which nothing but this is known."""
+
 _before: Optional[set[str]] = None
 """Libraries that torch brought, before the suite; None where nothing is watched."""
 _watched: set[int] = set()
@@ -161,7 +164,7 @@ def told() -> str:
     if _here or _ever:
         return _here or _ever
     other = next((name for name in OTHERS if name in sys.modules), None) or os.path.basename(_foreign() or "")
-    return f"{other} works on the GPU, and what it chooses cannot be told" if other else ""
+    return f"{other} {UNSEEN}" if other else ""
 
 
 def learn() -> None:

@@ -25,6 +25,7 @@ from perfci.system.child import Died
 from perfci.system.lease import Lease
 from perfci.system.process import Worker
 from perfci.work.files import Compared, compare, refused
+from perfci.worker.tuners import UNSEEN
 
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
@@ -83,7 +84,7 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
     if setup.alternating:
         return "the GPU takes one side at a time"
     for side in (base, head):
-        if side.tuner is None or side.tuner:
+        if side.tuner is None or (side.tuner and not side.tuner.endswith(UNSEEN)):
             return f"processes may differ: {side.tuner or 'it is not known whether it tunes'}"
     asked = [one for one in criteria if one.case_key == case.key and not one.waits]
     hosts = [one for one in asked if one.metric in CATALOGUE and CATALOGUE[one.metric].of_host]
@@ -186,6 +187,7 @@ class _Recorder:
                 seed=bench.seed,
                 sets=setup.sets,
                 batch=setup.batch,
+                unseen=bool(case.sides[self.name].tuner),
                 folder=str(target),
             )
         except Died as error:

@@ -8,11 +8,12 @@ that it has, where only one image has them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import hashlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -27,6 +28,8 @@ _EXIT = 1
 """CUPTI_API_EXIT."""
 _LOADS = re.compile(r"cuModuleLoad(Data(Ex)?|FatBinary)?|cuLibraryLoadData")
 _LIBRARY = b"cuLibraryLoadData"
+_WAITS = re.compile(r"cu(Event(ElapsedTime|Synchronize|Query)|Stream(Synchronize|Query)|CtxSynchronize)(_v2)?(_ptsz)?")
+"""Calls without which nobody learns how long the GPU takes."""
 _LINKED = (0x466243B1).to_bytes(4, "little")
 """FATBINC_MAGIC of fatbinary_section.h: begins what nvcc links into a program, and its runtime hands to the driver."""
 _MOST_CALLBACKS = 2000
@@ -86,16 +89,23 @@ class Images:
         self.named: dict[str, bool] = {}
         self.cupti = _cupti()
         self.during = threading.local()
+        self.listening = False
+        self.waited = ""
+        """A call that waited for the GPU, or read its clock, while `listened`."""
+        self.waits: dict[int, str] = {}
+        """The numbers of such calls."""
         self.trouble = ""
         """An error while images were loaded: then none is sure."""
         self.callback = _CALLBACK(self._called)
         self.subscriber = ctypes.c_void_p()
         self._call("cuptiSubscribe", ctypes.byref(self.subscriber), self.callback, None)
         self._call("cuptiEnableCallback", 1, self.subscriber, _RESOURCE, _MODULE_LOADED)
-        found = [number for number in range(1, _MOST_CALLBACKS) if _LOADS.fullmatch(self._named(number))]
-        if not found:
-            raise Unreadable("this CUPTI does not name the driver's calls that load machine code")
-        for number in found:
+        names = {number: self._named(number) for number in range(1, _MOST_CALLBACKS)}
+        found = [number for number, name in names.items() if _LOADS.fullmatch(name)]
+        self.waits = {number: name for number, name in names.items() if _WAITS.fullmatch(name)}
+        if not found or not self.waits:
+            raise Unreadable("this CUPTI does not name the driver's calls that load machine code, or wait for the GPU")
+        for number in (*found, *self.waits):
             self._call("cuptiEnableCallback", 1, self.subscriber, _DRIVER_API, number)
         atexit.register(self.close)
 
@@ -103,6 +113,15 @@ class Images:
         """Hear of no more: as the interpreter ends, nothing here could be called."""
         atexit.unregister(self.close)
         self.cupti.cuptiUnsubscribe(self.subscriber)
+
+    @contextlib.contextmanager
+    def listened(self) -> Iterator[None]:
+        """While code under test runs: a tuner is one that waits for the GPU, or reads its clock."""
+        self.listening = True
+        try:
+            yield
+        finally:
+            self.listening = False
 
     def _call(self, name: str, *arguments: Any) -> None:
         try:
@@ -124,6 +143,9 @@ class Images:
                 descriptor = _Resource.from_address(data).descriptor
                 if number == _MODULE_LOADED:
                     self._loaded(_Module.from_address(descriptor))
+            elif domain == _DRIVER_API and number in self.waits:
+                if self.listening:
+                    self.waited = self.waited or self.waits[number]
             elif domain == _DRIVER_API:
                 self._loads(_Call.from_address(data))
         except BaseException as error:  # nothing may be raised into the driver, and nothing be lost

@@ -56,6 +56,8 @@ class Memory:
         """First address of an allocation → its number in `listed`."""
         self.found: dict[int, Optional[tuple[int, int, int]]] = {}
         """Address → what `find` said of it."""
+        self.known: dict[int, bool] = {}
+        """Address → what `is_known` said of it."""
         segments = torch.cuda.memory_snapshot()
         self.segments = sorted(
             ((one["address"], one["address"] + one["total_size"], one) for one in segments), key=lambda one: one[0]
@@ -69,6 +71,12 @@ class Memory:
         """Tell whether memory of this process lies at an address."""
         at = bisect.bisect_right(self.hosts, (address, float("inf"))) - 1
         return address >= _LEAST_ADDRESS and at >= 0 and address < self.hosts[at][1]
+
+    def is_known(self, address: int) -> bool:
+        """Tell whether the driver knows an address."""
+        if address not in self.known:
+            self.known[address] = address >= _LEAST_ADDRESS and self.driver.memory(address) is not None
+        return self.known[address]
 
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
         """Return the number of the allocation at an address, the offset in it and the alignment; None for what is no

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
+from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
 from .elf import variables
@@ -43,24 +44,22 @@ def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder:
     """
     driver = Driver()
     sampler = GraphSampler(fns)
-    sampler.warm()
-    sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
-    try:
-        sampler.capture(batch, keep=True)
-    except TypeError as error:
-        raise Unreadable("this torch does not keep the graph that it captures") from error
-    if not hasattr(sampler.graph, "raw_cuda_graph"):
-        raise Unreadable("this torch does not tell the graph that it captures")
+    with images.listened():
+        for fn in (*[fns[0]] * WARM_CALLS, *fns):
+            fn()
     sampler.rig.synchronize()
-    torch = sampler.rig.torch
-    recorder = _Recorder(driver, images, Memory(torch, driver, sampler.rig.pool), own)
-    found = recorder.graph(int(sampler.graph.raw_cuda_graph()))
+    sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
+    torch, pool = sampler.rig.torch, sampler.rig.pool
+    known: dict[int, _Function] = {}
+    captures: list[list[Optional[_Values]]] = []
     held: list[int] = []
-    for _ in range(STIRRED):
+    for last in [False] * STIRRED + [True]:
         _stir(torch, held)
-        sampler.capture(batch, keep=True)
-        again = Memory(torch, driver, sampler.rig.pool, contents=False)
-        _Recorder(driver, images, again, own, recorder.known).loosen(found, int(sampler.graph.raw_cuda_graph()))
+        graph = _captured(sampler, batch)
+        recorder = _Recorder(driver, images, Memory(torch, driver, pool, contents=last), own, known)
+        captures.append(list(recorder.values(graph)))
+    recorder.padding = _padding(captures)
+    found = recorder.graph(graph)
     for address in held:
         _LIBC.free(ctypes.c_void_p(address))
     for digest in recorder.used:
@@ -74,6 +73,19 @@ def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder:
         "unread": sorted(recorder.unread),
     }
     (folder / FILE).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _captured(sampler: GraphSampler, batch: int) -> int:
+    """Capture a graph, and return its handle."""
+    try:
+        # Whatever set's result is kept in a timed graph, the same one is here: the memory of the others is used again.
+        sampler.capture(batch, keep=True, kept=0)
+    except TypeError as error:
+        raise Unreadable("this torch does not keep the graph that it captures") from error
+    if not hasattr(sampler.graph, "raw_cuda_graph"):
+        raise Unreadable("this torch does not tell the graph that it captures")
+    sampler.rig.synchronize()
+    return int(sampler.graph.raw_cuda_graph())
 
 
 def displace_heap() -> None:
@@ -110,6 +122,44 @@ def _stir(torch: Any, held: list[int]) -> None:
     torch.index_select(torch.sum(some.view(1, -1) + some.view(-1, 1), 0), 0, some[:2]).sort()
 
 
+class _Values(NamedTuple):
+    """The parameters of a launch as they lie in memory."""
+
+    function: str
+    parameters: list[bytes]
+    addresses: list[set[int]]
+    """Of each parameter, where words are addresses that the driver knows."""
+
+
+_Padding = Optional[list[tuple[set[int], set[int]]]]
+"""Of each parameter of a launch the words that are no addresses, though they may look like some, and the bytes that
+differ from capture to capture; None where nothing may be left out."""
+
+
+def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
+    """Return what nobody writes in the parameters of each launch, by what it held in several captures: a word that is
+    an address in one and none in another is none."""
+    found: list[_Padding] = []
+    for same in zip(*captures):
+        several = [one for one in same if one is not None]
+        shapes = {(one.function, tuple(map(len, one.parameters))) for one in several}
+        if len(several) < len(captures) or len(shapes) != 1:
+            found.append(None)
+            continue
+        parts = []
+        for index, value in enumerate(several[0].parameters):
+            always = set.intersection(*(one.addresses[index] for one in several))
+            taken = {at for first in always for at in range(first, first + _WORD)}
+            loose = {
+                at
+                for at in range(len(value))
+                if at not in taken and len({one.parameters[index][at] for one in several}) > 1
+            }
+            parts.append((set.union(*(one.addresses[index] for one in several)) - always, loose))
+        found.append(parts)
+    return found
+
+
 class _Function(NamedTuple):
     """What is known of a function that is launched."""
 
@@ -129,16 +179,18 @@ class _Recorder:
         images: Images,
         memory: Memory,
         own: Sequence[str],
-        known: Optional[dict[int, _Function]] = None,
+        known: dict[int, _Function],
     ) -> None:
-        """`known`: functions by their handles, of an earlier recorder of this process."""
+        """`known`: functions by their handles, as recorders of this process find them."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
-        self.known: dict[int, _Function] = {} if known is None else known
+        self.known = known
         self.used: dict[str, int] = {}
         """Image → a module of it."""
         self.unread: set[str] = set()
         """Why the list is not whole, each reason once."""
-        self.count = 0
+        self.count = self.launches = 0
+        self.padding: list[_Padding] = []
+        """Of each launch."""
 
     def graph(self, graph: int) -> dict[str, Any]:
         handles = self.driver.nodes(graph)
@@ -171,28 +223,28 @@ class _Recorder:
                 self.unread.add(f"{name}: such nodes are not compared")
         return {"kind": name}
 
-    def loosen(self, found: dict[str, Any], graph: int) -> None:
-        """Note under `loose` which bytes of parameters of libraries' kernels are others in `graph`, another capture of
-        what `found` records, as long as both are the same graphs."""
-        for one, handle in zip(found["nodes"], self.driver.nodes(graph)):
+    def values(self, graph: int) -> Iterator[Optional[_Values]]:
+        """Yield the parameters of each launch, in the order of `graph`; None of one that is the side's own, or cannot
+        be read."""
+        for handle in self.driver.nodes(graph):
             kind = self.driver.kind(handle)
-            if kind == CHILD and "graph" in one:
-                self.loosen(one["graph"], self.driver.child(handle))
-                continue
-            if kind != KERNEL or one.get("own", True) or "parameters" not in one:
+            if kind == CHILD:
+                yield from self.values(self.driver.child(handle))
+            if kind != KERNEL:
                 continue
             params = self.driver.kernel(handle)
-            if one.get("function") != self.function(params).name:
-                return
+            function = self.function(params)
             try:
-                again = self.parameters(params, own=False)
-            except Unreadable:  # then bytes that differ are data
-                continue
-            for mine, theirs in zip(one["parameters"], again):
-                left, right = bytes.fromhex(mine["bytes"]), bytes.fromhex(theirs["bytes"])
-                if mine["places"] == theirs["places"] and len(left) == len(right):
-                    differ = {at for at, held in enumerate(left) if held != right[at]}
-                    mine["loose"] = sorted(differ.union(mine.get("loose", [])))
+                held = [] if function.own else [value for _, value in self.driver.parameters(params)]
+            except Unreadable:  # `kernel` says so
+                held = []
+            yield _Values(function.name, held, [set(self.addresses(value)) for value in held]) if held else None
+
+    def addresses(self, value: bytes) -> Iterator[int]:
+        """Yield where words of a parameter are addresses."""
+        for at in range(0, len(value) - _WORD + 1, _WORD):
+            if self.memory.is_known(int.from_bytes(value[at : at + _WORD], "little")):
+                yield at
 
     def function(self, params: KernelParams) -> _Function:
         """Return what is launched."""
@@ -207,6 +259,8 @@ class _Recorder:
 
     def kernel(self, handle: int) -> dict[str, Any]:
         params = self.driver.kernel(handle)
+        padding = self.padding[self.launches] if self.launches < len(self.padding) else None
+        self.launches += 1
         name, title, module, image, own, attributes = self.function(params)
         if image:
             self.used[image] = module
@@ -227,19 +281,20 @@ class _Recorder:
             "attributes": attributes,
         }
         try:
-            found["parameters"] = self.parameters(params, own=own)
+            found["parameters"] = self.parameters(params, padding, own=own)
         except Unreadable as error:
             self.unread.add(f"kernel {name}: {error}")
         return found
 
-    def parameters(self, params: KernelParams, *, own: bool) -> list[dict[str, Any]]:
+    def parameters(self, params: KernelParams, padding: _Padding, *, own: bool) -> list[dict[str, Any]]:
         """Return the parameters of a launch. Addresses of the host in those of a library's kernel are left-overs in
         padding, or of host code: a GPU that has none of the host's page tables cannot follow them."""
         found = []
-        for offset, value in self.driver.parameters(params):
+        for index, (offset, value) in enumerate(self.driver.parameters(params)):
+            none, loose = padding[index] if padding is not None else (set(), set())
             plain, places = bytearray(value), []
             for at in range(0, len(value) - _WORD + 1, _WORD):
-                place = self.memory.find(int.from_bytes(value[at : at + _WORD], "little"))
+                place = None if at in none else self.memory.find(int.from_bytes(value[at : at + _WORD], "little"))
                 if place is not None:
                     plain[at : at + _WORD] = bytes(_WORD)
                     places.append([at, *place])
@@ -250,7 +305,10 @@ class _Recorder:
                     free = taken.isdisjoint(range(at, at + _WORD))
                     if free and self.memory.is_host(int.from_bytes(value[at : at + _WORD], "little")):
                         host.append(at)
-            found.append({"offset": offset, "bytes": plain.hex(), "places": places, "host": host})
+            loose = loose.union(*(range(at, at + _WORD) for at in none))
+            found.append(
+                {"offset": offset, "bytes": plain.hex(), "places": places, "host": host, "loose": sorted(loose)}
+            )
         return found
 
     def place(self, address: int) -> list[int]:
